@@ -175,9 +175,9 @@ def row(cut: Cut, world_size: int, nodes: list[Ints], before: list[Ints]) -> Row
 def shards_of_batches(cut: Cut, world_size: int) -> float:
     """Shards in a rank's batch of 64: of the middle of an epoch, by the sampler itself."""
     partition = Partition(cut.sampler.num_samples, BATCH_SIZE, world_size, lanes=cut.lanes)
-    ends, counts = np.cumsum(cut.sizes), []
+    ends, counts, middle = np.cumsum(cut.sizes), [], partition.num_steps // 2
     for rank in range(0, world_size, max(1, world_size // 16)):
-        positions, _ = partition.positions(partition.num_steps // 2, rank)
+        positions, _ = partition.block(range(middle, middle + 1), rank)
         ids = cut.sampler.indices(0, positions)
         counts.append(np.unique(np.searchsorted(ends, ids, side="right")).size)
     return float(np.mean(counts))
@@ -236,7 +236,7 @@ def steps_cost() -> None:
                 for _ in range(5):
                     began = time.process_time()
                     for step in range(400):
-                        partition.positions(step, world_size // 2)
+                        partition.block(range(step, step + 1), world_size // 2)
                     best = min(best, (time.process_time() - began) / 400)
                 costs.append(f"{best * 1e6:.1f}")
             print(f"  W={world_size:5d} lanes={lanes:6d}: {', '.join(costs)}")
@@ -251,7 +251,7 @@ def certificate_cost(sampler: WindowSampler) -> None:
         for n in (10**6, 10**9, 10**10)
     }
     ids["N = 1e+10, a rank of 1,024"] = [
-        sampler.indices(0, partition.positions(step, 500)[0]) for step in range(2000)
+        sampler.indices(0, partition.block(range(step, step + 1), 500)[0]) for step in range(2000)
     ]
     for label, batches in ids.items():
         word = IdWord("0123456789abcdef", 0)

@@ -168,13 +168,6 @@ def test_a_batch_shows_no_trace_of_its_pieces(data):
     assert same_value(batch, whole)
 
 
-def test_join_concatenates_arrays_in_order():
-    pieces = [{"x": np.arange(low, low + 3).reshape(3, 1)} for low in (0, 3, 6)]
-    joined = join(pieces)["x"]
-    assert isinstance(joined, np.ndarray)
-    assert joined[:, 0].tolist() == list(range(9))
-
-
 def test_join_makes_a_list_of_arrays_that_differ():
     joined = join([{"x": np.zeros((2, 3))}, {"x": np.ones((1, 4))}, {"x": [None]}])["x"]
     assert [None if value is None else value.shape for value in joined] == [(3,), (3,), (4,), None]

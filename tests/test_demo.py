@@ -94,38 +94,32 @@ def test_ids_that_the_data_does_not_have_are_an_error(tmp_path: Path) -> None:
         ledger.read(tmp_path).epochs(23)
 
 
-@pytest.mark.parametrize(("accuracy", "passed"), [(0.96, True), (0.95, False), (None, False)])
-def test_the_demo_fails_where_the_accuracy_is_too_low(
-    tmp_path: Path, accuracy: float | None, passed: bool
+@pytest.mark.parametrize(
+    ("steps", "accuracy", "certified", "passed"),
+    [
+        (STEPS, 0.96, CERTIFIED, True),
+        (STEPS, 0.95, CERTIFIED, False),
+        (STEPS, None, CERTIFIED, False),
+        (STEPS, 1.0, [], False),
+        (STEPS, 1.0, ["epoch 0: NOT every one"], False),
+        (STEPS, 1.0, [*CERTIFIED, *CERTIFIED], False),
+        ({**STEPS, 4: STEPS[3]}, 1.0, CERTIFIED, False),
+    ],
+)
+def test_the_demo_fails_where_accuracy_certificate_or_a_sample_is_missing(
+    tmp_path: Path,
+    steps: dict[int, Sequence[int]],
+    accuracy: float | None,
+    certified: list[str],
+    passed: bool,
 ) -> None:
-    write_run(tmp_path, 1, 2, STEPS, accuracy=accuracy)
-    phases = [Phase(1, world_size=2, kill_after=None)]
-    account = ledger.read(tmp_path)
-    summary = summarise(
-        account, phases, num_samples=24, num_epochs=1, certified=CERTIFIED, seconds=1.0
-    )
-    assert summary["passed"] is passed
-
-
-@pytest.mark.parametrize("certified", [[], ["epoch 0: NOT every one"], [*CERTIFIED, *CERTIFIED]])
-def test_the_demo_fails_without_a_certificate(tmp_path: Path, certified: list[str]) -> None:
-    write_run(tmp_path, 1, 2, STEPS, accuracy=1.0)
+    write_run(tmp_path, 1, 2, steps, accuracy=accuracy)
     phases = [Phase(1, world_size=2, kill_after=None)]
     account = ledger.read(tmp_path)
     summary = summarise(
         account, phases, num_samples=24, num_epochs=1, certified=certified, seconds=1.0
     )
-    assert summary["passed"] is False
-
-
-def test_the_demo_fails_where_a_sample_was_left_out(tmp_path: Path) -> None:
-    write_run(tmp_path, 1, 2, {**STEPS, 4: STEPS[3]}, accuracy=1.0)
-    phases = [Phase(1, world_size=2, kill_after=None)]
-    account = ledger.read(tmp_path)
-    summary = summarise(
-        account, phases, num_samples=24, num_epochs=1, certified=CERTIFIED, seconds=1.0
-    )
-    assert summary["passed"] is False
+    assert summary["passed"] is passed
 
 
 def test_the_shards_hold_every_digit_once_in_uneven_shards(tmp_path: Path) -> None:

@@ -154,11 +154,7 @@ class LazyBytesColumn(BytesColumn):
 
 
 class PayloadColumn(LazyBytesColumn):
-    """Byte strings that are objects of their own, packed into one buffer at the first look at it.
-
-    Args:
-        values: one a row, None where it is missing.
-    """
+    """Byte strings that are objects of their own, packed into one buffer at the first look."""
 
     __slots__ = ("_values",)
 

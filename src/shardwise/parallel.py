@@ -29,14 +29,7 @@ def in_threads(
     *,
     is_ordered: bool = True,
 ) -> Iterator[T]:
-    """Results in the order of the items, or of completion.
-
-    Args:
-        work: called with each item.
-        items: none for no thread at all.
-        num_threads: at most; no more than there are items.
-        is_ordered: False for the order of completion.
-    """
+    """Results in the order of the items, or else of completion; no items, no threads."""
     if items:
         pool = ThreadPoolExecutor(min(num_threads, len(items)), thread_name_prefix="shardwise-pool")
         yield from _results(pool, nullcontext(), work, items, is_ordered=is_ordered)

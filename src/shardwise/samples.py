@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Layout
 from shardwise.plan import WindowShape
+from shardwise.stages import Stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,6 @@ class LoadCost:
     one_thread_suffices: bool = False
     random_reads_are_requests: bool = False
     batch_is_one_request: bool = False
-
-
-class StageTimes(Protocol):
-    """A counter of the seconds of `Samples.load`."""
-
-    def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
-        """Count the seconds of a stage, such as "read" or "decode", and the bytes read."""
-        ...
 
 
 class DecodeWatch(Protocol):
@@ -71,7 +64,7 @@ class LoadRequest:
     epoch: int = 0
     seed: int = 0
     out: Mapping[str, NDArray[Any]] | None = None
-    stats: StageTimes | None = None
+    stats: Stages | None = None
     watch: DecodeWatch | None = None
 
     def row(self, row: int) -> LoadRequest:
@@ -146,7 +139,7 @@ class Samples(Protocol):
         epoch: int = 0,
         seed: int = 0,
         out: Mapping[str, NDArray[Any]] | None = None,
-        stats: StageTimes | None = None,
+        stats: Stages | None = None,
         watch: DecodeWatch | None = None,
     ) -> Mapping[str, Sequence[Any]]:
         """Read, decode and transform samples: a column a field, "__key__" among them.

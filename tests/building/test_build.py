@@ -177,6 +177,15 @@ def test_another_recipe_or_input_over_old_output_is_refused_with_both_named(
     assert shards_of(tmp_path) == before
 
 
+def test_a_list_of_other_paths_is_another_input(tmp_path):
+    def named(path):
+        return {"txt": path.name}
+
+    build(tmp_path, source=[Path("a"), Path("b")], map=named)
+    with pytest.raises(sw.StateError, match="input: '"):
+        build(tmp_path, source=[Path("a"), Path("c")], map=named)
+
+
 def test_shards_that_no_build_made_are_not_overwritten(tmp_path):
     with sw.TarWriter(tmp_path / "00.tar") as writer:
         writer.write({"__key__": "mine", "txt": "1"})

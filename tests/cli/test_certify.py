@@ -15,7 +15,6 @@ import shardwise as sw
 from shardwise.engine.request import BatchRows
 from shardwise.plan import (
     FullSampler,
-    ResamplingSampler,
     Sampler,
     SequentialSampler,
     VirtualEpochs,
@@ -33,7 +32,7 @@ SAMPLERS: list[Sampler] = [
     FullSampler(NUM, seed=1),
     SequentialSampler(NUM),
     VirtualEpochs(FullSampler(NUM), 90),
-    ResamplingSampler(NUM, num_draws=150),
+    sw.WeightedSampler(np.ones(NUM), num_samples=150),
     sw.mix({"a": (sw.wrap(range(150)), 3), "b": (sw.wrap(range(51)), 1)}, block=8).sampler,
     sw.WeightedSampler(np.arange(NUM), replacement=False),
 ]

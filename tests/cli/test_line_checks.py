@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import shardwise as sw
-from shardwise.plan import FullSampler, ResamplingSampler
+from shardwise.plan import FullSampler
 from tests.cli.test_coverage_lines import DATA, FULL, NUM
 from tests.support.commands import document, run
 from tests.support.coverage import Data, Ranks
@@ -94,7 +94,8 @@ def test_a_rank_without_a_line_where_others_ended_the_last_epoch_is_a_fault(
 
 
 def test_ranks_of_an_order_without_a_closed_form_come_to_all_of_its_places(tmp_path: Path) -> None:
-    Ranks(tmp_path, DATA, ResamplingSampler(NUM, num_draws=60), world_size=2).epoch()
+    sampler = sw.WeightedSampler([1] * NUM, num_samples=60)
+    Ranks(tmp_path, DATA, sampler, world_size=2).epoch()
     path = sorted(tmp_path.glob("*.jsonl"))[1]
     lines = path.read_text().splitlines()
     line = json.loads(lines[0])

@@ -49,27 +49,6 @@ def test_a_concatenation_is_its_parts_behind_one_another(tmp_path):
     assert list(copy) == list(joined)
 
 
-@pytest.mark.parametrize("shuffle", [False, "full", "window"])
-def test_a_loader_reads_a_concatenation_as_any_dataset(tmp_path, shuffle):
-    joined = sw.concat([memory(0, 12, [5, 7]), tars(tmp_path, 12, 20), memory(20, 30)])
-    options = {"batch_size": 7, "remainder": "uneven", "output": "numpy", "shuffle": shuffle}
-    for num_workers in (0, 1):
-        rows = {}
-        for rank in range(2):
-            with sw.DataLoader(
-                joined.decode(cls=int),
-                rank=rank,
-                world_size=2,
-                num_workers=num_workers,
-                **options,
-            ) as loader:
-                for batch in loader:
-                    rows |= dict(
-                        zip(batch["__index__"].tolist(), batch["cls"].tolist(), strict=True)
-                    )
-        assert rows == {i: i for i in range(30)}
-
-
 def test_subsets_are_joined_as_subsets():
     joined = sw.concat([memory(0, 10).subset([7, 2]), memory(10, 30), memory(0, 10).subset([1])])
     assert [s["__key__"] for s in joined] == [f"key-{i:05d}" for i in [7, 2, *range(10, 30), 1]]
@@ -89,17 +68,8 @@ def test_arrays_stay_arrays_and_value_fields_values():
     def table(values):
         return sw.wrap([{"n": value, "x": np.full(2, value)} for value in values])
 
-    batch = next(
-        iter(
-            sw.DataLoader(
-                sw.concat([table([1, 2]), table([3])]),
-                batch_size=3,
-                output="numpy",
-                rank=0,
-                world_size=1,
-            )
-        )
-    )
+    joined = sw.concat([table([1, 2]), table([3])])
+    [batch] = sw.DataLoader(joined, batch_size=3, output="numpy", rank=0, world_size=1)
     assert batch["n"].tolist() == [1, 2, 3]
     assert batch["x"].tolist() == [[1, 1], [2, 2], [3, 3]]
 

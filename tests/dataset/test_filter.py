@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import shardwise as sw
 from shardwise.dataset import Dataset
 from tests.support.memory_source import MemorySource, numbered_samples
 
@@ -33,21 +32,6 @@ def test_a_mask_does_the_same_and_a_state_belongs_to_the_samples_that_are_left()
     assert kept.fingerprint == data.filter(lambda c: c["cls"] % 3 == 1, columns=["cls"]).fingerprint
     assert kept.fingerprint != data.filter(~mask).fingerprint
     assert data.map(dict).filter(mask)[1]["cls"] == 4
-
-
-def test_ranks_have_equal_steps_and_every_kept_sample_once():
-    kept = Dataset(source()).decode(cls=int).filter(lambda c: c["cls"] < 101, columns=["cls"])
-    ranks = [
-        [
-            batch["__index__"].tolist()
-            for batch in sw.DataLoader(
-                kept, batch_size=4, remainder="uneven", rank=r, world_size=3, output="numpy"
-            )
-        ]
-        for r in range(3)
-    ]
-    assert len({len(steps) for steps in ranks}) == 1
-    assert sorted(i for steps in ranks for ids in steps for i in ids) == list(range(101))
 
 
 def test_a_filter_of_a_subset_sees_its_samples_by_key():

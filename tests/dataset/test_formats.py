@@ -1,10 +1,9 @@
 """`sw.tar`: from shards on disk to samples."""
 
-import numpy as np
 import pytest
 
 import shardwise as sw
-from tests.support.tars import make_shards, payload, sample_key, write_tar
+from tests.support.tars import make_shards, payload, sample_key
 
 
 @pytest.fixture
@@ -25,14 +24,6 @@ def test_a_directory_of_shards_is_a_dataset(shards, tmp_path):
             "txt": payload(i, "txt"),
         }
     assert ds.url_of(3) == shards[2]
-
-
-def test_batches_are_decoded_into_rows(shards):
-    ds = sw.tar(shards).decode(bin=sw.array("int64", (2,)))
-    assert ds.layout() == {"bin": ((2,), np.dtype(np.int64))}
-    rows = np.zeros((3, 2), dtype=np.int64)
-    ds.load(np.array([6, 0, 4]), out={"bin": rows})
-    assert rows.tolist() == [[6, 6], [0, 0], [4, 4]]
 
 
 def test_fields_that_are_not_asked_for_are_not_there(shards):
@@ -56,11 +47,3 @@ def test_the_index_may_lie_elsewhere(shards, tmp_path):
 def test_missing_shards_are_named(tmp_path):
     with pytest.raises(sw.MissingShardError, match="gone"):
         len(sw.tar(tmp_path / "gone.tar"))
-
-
-def test_a_missing_field_names_shard_and_key(tmp_path):
-    path = write_tar(tmp_path / "odd.tar", [("a.x", b"1"), ("a.y", b"2"), ("b.x", b"3")])
-    ds = sw.tar(path).select("y")
-    with pytest.raises(sw.DataError) as caught:
-        ds[1]
-    assert (caught.value.url, caught.value.key, caught.value.field) == (path, "b", "y")

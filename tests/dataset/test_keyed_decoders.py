@@ -10,7 +10,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.dataset.keyed_random import SampleKeys
-from shardwise.testing import assert_batches_equal, check_decoder, check_executor, check_resume
+from shardwise.testing import assert_batches_equal, check_decoder, check_resume
 
 
 @dataclass(frozen=True)
@@ -110,16 +110,6 @@ def test_a_map_behind_a_keyed_decoder_sees_its_value_and_draws_apart(shards):
     sample = data[4]
     assert sample["c"] == keyed(shards)[4]["c"]
     assert sample["other"] != sample["c"]
-
-
-def test_an_executor_with_keyed_decoders_is_held_to_the_reference(shards):
-    from shardwise.engine.batch.builder import BatchBuilder
-    from shardwise.engine.processes.executor import ProcessExecutor
-    from shardwise.engine.threads import ThreadExecutor
-
-    builder = BatchBuilder(keyed(shards), seed=9)
-    check_executor(lambda b: ThreadExecutor(b, num_threads=2, num_prefetch=3), builder)
-    check_executor(lambda b: ProcessExecutor(b, num_workers=2, timeout=120), builder)
 
 
 def test_resuming_gives_the_values_that_would_have_come(shards):

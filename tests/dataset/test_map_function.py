@@ -89,14 +89,6 @@ def test_a_transform_may_spawn_generators_of_its_own():
     assert len({d for pair in draws(ds, range(5)) for d in pair}) == 10
 
 
-def test_two_maps_of_one_dataset_do_not_draw_the_same():
-    def again(sample, rng):
-        return {**sample, "again": int(rng.integers(1 << 60))}
-
-    sample = make().map(draw).map(again)[0]
-    assert sample["draw"] != sample["again"]
-
-
 def test_the_draws_stay_what_they_are():
     # A resumed training must see the augmentation it would have seen. (Raw words: numpy keeps
     # those of a bit generator for ever, the numbers made from them it may change.)

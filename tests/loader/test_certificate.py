@@ -16,7 +16,6 @@ import pytest
 import shardwise as sw
 from shardwise.engine.request import BatchRows
 from shardwise.loader.account import Tally
-from shardwise.plan import ResamplingSampler
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import IdWord
 from tests.support.commands import document, run
@@ -46,7 +45,7 @@ def loader(num_samples: int = NUM, **options: Any) -> sw.DataLoader:
         ({"epoch_size": 30}, "every one of 30 places of the order exactly once"),
         ({"epoch_size": 202}, "every one of 202 places of the order exactly once"),
         (
-            {"sampler": ResamplingSampler(NUM, num_draws=70)},
+            {"sampler": sw.WeightedSampler([1] * NUM, num_samples=70)},
             "every one of 70 places of the order exactly once",
         ),
         ({"executor": "threads", "num_threads": 2}, "every one of 101 samples exactly once"),

@@ -41,7 +41,7 @@ class StuckClip:
         self.decoder.decode_into(clip, out)
 
     def _begin(self, clip):
-        if clip.frames[0] != _STUCK:
+        if clip.chosen.frames[0] != _STUCK:
             return
         if self.raises:
             raise ValueError("not this one")

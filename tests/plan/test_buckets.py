@@ -205,22 +205,6 @@ def test_storage_order_stays_the_same_in_every_epoch_longest_first() -> None:
     assert [ids.tolist() for (ids,) in batches_of(plan, 1)] == [[1, 3], [0, 5], [2, 4]]
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_padding_repeats_the_groups_own_samples_and_marks_them(world_size) -> None:
-    groups = np.repeat([0, 1, 2], [20, 7, 3])
-    plan = Plan(
-        30, world_size=world_size, shuffle="full", remainder="pad",
-        batch_by=sw.buckets(None, batch_size=4, shape=groups),
-    )  # fmt: skip
-    assert sorted(flat(batches_of(plan)).tolist()) == list(range(30))
-    rows = [
-        np.concatenate([plan.indices(0, step, rank) for rank in range(world_size)])
-        for step in range(plan.num_steps)
-    ]
-    assert all(len(ids) == 4 * world_size and len(set(groups[ids])) == 1 for ids in rows)
-    assert plan.num_padded == sum(map(len, rows)) - 30 > 0
-
-
 def test_a_budgets_number_of_steps_is_that_of_the_epoch() -> None:
     by = sw.buckets(durations(500), budget=60, window=100)
     plan = Plan(500, shuffle="full", seed=2, batch_by=by)
@@ -240,15 +224,6 @@ def test_it_is_a_sampler_like_others(budget, groups, shuffle) -> None:
     sizes = [1000, 0, 2000] if shuffle == "window" else None
     plan = Plan(3000, batch_size=64, shuffle=shuffle, shard_sizes=sizes, batch_by=by)
     check_sampler(plan.sampler, process=groups is None and shuffle == "full")
-
-
-def test_it_goes_over_an_order_with_repeats() -> None:
-    weights = np.arange(400) % 5 + 1.0
-    sampler = sw.WeightedSampler(weights, num_samples=1000, seed=4)
-    plan = Plan(400, sampler=sampler, batch_by=sw.buckets(np.arange(1, 401), budget=2000))
-    steps = batches_of(plan)
-    drawn = sampler.indices(0, np.arange(1000))
-    assert np.array_equal(np.sort(flat(steps)), np.sort(drawn))
 
 
 def test_groups_are_spread_evenly_over_the_epoch() -> None:

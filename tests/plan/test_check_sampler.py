@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwise.plan import FullSampler, ResamplingSampler, SequentialSampler, VirtualEpochs
+from shardwise.plan import FullSampler, SequentialSampler, VirtualEpochs, WeightedSampler
 from shardwise.testing.samplers import check_sampler
 
 
@@ -77,6 +77,10 @@ def repeat_one(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return np.where(ids == 7, 8, ids)
 
 
+def halve(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    return ids // 2**20
+
+
 def write_positions(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
     positions[:1] = 0
     return ids
@@ -119,26 +123,17 @@ def test_a_sampler_that_a_fresh_process_cannot_load_is_found(
         check_sampler(session.Local(50))
 
 
-def test_a_sampler_that_does_not_pickle_is_found() -> None:
-    with pytest.raises(AssertionError, match="does not pickle"):
-        check_sampler(Broken(), process=False)
-
-
-def test_a_repeat_in_a_huge_epoch_is_found() -> None:
-    def halve(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return ids // 2**20
-
-    with pytest.raises(AssertionError, match="positions repeat an id"):
-        check_sampler(Broken(halve, num_samples=10**9), max_positions=30_000, process=False)
-
-
-def test_virtual_epochs_that_miss_a_sample_are_found() -> None:
-    with pytest.raises(AssertionError, match="never"):
-        check_sampler(
-            VirtualEpochs(ResamplingSampler(20, num_draws=20), 7), ids=range(20), process=False
-        )
-
-
-def test_ids_beyond_those_allowed_are_found_where_repeats_are_fine() -> None:
-    with pytest.raises(AssertionError, match="must not"):
-        check_sampler(SequentialSampler(20), ids=range(19), repeats=True, process=False)
+@pytest.mark.parametrize(
+    ("sampler", "options", "match"),
+    [
+        (Broken(), {}, "does not pickle"),
+        (Broken(halve, num_samples=10**9), {"max_positions": 30_000}, "positions repeat an id"),
+        (VirtualEpochs(WeightedSampler(np.ones(20)), 7), {"ids": range(20)}, "never"),
+        (SequentialSampler(20), {"ids": range(19), "repeats": True}, "must not"),
+    ],
+)
+def test_what_breaks_a_promise_about_ids_or_copies_is_found(
+    sampler: Any, options: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(AssertionError, match=match):
+        check_sampler(sampler, process=False, **options)

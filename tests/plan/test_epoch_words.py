@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from shardwise.plan import (
     FullSampler,
     Plan,
-    ResamplingSampler,
     Sampler,
     SequentialSampler,
-    SubsetSampler,
     VirtualEpochs,
     WeightedSampler,
     WindowSampler,
@@ -30,19 +28,15 @@ SAMPLERS: list[Sampler] = [
     SequentialSampler(60),
     FullSampler(60, seed=3),
     WindowSampler(SIZES, window=4, lanes=3),
-    SubsetSampler([5, 50, 7, 7], FullSampler(4)),
-    SubsetSampler([5, 50, 7], SequentialSampler(2)),
-    SubsetSampler(np.arange(50, 56), SubsetSampler([5, 0, 3], FullSampler(3))),
     VirtualEpochs(FullSampler(20, seed=1), 60),
     VirtualEpochs(FullSampler(30), 30),
     WeightedSampler(np.arange(60) + 1, replacement=False),
     WeightedSampler(np.arange(60), replacement=False),
 ]
 WALKED: list[Sampler] = [
-    ResamplingSampler(60, num_draws=50),
     VirtualEpochs(FullSampler(60), 25),
     VirtualEpochs(FullSampler(60), 90),
-    SubsetSampler(np.arange(60), ResamplingSampler(60, num_draws=9)),
+    VirtualEpochs(WeightedSampler(np.arange(60), num_samples=9), 18),
     WeightedSampler(np.arange(60)),
     WeightedSampler(np.arange(60), num_samples=58, replacement=False),
 ]
@@ -109,7 +103,7 @@ def test_a_sampler_is_made_anew_from_its_description(sampler: Sampler) -> None:
         {"sampler": "full"},
         {"sampler": "full", "num_samples": "9", "seed": 0},
         {"sampler": "virtual epochs", "inner": 3},
-        SubsetSampler([1], FullSampler(1)).spec(),
+        WeightedSampler([1]).spec(),
         WindowSampler([3, 0, 41, 10, 6], window=4, lanes=3).spec(),  # of other shards
     ],
 )

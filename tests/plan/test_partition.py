@@ -32,62 +32,54 @@ def partitions(
     )
 
 
+def batch_of(
+    partition: Partition, step: int, rank: int, shift: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    return partition.block(range(step, step + 1), rank, shift=shift)
+
+
 def rows_of(partition: Partition, step: int, shift: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """All ranks' positions at a step, rank after rank."""
-    ranks = range(partition.world_size)
-    parts = [partition.positions(step, rank, shift=shift) for rank in ranks]
+    parts = [batch_of(partition, step, rank, shift) for rank in range(partition.world_size)]
     positions = np.concatenate([p for p, _ in parts])
     valid = np.concatenate([v for _, v in parts])
     return positions, valid
 
 
-def walk(partition: Partition) -> tuple[np.ndarray, np.ndarray]:
-    rows = [rows_of(partition, step) for step in range(partition.num_steps)]
-    empty = np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
-    positions, valid = zip(empty, *rows, strict=True)
-    return np.concatenate(positions), np.concatenate(valid)
-
-
-@given(partitions())
-@settings(max_examples=150)
-def test_positions_come_once_and_the_counts_are_as_reported(partition: Partition) -> None:
-    positions, valid = walk(partition)
-    left = partition.num_samples - partition.start
-    assert positions.dtype == np.int64
-    assert valid.dtype == np.bool_
-    end = partition.num_samples - partition.num_dropped
-    assert np.array_equal(np.sort(positions[valid]), np.arange(partition.start, end))
-    assert (~valid).sum() == partition.num_padded
-    assert partition.num_steps * partition.global_batch_size == (
-        left - partition.num_dropped + partition.num_padded
-        if partition.remainder != "uneven"
-        else -(-left // partition.global_batch_size) * partition.global_batch_size
-    )
-    if partition.remainder == "drop":
-        assert partition.num_dropped == left % partition.global_batch_size
-    else:
-        assert partition.num_dropped == 0
-    if partition.remainder != "pad":
-        assert partition.num_padded == 0
-        assert valid.all()
-
-
-@given(partitions())
-@settings(max_examples=100)
-def test_each_global_batch_is_the_next_run_of_positions(partition: Partition) -> None:
-    size = partition.global_batch_size
-    for step in range(partition.num_steps):
-        begin = partition.start + step * size
-        positions, valid = rows_of(partition, step)
-        end = min(begin + size, partition.num_samples)
-        assert np.array_equal(np.sort(positions[valid]), np.arange(begin, end))
+@given(partitions(), st.integers(0, 2_000))
+@example(Partition(1, 33, 64, "pad"), 0)
+@example(Partition(300, 1, 7, "pad", 299), 0)
+@settings(max_examples=200)
+def test_a_step_has_the_next_positions_lane_after_lane_over_the_ranks_and_padding_last(
+    p: Partition, shift: int
+) -> None:
+    end, num_padded = p.start, 0
+    for step in range(p.num_steps):
+        positions, valid = rows_of(p, step, shift=shift)
+        assert (positions.dtype, valid.dtype) == (np.int64, np.bool_)
+        begin, end = end, min(end + p.global_batch_size, p.num_samples)
+        assert p.position_after(step + 1) == end
+        real, filled = positions[: end - begin], positions[end - begin :]
+        assert np.array_equal(np.sort(real), np.arange(begin, end))
+        lane = (real + shift) % p.lanes
+        assert np.count_nonzero(np.diff(lane)) + 1 == len(np.unique(lane))
+        assert (np.diff(real)[np.diff(lane) == 0] > 0).all()
+        # The same rows wherever the epoch was resumed: a batch knows nothing of how it was come to.
+        assert np.array_equal(filled, np.arange(len(filled)) % p.num_samples)
+        assert valid.tolist() == [True] * len(real) + [False] * len(filled)
+        num_padded += len(filled)
+    assert end == p.num_samples - p.num_dropped
+    assert p.num_dropped == 0 or p.remainder == "drop"
+    assert p.num_dropped < p.global_batch_size
+    assert p.num_padded == num_padded
+    assert num_padded == 0 or p.remainder == "pad"
 
 
 @given(partitions())
 @settings(max_examples=100)
 def test_batches_are_full_but_in_the_last_step_of_uneven(partition: Partition) -> None:
     for step in range(partition.num_steps):
-        lengths = [len(partition.positions(step, r)[0]) for r in range(partition.world_size)]
+        lengths = [len(batch_of(partition, step, r)[0]) for r in range(partition.world_size)]
         if partition.remainder == "uneven" and step == partition.num_steps - 1:
             assert max(lengths) <= partition.batch_size
             assert max(lengths) - min(lengths) <= 1
@@ -95,29 +87,6 @@ def test_batches_are_full_but_in_the_last_step_of_uneven(partition: Partition) -
             assert sum(lengths) > 0
         else:
             assert set(lengths) == {partition.batch_size}
-
-
-@given(partitions(), st.integers(0, 2_000))
-@settings(max_examples=150)
-def test_behind_one_another_the_ranks_have_lane_after_lane(p: Partition, shift: int) -> None:
-    for step in range(p.num_steps):
-        positions, valid = rows_of(p, step, shift=shift)
-        positions = positions[valid]
-        assert valid[: len(positions)].all(), "padding stands last"
-        lane = (positions + shift) % p.lanes
-        borders = np.flatnonzero(np.diff(lane))
-        assert len(borders) + 1 == len(np.unique(lane))
-        assert (np.diff(positions)[np.diff(lane) == 0] > 0).all()
-
-
-@given(partitions(lanes=1))
-@settings(max_examples=100)
-def test_without_lanes_a_gather_over_ranks_is_the_order_with_padding_last(p: Partition) -> None:
-    positions, valid = walk(p)
-    end = p.num_samples - p.num_dropped
-    filled = np.arange(p.num_padded) % max(1, p.num_samples)
-    assert positions.tolist() == [*range(p.start, end), *filled.tolist()]
-    assert valid.tolist() == [True] * (end - p.start) + [False] * p.num_padded
 
 
 @given(
@@ -217,54 +186,6 @@ def test_global_batches_are_the_same_for_every_world_size_of_one_global_batch(
         assert all(batch == seen[0] for batch in seen)
 
 
-@given(partitions(), st.integers(1, 33), st.integers(1, 64), st.data())
-@settings(max_examples=80)
-def test_what_is_left_after_any_step_is_covered_once_by_any_other_world(
-    before: Partition, batch_size: int, world_size: int, data: st.DataObject
-) -> None:
-    done = data.draw(st.integers(0, before.num_steps))
-    remainder = data.draw(st.sampled_from(["pad", "uneven"]))
-    seen = [rows_of(before, step) for step in range(done)]
-    position = min(before.start + done * before.global_batch_size, before.num_samples)
-    after = Partition(before.num_samples, batch_size, world_size, remainder, position)
-    positions, valid = walk(after)
-    total = np.concatenate([p[v] for p, v in seen] + [positions[valid]])
-    assert np.array_equal(np.sort(total), np.arange(before.start, before.num_samples))
-
-
-@pytest.mark.parametrize("remainder", REMAINDERS)
-def test_resuming_at_every_position_with_another_world_and_batch_covers_the_rest_once(
-    remainder: Any,
-) -> None:
-    n = 101
-    for start in range(n + 1):
-        for batch_size, world_size in ((1, 1), (4, 3), (7, 64)):
-            partition = Partition(n, batch_size, world_size, remainder, start)
-            positions, valid = walk(partition)
-            end = n - partition.num_dropped
-            assert np.array_equal(np.sort(positions[valid]), np.arange(start, end))
-
-
-@given(partitions("pad"))
-@example(Partition(1, 33, 64, "pad"))
-@example(Partition(300, 1, 7, "pad", 299))
-def test_padding_repeats_positions_from_the_epochs_beginning(partition: Partition) -> None:
-    positions, valid = walk(partition)
-    assert positions.size == partition.num_steps * partition.global_batch_size
-    # The same rows wherever the epoch was resumed: a batch knows nothing of how it was come to.
-    filled = np.arange(np.count_nonzero(~valid)) % partition.num_samples
-    assert np.array_equal(np.sort(positions[~valid]), np.sort(filled))
-
-
-@pytest.mark.parametrize("remainder", REMAINDERS)
-@pytest.mark.parametrize(("n", "start"), [(0, 0), (50, 50)])
-def test_nothing_left_is_no_step_for_all_ranks(remainder: Any, n: int, start: int) -> None:
-    partition = Partition(n, 4, 8, remainder, start)
-    assert (partition.num_steps, partition.num_dropped, partition.num_padded) == (0, 0, 0)
-    with pytest.raises(ValueError, match="0 steps"):
-        partition.positions(0, 0)
-
-
 @given(partitions(), st.data())
 def test_a_block_of_steps_is_its_steps_one_behind_the_other(
     partition: Partition, data: st.DataObject
@@ -276,17 +197,9 @@ def test_a_block_of_steps_is_its_steps_one_behind_the_other(
     block = range(first, last, data.draw(st.integers(1, 4)))
     rank = data.draw(st.integers(0, partition.world_size - 1))
     positions, valid = partition.block(block, rank)
-    steps = [partition.positions(step, rank) for step in block]
+    steps = [batch_of(partition, step, rank) for step in block]
     assert np.array_equal(positions, np.concatenate([p for p, _ in steps]))
     assert np.array_equal(valid, np.concatenate([v for _, v in steps]))
-
-
-def test_a_billion_samples_are_shared_out_without_an_array_of_them() -> None:
-    partition = Partition(10**9, 64, 1024, "uneven")
-    assert partition.num_steps == -(-(10**9) // 65536)
-    positions, valid = partition.positions(partition.num_steps - 1, 3)
-    assert positions.size == valid.size <= 64
-    assert positions.max() < 10**9
 
 
 def test_sizes_from_numpy_do_not_overflow() -> None:
@@ -297,7 +210,7 @@ def test_sizes_from_numpy_do_not_overflow() -> None:
 
 def test_batches_and_lanes_beyond_int64_are_cut_without_lanes() -> None:
     partition = Partition(2**61, 2**20, 2**20, lanes=2**40)
-    assert partition.positions(1, 2)[0][[0, -1]].tolist() == [2**40 + 2**21, 2**40 + 3 * 2**20 - 1]
+    assert batch_of(partition, 1, 2)[0][[0, -1]].tolist() == [2**40 + 2**21, 2**40 + 3 * 2**20 - 1]
 
 
 @pytest.mark.parametrize(
@@ -321,16 +234,18 @@ def test_steps_and_ranks_that_are_not_there_are_refused() -> None:
     partition = Partition(10, 2, 2)
     for step, rank in ((-1, 0), (2, 0)):
         with pytest.raises(ValueError, match=f"step {step}: there are 2 steps"):
-            partition.positions(step, rank)
+            batch_of(partition, step, rank)
+    with pytest.raises(ValueError, match="there are 0 steps"):
+        batch_of(Partition(50, 4, 8, "uneven", start=50), 0, 0)
     for rank in (-1, 2):
         with pytest.raises(ValueError, match=f"rank={rank} must be in 0..1"):
-            partition.positions(0, rank)
+            batch_of(partition, 0, rank)
     with pytest.raises(TypeError, match="batch_size"):
         Partition(10, 2.0, 2)  # type: ignore[arg-type]
 
 
 def test_a_batch_that_is_never_full_takes_the_memory_of_its_samples():
     partition = Partition(10, 2**40, 4, remainder="uneven")
-    assert [partition.positions(0, rank=rank)[0].size for rank in range(4)] == [3, 3, 2, 2]
+    assert [batch_of(partition, 0, rank)[0].size for rank in range(4)] == [3, 3, 2, 2]
     with pytest.raises(ValueError, match=r"batch_size=9223372036854775808 x .* at most 2\*\*48"):
         Partition(10, 2**63, 1)

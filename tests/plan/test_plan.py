@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shardwise.plan import FullSampler, Plan, SequentialSampler, VirtualEpochs, WindowSampler
 
@@ -37,51 +35,6 @@ def epoch_of(plan: Plan, epoch: int = 0) -> list[list[int]]:
     return batches
 
 
-@given(
-    n=st.one_of(st.integers(0, 300), st.sampled_from([511, 512, 513, 1009])),
-    world_size=st.integers(1, 64),
-    batch_size=st.integers(1, 33),
-    epoch=st.integers(0, 50),
-    seed=st.integers(0, 10),
-    shuffle=st.sampled_from(SHUFFLES),
-    remainder=st.sampled_from(REMAINDERS),
-)
-@settings(max_examples=120)
-def test_an_epoch_has_every_sample_once_and_reports_what_it_has_not(
-    n: int, world_size: int, batch_size: int, epoch: int, seed: int, shuffle: Any, remainder: Any
-) -> None:
-    plan = make(
-        n,
-        shuffle,
-        world_size=world_size,
-        batch_size=batch_size,
-        seed=seed,
-        remainder=remainder,
-    )
-    ids = [i for batch in epoch_of(plan, epoch) for i in batch]
-    assert len(ids) == len(set(ids)) == n - plan.num_dropped
-    assert set(ids) <= set(range(n))
-
-
-@given(
-    n=st.integers(0, 600),
-    size=st.sampled_from([6, 12, 32]),
-    shuffle=st.sampled_from(SHUFFLES),
-    remainder=st.sampled_from(REMAINDERS),
-    epoch=st.integers(0, 3),
-)
-@settings(max_examples=40)
-def test_the_order_does_not_depend_on_the_world_size(
-    n: int, size: int, shuffle: Any, remainder: Any, epoch: int
-) -> None:
-    worlds = [w for w in range(1, size + 1) if size % w == 0]
-    orders = [
-        epoch_of(make(n, shuffle, world_size=w, batch_size=size // w, remainder=remainder), epoch)
-        for w in worlds
-    ]
-    assert all(order == orders[0] for order in orders)
-
-
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize(("world_size", "batch_size"), [(1, 5), (3, 2), (8, 7)])
 def test_resuming_at_every_position_with_another_cluster_yields_the_rest_once(
@@ -97,25 +50,6 @@ def test_resuming_at_every_position_with_another_cluster_yields_the_rest_once(
         size = world_size * batch_size
         expected = [sorted(line[i : i + size]) for i in range(position, n, size)]
         assert batches == expected
-
-
-def test_a_resumed_plan_goes_on_with_the_same_batches() -> None:
-    plan = Plan(1000, batch_size=8, world_size=4, shuffle="full", seed=3)
-    resumed = plan.resumed(5 * plan.global_batch_size)
-    assert resumed.num_steps == plan.num_steps - 5
-    for rank in range(4):
-        assert np.array_equal(resumed.indices(1, 2, rank), plan.indices(1, 7, rank))
-
-
-@given(n=st.integers(1, 200), size=st.integers(1, 60), world_size=st.integers(1, 4))
-@settings(max_examples=30)
-def test_virtual_epochs_cover_every_sample(n: int, size: int, world_size: int) -> None:
-    plan = make(n, "full", epoch_size=size, world_size=world_size, batch_size=4, remainder="uneven")
-    assert plan.num_samples == size
-    ids: set[int] = set()
-    for epoch in range(-(-n // size)):
-        ids.update(i for batch in epoch_of(plan, epoch) for i in batch)
-    assert ids == set(range(n))
 
 
 def test_steps_may_be_asked_for_in_any_order_and_by_threads() -> None:
@@ -144,11 +78,21 @@ def test_what_the_caller_does_to_indices_is_the_callers() -> None:
     assert plan.valid(0, 0, 0).all()
 
 
-def test_true_means_window_where_shards_are_known() -> None:
-    assert isinstance(Plan(10, shuffle=True).sampler, FullSampler)
-    assert isinstance(Plan(10, shuffle=True, shard_sizes=[5, 5]).sampler, WindowSampler)
-    assert isinstance(Plan(10).sampler, SequentialSampler)
-    assert isinstance(Plan(10, epoch_size=3).sampler, VirtualEpochs)
+@pytest.mark.parametrize(
+    ("options", "sampler"),
+    [
+        ({}, SequentialSampler(10)),
+        ({"shuffle": True}, FullSampler(10, seed=3)),
+        ({"shuffle": "full", "shard_sizes": [5, 5]}, FullSampler(10, seed=3)),
+        ({"shuffle": True, "shard_sizes": [5, 5]}, WindowSampler([5, 5], seed=3)),
+        ({"shuffle": "window", "shard_sizes": [5, 5]}, WindowSampler([5, 5], seed=3)),
+        ({"epoch_size": 3}, VirtualEpochs(SequentialSampler(10), 3)),
+    ],
+)
+def test_the_options_make_a_sampler_and_true_means_window_where_shards_are_known(
+    options: dict[str, Any], sampler: Any
+) -> None:
+    assert Plan(10, seed=3, **options).sampler.spec() == sampler.spec()
 
 
 def test_an_own_sampler_replaces_the_options() -> None:

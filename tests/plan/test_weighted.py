@@ -70,22 +70,6 @@ def test_the_logarithm_is_right_to_the_last_digits() -> None:
     assert np.abs(_log(values) - np.log(values)).max() < 1e-14
 
 
-def test_ranks_share_the_draws_and_a_state_goes_on_with_other_ones() -> None:
-    labels = np.arange(200) % 20 == 0
-    data = sw.wrap([{"label": int(label)} for label in labels])
-    sampler = sw.WeightedSampler.balanced(labels, num_samples=400, seed=2)
-    order = sampler.indices(0, np.arange(400))
-    options = {"sampler": sampler, "output": "numpy", "num_workers": 0}
-    first = sw.DataLoader(data, 10, rank=0, world_size=1, **options)
-    seen = [batch["__index__"] for _, batch in zip(range(16), first, strict=False)]
-    state = first.state_dict()
-    for rank in range(3):
-        loader = sw.DataLoader(data, 20, rank=rank, world_size=3, **options)
-        loader.load_state_dict(state)
-        seen += [batch["__index__"] for batch in loader]
-    assert np.array_equal(np.sort(np.concatenate(seen)), np.sort(order))
-
-
 @pytest.mark.parametrize(
     ("weights", "options", "message"),
     [

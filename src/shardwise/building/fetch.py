@@ -42,7 +42,7 @@ class Fetch:
     retries: int
     max_bytes: int
     # It changes no sample, so a build that goes on may have another.
-    concurrency: int = attribute(repr=False)
+    concurrency: int = attribute(repr=False, compare=False)
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """The sample with the bytes.

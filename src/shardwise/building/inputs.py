@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.dataset import Dataset
-from shardwise.dataset.function_digest import described_function
+from shardwise.dataset.code_digest import held_digest
 from shardwise.errors import DataError
 from shardwise.sources.tar.source import TarSource
 from shardwise.sources.tar.write.stored import StoredRun
@@ -64,11 +63,9 @@ class DatasetInput(Input):
     def fingerprint(self) -> str:
         """The dataset's own, with its decoders and maps."""
         transforms = self.samples.transforms
-        parts = [self.samples.fingerprint, repr(transforms.selected)]
-        for name, decoder in sorted(transforms.decoders.items()):
-            parts.append(f"{name} {described_function(decoder)}")
-        parts += [described_function(each.fn) for each in transforms.maps]
-        return _digest(parts)
+        decoders = sorted(transforms.decoders.items())
+        maps = [each.fn for each in transforms.maps]
+        return held_digest((self.samples.fingerprint, transforms.selected, decoders, maps))
 
     def mean_bytes(self) -> float:
         """The mean over the source's shards."""
@@ -126,7 +123,7 @@ class ItemsInput(Input):
 
     def fingerprint(self) -> str:
         """Of what the items are."""
-        return _digest([described_function(item) for item in self.items])
+        return held_digest(list(self.items))
 
     def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
         """See `Input.read`."""
@@ -148,11 +145,3 @@ def input_of(source: Any) -> Input:
         f"build({source!r:.80}): give a dataset, such as sw.tar(...), or a list of items with "
         "map=function; a generator has no order that a second run could repeat, so make a list"
     )
-
-
-def _digest(parts: Sequence[str]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()[:16]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardwise.building.fetch import Fetch, FetchError
 from shardwise.building.inputs import Input
-from shardwise.dataset.function_digest import described_function
+from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.keyed_random import seeded_generator, takes_rng
 from shardwise.dataset.raw_rows import name_of
 from shardwise.errors import DataError, ShardwiseError, message_of
@@ -97,10 +97,7 @@ class Recipe:
 
     def functions(self) -> str:
         """A digest of the functions: 16 hex digits."""
-        text = "\n".join(
-            "" if each is None else described_function(each) for each in (self.map, self.filter)
-        )
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return held_digest((self.map, self.filter))
 
     def digest(self) -> str:
         """A digest of all that a shard depends on but the input: 16 hex digits."""

@@ -1,9 +1,10 @@
-"""A digest of code and of the values that it holds: equal in every process that has the same code.
+"""Digests of code and of the values that it holds: equal in every process that has the same code.
 
-It covers functions and classes with all that they name in the user's own modules, so that another
-version of a helper shows, too. The standard library, installed packages and this library are named
-only. Mutable globals (lists, dicts, objects) are not covered, since they may be caches; nor is what
-a function imports while it runs.
+`code_digest` covers functions and classes with all that they name in the user's own modules, so
+that another version of a helper shows, too: for machines that must not differ. `held_digest` leaves
+out what functions name: for what was made once and is kept. The standard library, installed
+packages and this library are named only. Mutable globals (lists, dicts, objects) are not covered,
+since they may be caches; nor is what a function imports while it runs.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
-import pickle
 import random
 import re
 import sys
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta, tzinfo
@@ -57,8 +57,6 @@ _LOADS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _LOADS_ATTR = {"LOAD_ATTR", "LOAD_METHOD"}
 _STORES_GLOBAL = {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _STORES_CAPTURED = {"STORE_DEREF", "DELETE_DEREF"}
-# What `__getstate__` of locks, queues, files and compiled models raises: they can't be pickled.
-_NO_STATE = (TypeError, RuntimeError, pickle.PickleError)
 
 
 def code_digest(value: Any) -> str:
@@ -67,7 +65,19 @@ def code_digest(value: Any) -> str:
     An object counts with its class's name and its state, which is `__getstate__()` where its class
     has its own; functions with bytecode, constants, defaults and captured values.
     """
-    walk = _Walk()
+    return _digest(value, follows_globals=True)
+
+
+def held_digest(value: Any) -> str:
+    """16 hex digits as of `code_digest`, of functions without the globals that they name.
+
+    Another minor version of Python compiles to other bytecode, and gives another digest.
+    """
+    return _digest(value, follows_globals=False)
+
+
+def _digest(value: Any, *, follows_globals: bool) -> str:
+    walk = _Walk(follows_globals=follows_globals)
     root = "\n".join(walk.words(value))
     # Each piece of code once, in no order. The list grows while it is read.
     pieces = {"\n".join(walk.piece(code)) for code in walk.reached}
@@ -81,6 +91,8 @@ def is_users_code(value: Any) -> bool:
     """Whether a function, class or module is not Python's, not this library's and not installed."""
     is_module = isinstance(value, ModuleType)
     name = (value.__name__ if is_module else value.__module__) or "__main__"
+    if not isinstance(name, str):  # a type in C, whose objects have a `__module__` each
+        return False
     top = name.partition(".")[0]
     if top == "shardwise" or top in sys.stdlib_module_names:
         return False
@@ -94,32 +106,26 @@ def is_users_code(value: Any) -> bool:
 def state_of(value: Any) -> list[Any]:
     """What an object holds: (name, value) of its attributes, or what its `__getstate__` gives."""
     kind: Any = type(value)
-    if kind.__getstate__ is not object.__getstate__:
-        try:
-            state = value.__getstate__()
-        except _NO_STATE:
-            return []
-        if type(state) is not dict:
-            return [state]
-        return sorted(state.items(), key=lambda item: str(item[0]))
-    if is_dataclass(value):
-        return [(each.name, getattr(value, each.name, None)) for each in fields(value)]
+    has_own = kind.__getstate__ is not object.__getstate__
+    if is_dataclass(value) and not has_own:
+        # Of this library's, what does not count in a comparison changes no sample.
+        counted = [each for each in fields(value) if each.compare or is_users_code(kind)]
+        return [(each.name, getattr(value, each.name, None)) for each in counted]
+    try:
+        state = value.__getstate__()
+    except Exception:  # noqa: BLE001 - locks, closed files, compiled models: any can't be pickled
+        return []
+    if has_own and type(state) is not dict:
+        return [state]
+    # Python's own is None, the `__dict__`, or a pair of that and the slots.
+    parts = state if isinstance(state, tuple) else (state,)
+    named = {name: part for each in parts for name, part in (each or {}).items()}
     # What a cached property has stored is no state.
     return [
         (name, part)
-        for name, part in sorted({**getattr(value, "__dict__", {}), **_slots(value)}.items())
-        if not isinstance(getattr(kind, name, None), functools.cached_property)
+        for name, part in sorted(named.items(), key=lambda item: str(item[0]))
+        if not isinstance(getattr(kind, str(name), None), functools.cached_property)
     ]
-
-
-def _slots(value: Any) -> dict[str, Any]:
-    return {
-        name: getattr(value, name)
-        for kind in type(value).__mro__
-        if "__slots__" in vars(kind)
-        for name, member in vars(kind).items()
-        if isinstance(member, MemberDescriptorType) and hasattr(value, name)
-    }
 
 
 def _name(code: FunctionType | type) -> str:
@@ -132,7 +138,8 @@ def _name(code: FunctionType | type) -> str:
 class _Walk:
     """Describes values, and collects the user's functions and classes that it meets."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, follows_globals: bool) -> None:
+        self._follows_globals = follows_globals
         self.reached: list[Any] = []
         self._ids: set[int] = set()
         # Digests by id and depth, so that time grows with the references, not with the ways along
@@ -174,10 +181,11 @@ class _Walk:
     def piece(self, code: FunctionType | type) -> Iterator[str]:
         """A function or class of the user's, and what it names."""
         yield from self.words(code)
-        if isinstance(code, FunctionType):
-            named = _globals_of(code.__code__, code.__globals__)
-        else:
+        named: Iterable[tuple[str, Any]] = ()
+        if not isinstance(code, FunctionType):
             named = _members(code)
+        elif self._follows_globals:
+            named = _globals_of(code.__code__, code.__globals__)
         for name, value in sorted(dict(named).items()):
             yield f"names {name}"
             yield from self._named(value)
@@ -229,8 +237,10 @@ def _parts(value: Any) -> list[Any]:  # noqa: PLR0911 - one for each type
     if isinstance(value, FunctionType):
         defaults = [value.__defaults__, value.__kwdefaults__]
         return [value.__name__, value.__code__, *defaults, _captured(value)]
-    if isinstance(value, type | ModuleType | BuiltinFunctionType):
+    if isinstance(value, type | ModuleType):
         return [getattr(value, "__qualname__", None) or value.__name__]
+    if isinstance(getattr(value, "__qualname__", None), str):  # a function in C, maybe bound
+        return [value.__qualname__, getattr(value, "__self__", None), *state_of(value)]
     return _parts_of_data(value)
 
 

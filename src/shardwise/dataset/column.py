@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from shardwise.columns import values_of
 from shardwise.cores import usable_cores
-from shardwise.dataset.function_digest import described_function
+from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.indexed_samples import IndexedSamples
-from shardwise.dataset.kept_arrays import KeptArrays
+from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
 from shardwise.dataset.raw_rows import name_of
 from shardwise.errors import DataError, ShardwiseError, message_of
 from shardwise.parallel import in_processes, in_threads
@@ -89,13 +89,13 @@ class ColumnReader:
     def origin(self) -> str:
         """All that the values are made of, as text."""
         transforms = self.samples.transforms
-        decoders = [f"{n} {described_function(d)}" for n, d in sorted(transforms.decoders.items())]
+        decoders = [f"{n} {held_digest(d)}" for n, d in sorted(transforms.decoders.items())]
         return "\n".join([
             f"{self.name!r} {self.field!r} {self.path!r}",
             f"{self.samples.fingerprint} {_version(self.samples.source)}",
             *decoders,
-            *(f"map {described_function(each.fn)}" for each in transforms.maps),
-            "" if self.fn is None else described_function(self.fn),
+            *(f"map {held_digest(each.fn)}" for each in transforms.maps),
+            "" if self.fn is None else held_digest(self.fn),
         ])  # fmt: skip
 
     def read(self, rows: range) -> NDArray[Any]:
@@ -229,14 +229,18 @@ def computed_column(reader: ColumnReader, progress: Progress, num_workers: int) 
         TypeError: with processes, something of it does not pickle.
     """
     place = kept_place(reader.samples, reader.name, reader.origin())
-    kept = None if place is None else place.load()
-    if kept is not None and len(kept["values"]) == len(reader.samples):
-        return kept["values"]
-    values = _joined(reader, list(_parts(reader, progress, num_workers)))
-    if place is not None:
-        place.save({"values": values})
+
+    def make() -> _Column:
+        return _Column(_joined(reader, list(_parts(reader, progress, num_workers))))
+
+    values = kept_or_made(place, _Column, make).values
     values.flags.writeable = False
     return values
+
+
+@dataclass(frozen=True)
+class _Column:
+    values: NDArray[Any]
 
 
 def _parts(reader: ColumnReader, progress: Progress, num_workers: int) -> Iterator[NDArray[Any]]:

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Columns, merge_columns
 from shardwise.dataset import Dataset
-from shardwise.dataset.samples import read_rows
+from shardwise.dataset.samples import read_rows, rows_by_part
 from shardwise.errors import DataError
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import (
@@ -67,9 +68,10 @@ def concat(datasets: Sequence[Dataset]) -> Dataset:
     indices = [part.transforms.indices for part in parts]
     whole = None
     if any(ids is not None for ids in indices):
+        starts = [0, *source.ends.tolist()]
         whole = np.concatenate([
-            start + (np.arange(size) if ids is None else ids)
-            for ids, start, size in zip(indices, source.starts, source.sizes, strict=True)
+            np.arange(start, stop) if ids is None else start + ids
+            for ids, (start, stop) in zip(indices, pairwise(starts), strict=True)
         ])  # fmt: skip
     transforms = replace(first.transforms, required=required, indices=whole)
     return Dataset(source, _transforms=transforms)
@@ -155,14 +157,10 @@ class ConcatSource(EpochReads):
         return manifest
 
     @cached_property
-    def sizes(self) -> list[int]:
-        """Samples of each source."""
-        return [source.manifest.num_samples for source in self.sources]
-
-    @cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """int64 `[sources]`, the id of each source's first sample."""
-        return np.cumsum([0, *self.sizes[:-1]], dtype=np.int64)
+    def ends(self) -> NDArray[np.int64]:
+        """int64 `[sources]`, the id after each source's last sample."""
+        sizes = [source.manifest.num_samples for source in self.sources]
+        return np.cumsum(sizes, dtype=np.int64)
 
     def read_epoch(
         self,
@@ -174,14 +172,10 @@ class ConcatSource(EpochReads):
     ) -> Columns:
         """Read samples of each source together, as an epoch has them."""
         names = self.fields if fields is None else fields
-        # side="right" skips empty sources.
-        owners = np.searchsorted(np.cumsum(self.sizes), ids, side="right")
         parts: list[tuple[NDArray[np.intp], Columns]] = []
-        for owner in np.unique(owners).tolist() or [0]:
-            rows = np.flatnonzero(owners == owner)
-            start = int(self.starts[owner])
+        for number, rows, start in rows_by_part(ids, self.ends):
+            source, own = self.sources[number], ids[rows] - start
             try:
-                source, own = self.sources[owner], ids[rows] - start
                 parts.append((rows, read_rows(source, own, names, epoch=epoch, seed=seed)))
             except DataError as error:
                 # The source knows its own ids.

@@ -14,9 +14,10 @@ import logging
 import math
 import mmap
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from shardwise.errors import DataError
 from shardwise.storage import atomic_write
 from shardwise.storage.atomic import sweep
 from shardwise.storage.user_dirs import user_cache_dir
+
+# A dataclass.
+T = TypeVar("T", bound=Any)
 
 _logger = logging.getLogger("shardwise")
 
@@ -69,8 +73,8 @@ class KeptArrays:
                 _logger.warning("can't read %s: %s; it is made anew", path, error.strerror)
         return None
 
-    def save(self, arrays: Mapping[str, NDArray[Any]]) -> Path | None:
-        """Keep the arrays in the first place that can be written; None, and a log line, if none."""
+    def save(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Keep the arrays in the first place that can be written; a log line, if none can."""
         problems = []
         for path in self.paths:
             try:
@@ -81,9 +85,23 @@ class KeptArrays:
                 problems.append(f"{path.parent}: {error.strerror or error}")
             else:
                 _logger.info("kept in %s", path)
-                return path
+                return
         _logger.warning("it can't be kept, and will be made again: %s", "; ".join(problems))
-        return None
+
+
+def kept_or_made(place: KeptArrays | None, kind: type[T], make: Callable[[], T]) -> T:
+    """A dataclass of arrays and whole numbers: as it is kept, else made and kept.
+
+    No place keeps nothing.
+    """
+    arrays = None if place is None else place.load()
+    if arrays is not None:
+        kept: T = kind(**{name: a if a.ndim else a.item() for name, a in arrays.items()})
+        return kept
+    made = make()
+    if place is not None:
+        place.save({each.name: np.asarray(getattr(made, each.name)) for each in fields(made)})
+    return made
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], digest: str) -> None:

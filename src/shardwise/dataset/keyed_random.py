@@ -43,12 +43,7 @@ def seeded_generator(sample_id: int, word: int) -> np.random.Generator:
 
 @dataclass(slots=True)
 class SampleKeys:
-    """Makes the generators of one epoch's samples; for one thread.
-
-    Attributes:
-        seed: the loader's.
-        epoch: the epoch.
-    """
+    """Makes the generators of one epoch's samples; for one thread."""
 
     seed: int = 0
     epoch: int = 0

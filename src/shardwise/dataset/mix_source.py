@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Columns, merge_columns
 from shardwise.dataset.dataset import Dataset
+from shardwise.dataset.samples import rows_by_part
 from shardwise.errors import DataError
 from shardwise.plan import key_of, mix
-from shardwise.samples import DecodeWatch, LoadRequest, StageTimes
+from shardwise.samples import DecodeWatch, LoadRequest
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
+from shardwise.stages import Stages
 
 # The field that names a sample's dataset.
 SOURCE = "__source__"
@@ -28,9 +30,6 @@ _Ids = NDArray[np.int64]
 class MixSource:
     """Datasets behind one another, to those who ask a dataset for its source.
 
-    Args:
-        parts: by name.
-
     It reads samples as the datasets decode them, with the randomness of epoch 0 and seed 0.
     """
 
@@ -38,8 +37,8 @@ class MixSource:
 
     def __init__(self, parts: Mapping[str, Dataset]) -> None:
         self.parts = dict(parts)
-        self._datasets = list(self.parts.values())
-        self.ends = np.cumsum([len(part) for part in self._datasets], dtype=np.int64)
+        self.named_parts = list(self.parts.items())
+        self.ends = np.cumsum([len(part) for part in self.parts.values()], dtype=np.int64)
 
     def __repr__(self) -> str:
         return f"mix({self.parts!r})"
@@ -52,35 +51,24 @@ class MixSource:
     @cached_property
     def fields(self) -> tuple[str, ...]:
         """The fields of all datasets, in the order in which they come up, and "__source__"."""
-        names = dict.fromkeys(name for part in self._datasets for name in part.fields)
+        names = dict.fromkeys(name for part in self.parts.values() for name in part.fields)
         return (*(name for name in names if name != SOURCE), SOURCE)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns of a batch beside "__key__": after a `map()`, what it returns."""
-        names = dict.fromkeys(name for part in self._datasets for name in _columns_of(part))
+        names = dict.fromkeys(name for part in self.parts.values() for name in _columns_of(part))
         return (*(name for name in names if name not in (SOURCE, "__key__")), SOURCE)
 
     @cached_property
     def manifest(self) -> Manifest:
         """All shards, one dataset's after the other's; a subset's have what is left of them."""
-        shards: list[Shard] = []
-        for name, part in self.parts.items():
-            sizes, whole = part.shard_sizes.tolist(), part.manifest.shards
-            if len(sizes) != len(whole):  # a subset that jumps between shards
-                shards.append(Shard(name, len(part), 0))
-                continue
-            shards += [
-                Shard(shard.url, size, shard.num_bytes if size == shard.num_samples else 0)
-                for shard, size in zip(whole, sizes, strict=True)
-            ]
-        return Manifest("mix", shards)
+        return Manifest.joined("mix", [_manifest_of(*part) for part in self.parts.items()])
 
     def locate(self, index: int) -> tuple[str, Dataset, int]:
         """The name and the dataset of a sample, and its index there."""
         number = int(np.searchsorted(self.ends, index, side="right"))
-        name = list(self.parts)[number]
-        part = self.parts[name]
+        name, part = self.named_parts[number]
         return name, part, index - int(self.ends[number]) + len(part)
 
     def read(self, ids: _Ids, fields: tuple[str, ...] | None = None) -> Columns:
@@ -93,16 +81,13 @@ class MixSource:
     def load(self, request: LoadRequest) -> dict[str, Sequence[Any]]:
         """Load the samples of each dataset together."""
         ids, out, stats = request.ids, request.out, request.stats
-        owners = np.searchsorted(self.ends, ids, side="right")
-        numbers = np.unique(owners).tolist() or [0]
-        is_one = len(numbers) == 1
+        places = list(rows_by_part(ids, self.ends))
+        is_one = len(places) == 1
         # Seconds count once all datasets are read: until then a row before may have an error.
-        kept = None if is_one or stats is None else _Times()
+        kept = None if is_one or stats is None else Stages()
         pieces: list[tuple[NDArray[np.intp], Mapping[str, Any]]] = []
-        for number in numbers:
-            name, part = list(self.parts.items())[number]
-            rows = np.flatnonzero(owners == number)
-            start = int(self.ends[number]) - len(part)
+        for number, rows, start in places:
+            name, part = self.named_parts[number]
             inner = LoadRequest(
                 ids[rows] - start,
                 epoch=request.epoch,
@@ -121,7 +106,7 @@ class MixSource:
             of = [name] * len(rows) if below is None else [f"{name}/{each}" for each in below]
             pieces.append((rows, {**loaded, SOURCE: of}))
         if kept is not None and stats is not None:
-            kept.give(stats)
+            stats.merge(kept)
         return self._merged(pieces, out or {}, len(ids))
 
     def _watch_of(self, part: Dataset, start: int, watch: DecodeWatch | None) -> DecodeWatch | None:
@@ -174,24 +159,17 @@ class _PartWatch:
         self._watch.end()
 
 
-class _Times:
-    """Keeps the seconds of several datasets until all of them are loaded."""
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[str, float, int]] = []
-
-    def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
-        self._entries.append((stage, seconds, num_bytes))
-
-    def give(self, stats: StageTimes) -> None:
-        """Count them."""
-        for entry in self._entries:
-            stats.add(*entry)
-
-
 def _buffers(out: Mapping[str, NDArray[Any]], num_rows: int) -> dict[str, NDArray[Any]]:
     """Arrays for some of the rows of `out`."""
     return {n: np.empty((num_rows, *rows.shape[1:]), rows.dtype) for n, rows in out.items()}
+
+
+def _manifest_of(name: str, part: Dataset) -> Manifest:
+    sizes, whole = part.shard_sizes, part.manifest
+    if len(sizes) != len(whole.sizes):  # a subset that jumps between shards
+        return Manifest("mix", [Shard(name, len(part), 0)])
+    num_bytes = np.where(sizes == whole.sizes, whole.shard_bytes, 0)
+    return Manifest.of_columns("mix", whole.urls, sizes, num_bytes)
 
 
 def _columns_of(part: Dataset) -> Sequence[str]:

@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any, Never, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from shardwise.columns import Layout
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.mix_source import SOURCE, MixSource, is_mixture
+from shardwise.dataset.samples import rows_by_part
 from shardwise.plan import MixtureSampler
 from shardwise.samples import LoadCost, LoadRequest
 from shardwise.sources.manifest import checked_ids
@@ -25,10 +26,6 @@ class MixedDataset(Dataset):
     function of `map` finds "__source__" in the sample. Its `rng` is keyed by the dataset's name,
     too. A sample is transformed alike wherever it comes within one epoch of the mixture; `ds[i]` is
     the sample of its dataset, as that gives it.
-
-    Args:
-        parts: the datasets by name.
-        sampler: the order of their samples.
     """
 
     def __init__(
@@ -76,11 +73,6 @@ class MixedDataset(Dataset):
         """Which samples these are: 16 hex digits of the names and datasets."""
         facts = "".join(f"{n}\0{part.fingerprint}\n" for n, part in self._mixed.parts.items())
         return hashlib.sha256(f"shardwise mix 1\n{facts}".encode()).hexdigest()[:16]
-
-    @cached_property
-    def shard_sizes(self) -> NDArray[np.int64]:
-        """Samples a shard, int64 `[shards]`, one dataset's after the other's."""
-        return np.concatenate([part.shard_sizes for part in self._mixed.parts.values()])
 
     @property
     def mask_fields(self) -> tuple[str, ...]:
@@ -130,21 +122,12 @@ class MixedDataset(Dataset):
         }
 
     def select(self, *fields: str) -> Dataset:
-        """Keep these fields of each dataset that has them; "__source__" stays.
-
-        Raises:
-            ValueError: no dataset has a field, or a `map()` comes before.
-        """
+        """Keep these fields of each dataset that has them, one at least; "__source__" stays."""
         self._check("select", fields)
         return self._each(lambda part: part.select(*(f for f in fields if f in _known(part))))
 
     def decode(self, /, *specs: Never, **decoders: Callable[[Any], Any] | Any) -> Dataset:
-        """Decode fields of each dataset that has them; see `Dataset.decode`.
-
-        Raises:
-            ValueError: no dataset has a field, or a `map()` comes before.
-            TypeError: a decoder can't be called, or stands without a field.
-        """
+        """Decode fields of each dataset that has them, one at least; see `Dataset.decode`."""
         if specs or not decoders:
             return self._each(lambda part: part.decode(*specs))
         self._check("decode", tuple(decoders))
@@ -164,19 +147,11 @@ class MixedDataset(Dataset):
         return MixedDataset(mapped, self._sampler, is_labelled=True)
 
     def subset(self, indices: ArrayLike) -> NoReturn:  # noqa: ARG002
-        """Not for a mixture, whose order would be another one.
-
-        Raises:
-            TypeError: always; it says what to do instead.
-        """
+        """Always a TypeError: the order of a part would be another one."""
         raise TypeError(_NO_SUBSET)
 
     def filter(self, where: Any, *, columns: Any = None) -> NoReturn:  # noqa: ARG002
-        """Not for a mixture, whose order would be another one.
-
-        Raises:
-            TypeError: always; it says what to do instead.
-        """
+        """Always a TypeError: the order of a part would be another one."""
         raise TypeError(_NO_SUBSET)
 
     def _one(self, index: int) -> dict[str, Any]:
@@ -186,12 +161,10 @@ class MixedDataset(Dataset):
     def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
         """Samples by index; those of each dataset are read together."""
         ids = checked_ids(indices, len(self), from_end=True)
-        owners = np.searchsorted(self._mixed.ends, ids, side="right")
         samples: list[dict[str, Any]] = [{}] * len(ids)
-        for number, (name, part) in enumerate(self._mixed.parts.items()):
-            rows = np.flatnonzero(owners == number)
-            start = int(self._mixed.ends[number]) - len(part)
-            loaded = part.__getitems__(ids[rows] - start) if len(rows) else []
+        for number, rows, start in rows_by_part(ids, self._mixed.ends):
+            name, part = self._mixed.named_parts[number]
+            loaded = part.__getitems__(ids[rows] - start)
             for row, sample in zip(rows.tolist(), loaded, strict=True):
                 samples[row] = _named(sample, name, part)
         return samples

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from shardwise.dataset import Dataset
 from shardwise.dataset.column import Progress, kept_place
+from shardwise.dataset.kept_arrays import kept_or_made
 from shardwise.dataset.packs import MADE_FIELDS, PackOptions, PackSource
 from shardwise.errors import DataError
 from shardwise.plan.arguments import whole
@@ -104,15 +105,9 @@ def pack(
     options = PackOptions(names, _pad(pad, names, kind), width, kind)
     counts = _lengths(dataset, lengths, names[0], progress)
     digest = hashlib.sha256(np.ascontiguousarray(counts, "<i8").data).hexdigest()
-    origin = f"packs {dataset.fingerprint} {size} {width} {long} {digest}"
+    origin = f"packs 2 {dataset.fingerprint} {size} {width} {long} {digest}"
     place = kept_place(dataset, "packs", origin)
-    kept = None if place is None else place.load()
-    if kept is None:
-        packs = _packed(counts, size, width, long, progress)
-        if place is not None:
-            place.save(_arrays(packs))
-    else:
-        packs = _from_arrays(kept, size)
+    packs = kept_or_made(place, Packs, lambda: _packed(counts, size, width, long, progress))
     if max_documents is not None:
         room = _at_most(size, "max_documents", whole("max_documents", max_documents, least=1))
         if packs.max_documents > room:
@@ -230,20 +225,6 @@ class _Count:
             form = f"{tokens.dtype} of shape {list(tokens.shape)}"
             raise DataError(f"tokens are one row of whole numbers, and this is {form}")
         return len(tokens)
-
-
-_ARRAYS = ("starts", "documents", "begins", "sizes", "wholes")
-
-
-def _arrays(packs: Packs) -> dict[str, NDArray[Any]]:
-    counts = np.array([packs.num_empty, packs.num_dropped], np.int64)
-    return {**{name: getattr(packs, name) for name in _ARRAYS}, "counts": counts}
-
-
-def _from_arrays(arrays: Mapping[str, NDArray[Any]], size: int) -> Packs:
-    empty, dropped = arrays["counts"].tolist()
-    parts: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
-    return Packs(length=size, num_empty=empty, num_dropped=dropped, **parts)
 
 
 def _at_most(most: int, name: str, value: int) -> int:

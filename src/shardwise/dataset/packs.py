@@ -55,11 +55,6 @@ class PackSource:
     A pack is a sample. Its documents are neighbours in storage, and those of all packs of a batch
     are read by one call of the dataset, in storage order. The plan costs 20 bytes a piece, which
     travel with the pickled source.
-
-    Args:
-        dataset: the documents.
-        packs: which documents each pack holds.
-        options: see there.
     """
 
     def __init__(self, dataset: Dataset, packs: Packs, options: PackOptions) -> None:

@@ -6,7 +6,7 @@ The engine's side of a dataset (`shardwise.samples.Samples`), and nothing that a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
@@ -23,11 +23,11 @@ from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.dataset.transforms import Transforms, columns_of
 from shardwise.errors import DataError
 from shardwise.plan import WindowShape
-from shardwise.samples import DecodeWatch, LoadCost, LoadRequest, StageTimes
+from shardwise.samples import DecodeWatch, LoadCost, LoadRequest
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, checked_ids
 from shardwise.sources.protocol import Source, SourceTraits, traits_of
-from shardwise.stages import StageSeconds
+from shardwise.stages import Stages, StageSeconds
 
 
 def read_rows(
@@ -46,13 +46,21 @@ def read_rows(
     return columns
 
 
-class LoadedSamples:
-    """The samples of a source, transformed; `Dataset` is one of these.
+def rows_by_part(
+    ids: NDArray[np.int64], ends: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.intp], int]]:
+    """Of parts that end at `ends`: number, which of the ids it has, and its first id.
 
-    Args:
-        source: where the samples lie.
-        transforms: what is done to them; None for nothing.
+    Of no ids the first part, with no rows.
     """
+    # side="right" skips empty parts.
+    owners = np.searchsorted(ends, ids, side="right")
+    for number in np.unique(owners).tolist() or [0]:
+        yield number, np.flatnonzero(owners == number), int(ends[number - 1]) if number else 0
+
+
+class LoadedSamples:
+    """The samples of a source, transformed; `Dataset` is one of these."""
 
     def __init__(self, source: Source, transforms: Transforms | None = None) -> None:
         self._source = source
@@ -167,7 +175,7 @@ class LoadedSamples:
         epoch: int = 0,
         seed: int = 0,
         out: Mapping[str, NDArray[Any]] | None = None,
-        stats: StageTimes | None = None,
+        stats: Stages | None = None,
         watch: DecodeWatch | None = None,
     ) -> dict[str, Sequence[Any]]:
         """Read, decode and transform samples; see `Samples.load`. Several threads may call it.

@@ -67,10 +67,7 @@ def filter_mask(
 ) -> NDArray[np.bool_]:
     """For which samples a function of columns holds: bool `[num_samples]`.
 
-    Args:
-        where: from the columns of some samples to one boolean each.
-        load: the columns of the samples with these ids.
-        num_samples: how many samples there are.
+    `load` gives the columns of the samples with these ids.
 
     Raises:
         TypeError: the function returned something else.

@@ -18,10 +18,8 @@ from shardwise.plan.plan import Plan
 from shardwise.plan.protocol import Sampler
 from shardwise.plan.sampler import (
     FullSampler,
-    ResamplingSampler,
     SequentialSampler,
     Shuffle,
-    SubsetSampler,
     make_sampler,
 )
 from shardwise.plan.state import LoaderState, Order, checked_epoch
@@ -43,11 +41,9 @@ __all__ = [
     "Permutation",
     "Plan",
     "Remainder",
-    "ResamplingSampler",
     "Sampler",
     "SequentialSampler",
     "Shuffle",
-    "SubsetSampler",
     "Until",
     "VirtualEpochs",
     "WeightChange",

@@ -13,6 +13,7 @@ epoch (about 0.3 us a sample), and groups 8 bytes a sample for that epoch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -40,24 +41,17 @@ class _Window:
     """A window of an epoch.
 
     Attributes:
-        number: counts the windows of the epoch; keys the order of its batches.
         begin, stop: its places in `_Layout.places`.
-        sizes: int64 `[k]`, rows of its batches, longest samples first; empty for what is left over
-            at the end of a group, which is not sorted.
+        sizes: int64 `[k]`, rows of its batches, longest samples first.
         order: int64 `[k]`, in which order these come.
         is_alone: whether it has all samples of its group, and so the same ones in every epoch.
     """
 
-    number: int
     begin: int
     stop: int
     sizes: Ints
     order: Ints
     is_alone: bool
-
-    def batch_sizes(self) -> Ints:
-        """Rows of its batches as they come."""
-        return self.sizes[self.order] if len(self.sizes) else np.array([self.stop - self.begin])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +59,7 @@ class _Layout:
     """Where the batches of an epoch lie.
 
     Attributes:
-        windows: the windows.
+        windows: the windows; the number of one keys the order of its batches.
         places: int64 `[N]`, positions of the inner order, group after group; None where there is
             one group, for the positions themselves.
         ends: int64 `[batches]`, the position after each batch.
@@ -160,8 +154,6 @@ class BucketSampler:
     def indices(self, epoch: int, positions: Ints) -> Ints:
         """The sample ids at `positions` of `epoch`, int64 `[k]`."""
         asked = as_positions(positions, self.num_samples)
-        if not asked.size:
-            return asked.copy()
         layout = self._layouts.get(epoch, self._layout)
         batch = np.searchsorted(layout.ends, asked, side="right")
         rows = asked + layout.shifts[batch]
@@ -193,8 +185,6 @@ class BucketSampler:
         layout = self._layouts.get(epoch, self._layout)
         window = layout.windows[number]
         ids = self._ids(epoch, layout.places, window.begin, window.stop)
-        if not len(window.sizes):
-            return ids
         scores = self._scores(epoch, number, ids, is_alone=window.is_alone)
         return ids[arranged(scores, window.sizes, window.order)]
 
@@ -216,18 +206,21 @@ class BucketSampler:
         windows: list[_Window] = []
         times: list[NDArray[np.float64]] = []
         for group, (begin, stop) in enumerate(pairwise(bounds)):
-            first = len(windows)
-            self._cut(epoch, places, begin, stop, windows)
-            times.append(self._times(epoch, group, windows[first:]))
-        sizes = [window.batch_sizes() for window in windows]
-        counts = [len(each) for each in sizes]
-        size = np.concatenate([*sizes, np.empty(0, np.int64)])
-        window_of = np.repeat(np.arange(len(windows)), counts)
+            # What is left over are the last samples in order, not the longest or shortest ones.
+            end = stop - (stop - begin) % (self._batch_rows or 1)
+            cut = self._cut(epoch, places, range(begin, end), len(windows))
+            times.append(self._times(epoch, group, [len(window.sizes) for window in cut]))
+            windows += cut
+            if end < stop:
+                sizes, order = np.array([stop - end]), np.array([0])
+                windows.append(_Window(end, stop, sizes, order, is_alone=False))
+                times.append(np.array([np.inf]))
+        ordered = [window.sizes[window.order] for window in windows]
+        size = _joined(ordered)
+        window_of = np.repeat(np.arange(len(windows)), [len(each) for each in ordered])
         # The row of its window at which each batch begins.
-        starts = np.cumsum(size) - size
-        bases = np.cumsum([0, *(each.sum() for each in sizes)])[:-1]
-        rows = starts - np.repeat(bases, counts)
-        order = np.argsort(np.concatenate([*times, np.empty(0)]), kind="stable")
+        rows = _joined([np.cumsum(each) - each for each in ordered])
+        order = np.argsort(_joined(times), kind="stable")
         ends = np.cumsum(size[order])
         return _Layout(windows, places, ends, window_of[order], rows[order] - (ends - size[order]))
 
@@ -244,57 +237,47 @@ class BucketSampler:
         return np.argsort(codes, kind="stable"), [0, *np.cumsum(counts).tolist()]
 
     def _cut(
-        self, epoch: int, places: Ints | None, begin: int, stop: int, windows: list[_Window]
-    ) -> None:
-        """Cut one group into windows, and these into batches."""
-        rows, size, end = self._batch_rows, self._window, stop
+        self, epoch: int, places: Ints | None, group: range, first_number: int
+    ) -> list[_Window]:
+        """Cut one group's places into windows, and these into batches."""
+        rows, size = self._batch_rows, self._window
         if rows is not None:
-            size = max(1, self._window // rows) * rows
-            # What is left over are the last samples in order, not the longest or shortest ones.
-            end = stop - (stop - begin) % rows
-        for first in range(begin, end, size):
-            last = min(first + size, end)
-            is_alone = (first, last) == (begin, end)
-            number = len(windows)
-            key = None if self._seed is None else mix(self._seed, epoch, number)
+            size = max(1, size // rows) * rows
+        windows: list[_Window] = []
+        for begin in group[::size]:
+            stop = min(begin + size, group.stop)
+            is_alone = range(begin, stop) == group
+            number = first_number + len(windows)
             if rows is None:
-                ids = self._ids(epoch, places, first, last)
+                ids = self._ids(epoch, places, begin, stop)
                 scores = self._scores(epoch, number, ids, is_alone=is_alone)
                 if is_alone:
                     lengths = self._columns.lengths[ids[np.argsort(-scores, kind="stable")]]
-                else:
-                    lengths = np.sort(scores)[
-                        ::-1
-                    ]  # the lengths themselves, in a fifth of the time
-                cut = np.array(budget_sizes(lengths, self._budget or 0.0))
+                else:  # the lengths themselves, in a fifth of the time
+                    lengths = np.sort(scores)[::-1]
+                sizes = np.array(budget_sizes(lengths, self._budget or 0.0))
             else:
-                cut = np.full((last - first) // rows, rows)
-            order = batch_order(len(cut), key, self._unit)
-            windows.append(_Window(number, first, last, cut, order, is_alone))
-        if end < stop:
-            none = np.empty(0, dtype=np.int64)
-            windows.append(_Window(len(windows), end, stop, none, none, False))
+                sizes = np.full((stop - begin) // rows, rows)
+            key = None if self._seed is None else mix(self._seed, epoch, number)
+            order = batch_order(len(sizes), key, self._unit)
+            windows.append(_Window(begin, stop, sizes, order, is_alone))
+        return windows
 
-    def _times(self, epoch: int, group: int, windows: list[_Window]) -> NDArray[np.float64]:
-        """When each batch of a group comes in the epoch, in [0, 1); what is left over at its end.
+    def _times(self, epoch: int, group: int, counts: list[int]) -> NDArray[np.float64]:
+        """When each batch of a group's windows comes in the epoch, in [0, 1).
 
         Unit i of n comes somewhere between i / n and (i + 1) / n: each group is spread evenly over
         the epoch, and its units keep their order.
         """
-        counts = [len(window.sizes) for window in windows]
-        units = np.concatenate([
-            *(np.arange(count) // self._unit for count in counts if count), np.empty(0, np.int64)
-        ])  # fmt: skip
         offsets = np.cumsum([0, *(-(-count // self._unit) for count in counts)])
+        units = _joined([np.arange(count) // self._unit for count in counts])
         units += np.repeat(offsets[:-1], counts)
-        total = max(1, int(offsets[-1]))
         fraction: NDArray[np.float64] | float = 0.5
         if self._seed is not None:
             words = mix_array(mix(self._seed, epoch, group, -1), units)
             fraction = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        times = (units + fraction) / total
-        rest = sum(not count for count in counts)
-        return np.append(times, np.full(rest, 2.0))
+        times: NDArray[np.float64] = (units + fraction) / max(1, offsets[-1])
+        return times
 
     @property
     def _unit(self) -> int:
@@ -304,3 +287,7 @@ class BucketSampler:
     def __repr__(self) -> str:
         kind = f"budget={self._budget:g}" if self._budget else f"global batch {self._batch_rows}"
         return f"BucketSampler({self._inner!r}, {kind}, window={self._window})"
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate([*parts, np.empty(0, np.int64)])

@@ -68,6 +68,8 @@ class ClipTable:
         stops: int32 `[spans]`, the frame behind its last one.
         cuts: int32 `[spans]`, the number of the cut; -1 for a whole video.
         counts: int32 `[spans]`, its clips.
+        num_short: spans that are too short for a clip.
+        num_bad: videos that can't be used.
     """
 
     videos: NDArray[np.int64]
@@ -75,16 +77,21 @@ class ClipTable:
     stops: NDArray[np.int32]
     cuts: NDArray[np.int32]
     counts: NDArray[np.int32]
+    num_short: int = 0
+    num_bad: int = 0
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
         return np.cumsum(self.counts, dtype=np.int64)
 
     @classmethod
-    def of_rows(cls, rows: list[tuple[int, int, int, int, int]]) -> ClipTable:
+    def of_rows(
+        cls, rows: list[tuple[int, int, int, int, int]], *, num_short: int = 0, num_bad: int = 0
+    ) -> ClipTable:
         """A table of rows (video, first, stop, cut, clips), in the order of the videos."""
-        columns = np.array(rows, np.int64).reshape(-1, 5).T
-        return cls(columns[0].copy(), *(column.astype(np.int32) for column in columns[1:]))
+        videos, *others = np.array(rows, np.int64).reshape(-1, 5).T
+        firsts, stops, cuts, counts = (column.astype(np.int32) for column in others)
+        return cls(videos.copy(), firsts, stops, cuts, counts, num_short, num_bad)
 
     @property
     def num_clips(self) -> int:

@@ -115,8 +115,6 @@ class CoverageLine:
             raise ValueError(
                 f"its version is {entries['version']!r}, this release reads {_VERSION}"
             )
-        # Lines of loaders had no such entry once.
-        entries = {"is_given": False, **entries}
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             if field.name not in entries:

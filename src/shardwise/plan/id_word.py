@@ -36,10 +36,6 @@ _MIN_BITS, _MAX_LOW_BITS, _MAX_HIGH_BITS = 12, 16, 18
 class IdWord:
     """The key of an epoch's words, and the words of ids under it.
 
-    Args:
-        fingerprint: the data's.
-        epoch: the epoch's number.
-
     Adding many ids at once costs about 6 ns each, of ranges nothing. Pickles without its tables.
 
     >>> word = IdWord("0123456789abcdef", epoch=3)

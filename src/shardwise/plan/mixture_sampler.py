@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.mixture_options import MAX_DRAW, MixtureOptions, MixturePart, digest_of, key_of
 from shardwise.plan.mixture_schedule import MixtureSchedule
 from shardwise.plan.permute import mix, mix_array, permute_within
+from shardwise.plan.protocol import Sampler, ids_of_epochs
 
 Ints = NDArray[np.int64]
 
@@ -50,7 +51,7 @@ class MixtureSampler:
         self.seed = options.seed
         names = self.names = tuple(self.parts)
         self.schedule = MixtureSchedule(
-            names, options.changes, options.seed, self._unit, self._block
+            names, options.changes, seed=options.seed, unit=self._unit, block=self._block
         )
         sizes = [part.num_ids for part in self.parts.values()]
         self._starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
@@ -78,7 +79,8 @@ class MixtureSampler:
         ids[rest] = self._permuted(which[rest], own_epochs[rest], own_places[rest])
         for number in np.unique(which[has_own]).tolist():
             here = np.flatnonzero(which == number)
-            ids[here] = self._own_ids(number, own_epochs[here], own_places[here])
+            sampler = cast("Sampler", self.parts[self.names[number]].sampler)
+            ids[here] = ids_of_epochs(sampler, own_epochs[here], own_places[here])
         return ids + self._starts[which]
 
     def _permuted(self, which: Ints, epochs: Ints, places: Ints) -> Ints:
@@ -86,16 +88,6 @@ class MixtureSampler:
         keys = mix_array(self.seed, self._keys[which] ^ epochs.view(np.uint64))
         sizes = self._sizes[which].view(np.uint64)
         return permute_within(places.view(np.uint64), sizes, keys).view(np.int64)
-
-    def _own_ids(self, number: int, epochs: Ints, places: Ints) -> Ints:
-        """The ids that a dataset's own sampler gives."""
-        sampler = self.parts[self.names[number]].sampler
-        assert sampler is not None
-        ids = np.empty(len(places), dtype=np.int64)
-        for epoch in np.unique(epochs).tolist():
-            here = np.flatnonzero(epochs == epoch)
-            ids[here] = sampler.indices(epoch, places[here])
-        return ids
 
     def _split(self, positions: Ints) -> tuple[Ints, Ints]:
         """For each position since the beginning its dataset, and the samples of that before."""
@@ -123,7 +115,12 @@ class MixtureSampler:
         return dict(zip(self.names, counts, strict=True))
 
     def _counts(self, position: int) -> list[int]:
-        return self.schedule.counts(position)
+        draw, rest = divmod(position, self._unit)
+        counts = [count * self._unit for count in self.schedule.counts(draw)]
+        if rest:
+            which, _ = self.schedule.split(np.array([draw], dtype=np.int64))
+            counts[int(which[0])] += rest
+        return counts
 
     def sources(self, epoch: int, position: int) -> dict[str, dict[str, float]]:
         """Samples and epochs of each dataset up to a position of an epoch, since the beginning.
@@ -242,14 +239,6 @@ class BatchMixtureSampler(MixtureSampler):
         batches = positions // self._unit
         which, numbers = self.schedule.split(batches)
         return which, (numbers - batches) * self._unit + positions
-
-    def _counts(self, position: int) -> list[int]:
-        batch, rest = divmod(position, self._unit)
-        counts = [count * self._unit for count in self.schedule.counts(batch)]
-        if rest:
-            which, _ = self.schedule.split(np.array([batch], dtype=np.int64))
-            counts[int(which[0])] += rest
-        return counts
 
     def _size_spec(self) -> dict[str, int]:
         return {"global_batch_size": self._unit}

@@ -8,7 +8,6 @@ later segment moves no draw before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -24,7 +23,6 @@ Ints = NDArray[np.int64]
 _MAX_BLOCKS = 256
 
 
-@dataclass(frozen=True)
 class MixtureSchedule:
     """Which dataset each draw is of.
 
@@ -38,50 +36,48 @@ class MixtureSchedule:
     Over any whole blocks each dataset has its weight's share of the draws, up to 2.4.
     """
 
-    names: tuple[str, ...]
-    changes: tuple[WeightChange, ...]
-    seed: int = 0
-    unit: int = 1
-    block: int = 1
-    segments: tuple[Segment, ...] = field(init=False, repr=False, compare=False)
-    _starts: Ints = field(init=False, repr=False, compare=False)
-    _to_names: Ints = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        order = sorted(range(len(self.names)), key=self.names.__getitem__)
-        segments = self._segments([self.names[k] for k in order])
-        object.__setattr__(self, "segments", segments)
-        starts = np.array([segment.start for segment in segments], dtype=np.int64)
-        object.__setattr__(self, "_starts", starts)
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        changes: tuple[WeightChange, ...],
+        *,
+        seed: int,
+        unit: int,
+        block: int,
+    ) -> None:
+        self.names = names
+        self.changes = changes
+        self.seed = seed
+        self.unit = unit
+        self.block = block
         # The segments know the datasets sorted by name.
-        object.__setattr__(self, "_to_names", np.array(order, dtype=np.int64))
+        order = sorted(range(len(names)), key=names.__getitem__)
+        self._to_names = np.array(order, dtype=np.int64)
+        self.segments = self._segments([names[k] for k in order])
+        self._starts = np.array([segment.start for segment in self.segments], dtype=np.int64)
 
-    def _segments(self, names: Sequence[str]) -> tuple[Segment, ...]:
+    def _segments(self, names: Sequence[str]) -> list[Segment]:
         size = self.unit * self.block
-        segments: list[Segment] = []
-        for change in self.changes:
-            start = -(-change.start // size) * self.block
-            total = sum(change.weights.values())
-            weights = [change.weights.get(name, Fraction(0)) / total for name in names]
-            last = segments[-1] if segments else None
-            if last is not None:
-                # A ramp is a block long at least.
-                start = max(start, last.start)
-            zeros = [0] * len(names)
-            before = zeros if last is None else last.counts(start)
-            due = [Fraction(0)] * len(names) if last is None else last.due(start)
-            if last is not None and last.start == start:
+        before, due = [0] * len(names), [Fraction(0)] * len(names)
+        first, *later = self.changes
+        segments: list[Segment] = [ConstantSegment(0, _shares(first, names), before, due)]
+        for change in later:
+            weights, last = _shares(change, names), segments[-1]
+            # A ramp is a block long at least.
+            start = max(-(-change.start // size) * self.block, last.start)
+            before, due = last.counts(start), last.due(start)
+            if last.start == start:
                 # Two changes in one block: the later one is all there is of them.
                 segments.pop()
-            if change.stop is None or last is None:
+            if change.stop is None:
                 segments.append(ConstantSegment(start, weights, before, due))
                 continue
             stop = max(-(-change.stop // size) * self.block, start + self.block)
-            both = last.last_weights(), weights
+            both = last.last_weights, weights
             ramp = RampSegment((start, stop), both, before, due, block=self.block)
             after = ConstantSegment(stop, weights, ramp.counts(stop), ramp.due(stop))
             segments += [ramp, after]
-        return tuple(segments)
+        return segments
 
     def starts(self) -> list[int]:
         """The samples at which the segments begin, after rounding up to whole blocks."""
@@ -90,7 +86,7 @@ class MixtureSchedule:
     def weights(self) -> list[float]:
         """The weights of the last segment, in the order of `names`; their sum is 1."""
         weights = [0.0] * len(self.names)
-        last = self.segments[-1].last_weights()
+        last = self.segments[-1].last_weights
         for place, weight in zip(self._to_names.tolist(), last, strict=True):
             weights[place] = float(weight)
         return weights
@@ -191,3 +187,9 @@ class MixtureSchedule:
         first = low * self.block
         which, numbers = self.split(np.arange(first, first + self.block, dtype=np.int64))
         return first + 1 + int(np.flatnonzero((which == dataset) & (numbers < num_draws))[-1])
+
+
+def _shares(change: WeightChange, names: Sequence[str]) -> list[Fraction]:
+    """The weights of all datasets; their sum is 1."""
+    total = sum(change.weights.values())
+    return [change.weights.get(name, Fraction(0)) / total for name in names]

@@ -44,7 +44,7 @@ class ConstantSegment:
         due: Sequence[Fraction],
     ) -> None:
         self.start = start
-        self.weights = tuple(weights)
+        self.last_weights = tuple(weights)
         self._before = tuple(before)
         self._due = tuple(due)
         self._offsets = np.array(before, dtype=np.int64)
@@ -67,15 +67,11 @@ class ConstantSegment:
     def due(self, draw: int) -> list[Fraction]:
         """How many of them its weights give it a right to."""
         num_draws = draw - self.start
-        return [due + w * num_draws for due, w in zip(self._due, self.weights, strict=True)]
-
-    def last_weights(self) -> tuple[Fraction, ...]:
-        """The weights at the end."""
-        return self.weights
+        return [due + w * num_draws for due, w in zip(self._due, self.last_weights, strict=True)]
 
     def spec(self, names: Sequence[str]) -> dict[str, Any]:
         """What it depends on, as JSON."""
-        return shown_weights(names, self.weights)
+        return shown_weights(names, self.last_weights)
 
 
 class RampSegment:
@@ -99,7 +95,8 @@ class RampSegment:
         block: int,
     ) -> None:
         start, stop = self.start, self.stop = ends
-        self.weights = weights
+        self._weights = weights
+        self.last_weights = tuple(weights[1])
         self._due = tuple(due)
         self._parts = whole_parts(weights[0]), whole_parts(weights[1])
         blocks = (stop - start) // block
@@ -147,16 +144,12 @@ class RampSegment:
         late = Fraction(n * n, 2 * length)
         return [
             due + first * (n - late) + last * late
-            for due, first, last in zip(self._due, *self.weights, strict=True)
+            for due, first, last in zip(self._due, *self._weights, strict=True)
         ]
-
-    def last_weights(self) -> tuple[Fraction, ...]:
-        """The weights at the end."""
-        return tuple(self.weights[1])
 
     def spec(self, names: Sequence[str]) -> dict[str, Any]:
         """What it depends on, as JSON."""
-        first, last = (shown_weights(names, weights) for weights in self.weights)
+        first, last = (shown_weights(names, weights) for weights in self._weights)
         return {"until": self.stop, "first": first, "last": last}
 
 

@@ -25,30 +25,28 @@ MAX_PARTS = 2**31
 _HALF = Fraction(1, 2)
 
 
-def whole_parts(shares: Sequence[Fraction], total: int | None = None) -> list[int]:
+def whole_parts(shares: Sequence[Fraction]) -> list[int]:
     """Whole numbers in the ratio of the shares; a share above 0 has 1 part or more.
+
+    The smallest of exactly this ratio; where their sum would exceed 2**31, that many parts, rounded
+    by the largest remainder: after 10**9 draws that is a quarter of a draw.
 
     Args:
         shares: 0 or more each, not all 0.
-        total: what the parts sum up to; None for the smallest numbers of exactly this ratio, or
-            where their sum would exceed 2**31, for parts of 2**31 rounded by the largest
-            remainder: after 10**9 draws that is a quarter of a draw.
     """
-    if total is None:
-        common = lcm(*(share.denominator for share in shares))
-        whole_parts = [int(share * common) for share in shares]
-        divisor = gcd(*whole_parts)
-        if sum(whole_parts) // divisor <= MAX_PARTS:
-            return [part // divisor for part in whole_parts]
-        total = MAX_PARTS
+    common = lcm(*(share.denominator for share in shares))
+    exact = [int(share * common) for share in shares]
+    divisor = gcd(*exact)
+    if sum(exact) // divisor <= MAX_PARTS:
+        return [part // divisor for part in exact]
     whole = sum(shares)
-    quotas = [share * total / whole for share in shares]
+    quotas = [share * MAX_PARTS / whole for share in shares]
     parts = [max(int(quota), quota > 0) for quota in quotas]
     by_rest = sorted(range(len(parts)), key=lambda i: parts[i] - quotas[i])
-    for i in by_rest[: max(0, total - sum(parts))]:
+    for i in by_rest[: max(0, MAX_PARTS - sum(parts))]:
         parts[i] += 1
     # Shares that were raised to 1 part take it from the largest.
-    parts[max(range(len(parts)), key=parts.__getitem__)] -= max(0, sum(parts) - total)
+    parts[max(range(len(parts)), key=parts.__getitem__)] -= max(0, sum(parts) - MAX_PARTS)
     return parts
 
 

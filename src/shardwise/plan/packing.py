@@ -12,12 +12,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-from shardwise.plan.arguments import whole
 
 # What becomes of a document that is longer than a pack.
 LongDocuments = Literal["split", "drop", "error"]
@@ -96,17 +94,17 @@ def checked_lengths(lengths: Any, num_documents: int | None = None) -> NDArray[n
 
 
 def pack_documents(
-    lengths: Any,
+    lengths: NDArray[np.int64],
     *,
-    length: SupportsIndex,
-    window: SupportsIndex = 4096,
+    length: int,
+    window: int = 4096,
     long: LongDocuments = "split",
     report: Callable[[int], object] | None = None,
 ) -> Packs:
     """Pack documents; about 3 us each.
 
     Args:
-        lengths: tokens of each document, int `[documents]`, in storage order.
+        lengths: tokens of each document, int64 `[documents]`, in storage order, as checked.
         length: tokens of a pack.
         window: neighbours that are packed with each other. Larger ones waste less, and spread a
             pack's documents over more of the storage.
@@ -115,49 +113,43 @@ def pack_documents(
         report: called with the number of documents that are packed, after each window.
 
     Raises:
-        TypeError: `lengths` are no whole numbers.
-        ValueError: a length is negative; with long="error", a document is too long; or an option
-            is none of those above.
+        ValueError: with long="error" a document is too long; or `long` is none of those above.
     """
-    size, width = whole("length", length, least=1), whole("window", window, least=1)
-    if size > _MAX_LENGTH:
-        raise ValueError(f"length={size}: at most {_MAX_LENGTH}")
     if long not in ("split", "drop", "error"):
         raise ValueError(f"long={long!r} must be 'split', 'drop' or 'error'")
-    every = checked_lengths(lengths)
-    too_long = every > size
+    too_long = lengths > length
     if long == "error" and too_long.any():
         first = int(too_long.argmax())
         raise ValueError(
-            f"document {first} has {every[first]} tokens, and a pack {size}: "
+            f"document {first} has {lengths[first]} tokens, and a pack {length}: "
             f"{int(too_long.sum())} documents are too long; use long='split' or long='drop', or "
-            f"length={int(every.max())}"
+            f"length={int(lengths.max())}"
         )
-    used = np.where(too_long, 0, every) if long == "drop" else every
+    used = np.where(too_long, 0, lengths) if long == "drop" else lengths
     parts: list[tuple[NDArray[Any], ...]] = []
     num_packs = 0
-    for begin in range(0, len(used), width):
-        documents, begins, sizes = _pieces(used[begin : begin + width], size)
-        packs, count = _best_fit(sizes, size)
+    for begin in range(0, len(used), window):
+        documents, begins, sizes = _pieces(used[begin : begin + window], length)
+        packs, count = _best_fit(sizes, length)
         order = np.lexsort((begins, documents, packs))
         parts.append((
             packs[order] + num_packs, documents[order] + begin, begins[order], sizes[order]
         ))  # fmt: skip
         num_packs += count
         if report is not None:
-            report(min(begin + width, len(used)))
+            report(min(begin + window, len(used)))
     joined = [np.concatenate([part[i] for part in parts]) if parts else np.empty(0, np.int64)
               for i in range(4)]  # fmt: skip
     packs, documents, begins, sizes = joined
     counts = np.bincount(packs, minlength=num_packs)
     return Packs(
-        length=size,
+        length=length,
         starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         documents=documents.astype(np.int64),
         begins=begins.astype(np.int32),
         sizes=sizes.astype(np.int32),
-        wholes=every[documents.astype(np.int64)].astype(np.int32),
-        num_empty=int((every == 0).sum()),
+        wholes=lengths[documents.astype(np.int64)].astype(np.int32),
+        num_empty=int((lengths == 0).sum()),
         num_dropped=int(too_long.sum()) if long == "drop" else 0,
     )
 

@@ -43,8 +43,8 @@ class Partition:
 
     A rank has the same lanes in every step of one global batch size, wherever it resumes.
 
-    >>> Partition(10, 2, 2).positions(0, rank=1)[0]
-    array([2, 3])
+    >>> Partition(10, 2, 2).block(range(2), rank=1)[0]
+    array([2, 3, 6, 7])
     """
 
     num_samples: int
@@ -116,26 +116,17 @@ class Partition:
             ends[-1] += share + (rank < extra) - self.batch_size
         return ends
 
-    def positions(
-        self, step: int, rank: int, *, shift: int = 0
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """One rank's positions at one step: `(positions, valid)`, int64 and bool `[k]`.
-
-        k is `batch_size`, but in the last step of "uneven", where it may be less, also 0. Not
-        valid are rows that "pad" filled in. `shift` is the lane of the epoch's position 0.
-
-        Raises:
-            ValueError: there is no such step or rank.
-        """
-        step = whole("step", step)
-        return self.block(range(step, step + 1), rank, shift=shift)
-
     def block(
         self, steps: range, rank: int, *, shift: int = 0
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """One rank's positions at ascending steps, behind one another, as in `positions`.
+        """One rank's positions at ascending steps: `(positions, valid)`, int64 and bool `[k]`.
 
-        The i-th of the steps has rows `i * batch_size` and on.
+        The i-th of the steps has rows `i * batch_size` and on: `batch_size` of them, but in the
+        last step of "uneven", where they may be fewer, also 0. Not valid are rows that "pad" filled
+        in. `shift` is the lane of the epoch's position 0.
+
+        Raises:
+            ValueError: there is no such step or rank.
         """
         rank, size = checked_rank(rank, steps, self), self.global_batch_size
         begins = np.arange(steps.start, steps.stop, steps.step) * size + self.start

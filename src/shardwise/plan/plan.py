@@ -105,8 +105,6 @@ class Plan:
         self._made = sampler
         self._order_size: int | None = None
         self.epoch = 0
-        self._partitions: LastValues[int, Partition | BatchPartition] = LastValues()
-        self._kept_rows: LastValues[tuple[int, int, int, int], list[Rows]] = LastValues(1)
         self._base = Partition(0, batch_size, world_size, remainder)
         self._for_sizes()
         self._base = replace(self._base, start=whole("start", start))
@@ -279,7 +277,7 @@ class Plan:
         plan._base = replace(self._base, **changes)
         if plan.order_size != self.order_size:
             plan._for_sizes()
-        plan._partitions, plan._kept_rows = LastValues(), LastValues(1)
+        plan._forget()
         return plan
 
     def _for_sizes(self) -> None:
@@ -287,7 +285,11 @@ class Plan:
         sampler = self.sampler = for_global_batch(self._made, self.order_size)
         count, lanes = sampler.num_samples, lanes_of(sampler)
         self._base = replace(self._base, num_samples=count, lanes=lanes)
-        self._partitions, self._kept_rows = LastValues(), LastValues(1)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._partitions: LastValues[int, Partition | BatchPartition] = LastValues()
+        self._kept_rows: LastValues[tuple[int, int, int, int], list[Rows]] = LastValues(1)
 
     def _partition_of(self, epoch: int) -> Partition | BatchPartition:
         return self._partitions.get(epoch, self._cut)

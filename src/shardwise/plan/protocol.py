@@ -88,3 +88,14 @@ def epoch_parts(sampler: Sampler, epoch: int) -> list[range | NDArray[np.int64]]
     """The ids of an epoch as ranges and arrays, where the sampler knows them without a walk."""
     parts = getattr(sampler, "epoch_ids", None)
     return None if parts is None else parts(epoch)
+
+
+def ids_of_epochs(
+    sampler: Sampler, epochs: NDArray[np.int64], places: NDArray[np.int64], *, first: int = 0
+) -> NDArray[np.int64]:
+    """The sample ids at places of several epochs, counted from `first` on: int64 `[k]`."""
+    ids = np.empty(len(places), dtype=np.int64)
+    for epoch in np.unique(epochs).tolist():
+        here = np.flatnonzero(epochs == epoch)
+        ids[here] = sampler.indices(first + epoch, places[here])
+    return ids

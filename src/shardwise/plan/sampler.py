@@ -7,18 +7,16 @@ independent of the cluster (I3) and resuming free (I4).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.lanes import first_lane_of, lanes_of
 from shardwise.plan.last_values import LastValues
-from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array
-from shardwise.plan.protocol import Sampler, epoch_parts
+from shardwise.plan.permute import Permutation, mix
+from shardwise.plan.protocol import Sampler
 from shardwise.plan.virtual_epochs import VirtualEpochs
 from shardwise.plan.window import SizesView, WindowSampler, WindowShape
 
@@ -81,52 +79,6 @@ class FullSampler:
 
     def __repr__(self) -> str:
         return f"FullSampler({self.num_samples}, seed={self.seed})"
-
-
-class ResamplingSampler:
-    """Uniform draws with replacement.
-
-    Args:
-        num_samples: how many samples to draw from.
-        num_draws: positions in an epoch; any number.
-        seed: any whole number.
-
-    An epoch is not a pass over the data: with as many draws as samples, about 37 % of them are
-    never drawn. `VirtualEpochs` gives short epochs that miss nothing.
-    """
-
-    def __init__(
-        self, num_samples: SupportsIndex, *, num_draws: SupportsIndex, seed: SupportsIndex = 0
-    ) -> None:
-        self._size = whole("num_samples", num_samples, least=0)
-        self.num_samples = whole("num_draws", num_draws, least=0)
-        self.seed = whole("seed", seed)
-        if self.num_samples and not self._size:
-            raise ValueError(f"num_draws={self.num_samples} from num_samples=0: nothing to draw")
-        if self._size > MAX_SIZE:
-            raise ValueError(f"num_samples={self._size} is more than 2**62")
-
-    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample ids drawn at `positions` of `epoch`, int64 `[k]`."""
-        places = as_positions(positions, self.num_samples)
-        if not places.size:
-            return places.copy()
-        hashed = mix_array(mix(self.seed, epoch), places)
-        size = np.uint64(self._size)
-        # hashed % size, but a division by a constant is several times faster.
-        return (hashed - hashed // size * size).view(np.int64)
-
-    def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON."""
-        return {
-            "sampler": "resampling",
-            "num_samples": self._size,
-            "num_draws": self.num_samples,
-            "seed": self.seed,
-        }
-
-    def __repr__(self) -> str:
-        return f"ResamplingSampler({self._size}, num_draws={self.num_samples}, seed={self.seed})"
 
 
 def is_in_order(sampler: Sampler) -> bool:
@@ -204,66 +156,3 @@ def _made(order: dict[str, Any], shard_sizes: NDArray[np.int64]) -> Sampler | No
         inner = _made(order["inner"], shard_sizes)
         return None if inner is None else VirtualEpochs(inner, order["epoch_size"])
     return None
-
-
-class SubsetSampler:
-    """The order of another sampler, over chosen samples.
-
-    Args:
-        indices: int `[n]`, the chosen sample ids.
-        sampler: orders the entries of `indices`; its ids must lie in [0, n).
-
-    >>> from shardwise.plan import SequentialSampler
-    >>> SubsetSampler([30, 10, 20], SequentialSampler(3)).indices(0, np.arange(3))
-    array([30, 10, 20])
-    """
-
-    def __init__(self, indices: ArrayLike, sampler: Sampler) -> None:
-        chosen = np.asarray(indices)
-        if chosen.ndim != 1:
-            raise ValueError(f"indices must have one dimension, not the shape {chosen.shape}")
-        if chosen.size and chosen.dtype.kind not in "iu":
-            raise TypeError(
-                f"indices must be whole numbers, not {chosen.dtype}; "
-                "for a mask, give np.flatnonzero(mask)"
-            )
-        self._chosen = chosen.astype(np.int64)  # a copy: the caller may change his own
-        self._sampler = sampler
-        self.num_samples = sampler.num_samples
-        self.lanes = lanes_of(sampler)
-
-    def first_lane(self, epoch: int) -> int:
-        """The lane of position 0 of `epoch`."""
-        return first_lane_of(self._sampler, epoch)
-
-    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample ids at `positions` of `epoch`, int64 `[k]`.
-
-        Raises:
-            ValueError: the inner sampler gave an id outside [0, n).
-        """
-        places = self._sampler.indices(epoch, positions)
-        if places.size and int(places.view(np.uint64).max()) >= len(self._chosen):
-            raise ValueError(
-                f"{self._sampler!r} gives ids up to {int(places.max())}, the subset has only "
-                f"{len(self._chosen)} samples; make the inner sampler for that many"
-            )
-        return self._chosen[places]
-
-    def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]] | None:
-        """The chosen ids of the inner sampler's; None where it does not know its own."""
-        parts = epoch_parts(self._sampler, epoch)
-        if parts is None:
-            return None
-        return [
-            self._chosen[part.start : part.stop] if isinstance(part, range) else self._chosen[part]
-            for part in parts
-        ]
-
-    def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON: the subset is named by a digest."""
-        digest = hashlib.sha256(self._chosen.astype("<i8").tobytes()).hexdigest()[:16]
-        return {"sampler": "subset", "indices": digest, "inner": self._sampler.spec()}
-
-    def __repr__(self) -> str:
-        return f"SubsetSampler(<{len(self._chosen)} indices>, {self._sampler!r})"

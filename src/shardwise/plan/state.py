@@ -138,7 +138,7 @@ def _differences(
         left, right = mine.get(name, _MISSING), its.get(name, _MISSING)
         if isinstance(left, Mapping) and isinstance(right, Mapping):
             yield from _differences(left, right, f"{prefix}{name}.")
-        elif left is _MISSING or right is _MISSING or left != right:
+        elif left != right:
             yield f"{prefix}{name}: the state has {_shown(left)}, this loader {_shown(right)}"
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.lanes import lanes_of
-from shardwise.plan.protocol import Sampler, epoch_parts
+from shardwise.plan.protocol import Sampler, epoch_parts, ids_of_epochs
 
 
 class VirtualEpochs:
@@ -41,12 +41,7 @@ class VirtualEpochs:
         size = self.inner.num_samples
         # In Python's ints: the position since training began may pass any width.
         first, offset = divmod(operator.index(epoch) * self.num_samples, size)
-        inner, places = np.divmod(places + offset, size)
-        ids = np.empty(len(places), dtype=np.int64)
-        for step in np.unique(inner).tolist():
-            here = np.flatnonzero(inner == step)
-            ids[here] = self.inner.indices(first + step, places[here])
-        return ids
+        return ids_of_epochs(self.inner, *np.divmod(places + offset, size), first=first)
 
     def first_lane(self, epoch: int) -> int:
         """The lane of position 0 of virtual epoch `epoch`, in [0, lanes).

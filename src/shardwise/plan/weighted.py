@@ -118,8 +118,6 @@ class WeightedSampler:
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions` of `epoch`, int64 `[k]`."""
         places = as_positions(positions, self.num_samples)
-        if not places.size:
-            return places.copy()
         if not self.replacement:
             return self._drawn.get(epoch, self._draw)[places]
         sums = self._sums

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.dataset.clips.chosen import ChosenClip
 from shardwise.errors import DataError
 from shardwise.media_files.frames import decode_frames, form_of
-from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.pictures import clip_shape
 from shardwise.media_files.sound_window import open_sound, read_window
 
@@ -51,25 +51,22 @@ class Clip:
 
     Attributes:
         reader: the file, with the clip's ranges in memory.
-        index: the file's index.
-        frames: int64 `[T]`, the numbers of its frames; -1 for a frame of zeros.
-        span: the first tick, and the length in ticks, of what it shows.
+        chosen: its frames; -1 for a frame of zeros.
     """
 
     reader: HeldRanges
-    index: MediaIndex
-    frames: NDArray[np.int64]
-    span: tuple[int, Fraction] = field(default=(0, Fraction(0)))
+    chosen: ChosenClip
 
     @cached_property
     def sound(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """The sound of the same time, float32 `[channels, samples]`, and where there is one."""
-        picture, heard = self.index.first("video"), self.index.first("audio")
-        sound = open_sound(self.reader, index=self.index)
+        index, (first, length) = self.chosen.index, self.chosen.ticks
+        picture, heard = index.first("video"), index.first("audio")
+        sound = open_sound(self.reader, index=index)
         tick = Fraction(*picture.time_base)
-        begin = self.span[0] * tick - heard.origin * Fraction(*heard.time_base)
+        begin = first * tick - heard.origin * Fraction(*heard.time_base)
         start = round(begin * sound.rate)
-        count = max(1, round(self.span[1] * tick * sound.rate))
+        count = max(1, round(length * tick * sound.rate))
         values = read_window(sound, start, count, rate=sound.rate, channels=None)
         places = np.arange(start, start + count)
         return values, (places >= 0) & (places < sound.num_samples)
@@ -77,7 +74,7 @@ class Clip:
     @property
     def described(self) -> str:
         """Its frames, for messages."""
-        shown = self.frames[self.frames >= 0]
+        shown = self.chosen.frames[self.chosen.frames >= 0]
         frames = f"frames {int(shown.min())} to {int(shown.max())}" if len(shown) else "no frames"
         return f"clip of {frames}"
 
@@ -88,15 +85,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class ClipDecoder:
-    """Decodes the pictures of clips.
-
-    Attributes:
-        frames: of a clip.
-        size: (height, width), or None for the video's.
-        fit: "stretch" or "crop".
-        layout: "TCHW", "THWC" or "CTHW".
-        backend: "auto", "pyav" or "torchcodec".
-    """
+    """Decodes the pictures of clips, as options of `Dataset.clips` say."""
 
     frames: int
     size: tuple[int, int] | None
@@ -120,10 +109,11 @@ class ClipDecoder:
         self._decode(clip, out)
 
     def _decode(self, clip: Clip, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
-        form = form_of(clip.index, size=self.size, fit=self.fit, layout=self.layout)
+        index, frames = clip.chosen.index, clip.chosen.frames
+        form = form_of(index, size=self.size, fit=self.fit, layout=self.layout)
         try:
             return decode_frames(
-                clip.reader, clip.index, clip.frames, form=form, out=out, backend=self.backend
+                clip.reader, index, frames, form=form, out=out, backend=self.backend
             )
         except DataError as error:
             raise clip.named(error) from error

@@ -68,13 +68,7 @@ def files_of(source: Source, field: str, ids: NDArray[np.int64]) -> MediaFiles:
 
 
 class StoredFiles:
-    """Files of a source without media indexes: each is read whole, now once for its index.
-
-    Args:
-        source: where they are.
-        field: bytes.
-        ids: of the samples.
-    """
+    """Files of a source without media indexes: each is read whole, now once for its index."""
 
     def __init__(self, source: Source, field: str, ids: NDArray[np.int64]) -> None:
         self._source = source

@@ -15,13 +15,8 @@ from shardwise.dataset.clips.clip import ClipDecoder, SoundDecoder
 from shardwise.dataset.clips.files import MediaFiles, StoredFiles, files_of
 from shardwise.dataset.clips.options import ClipOptions
 from shardwise.dataset.clips.source import ClipSource
-from shardwise.dataset.clips.table import (
-    ClipCounts,
-    clip_table,
-    from_arrays,
-    to_arrays,
-)
-from shardwise.dataset.kept_arrays import KeptArrays
+from shardwise.dataset.clips.table import clip_table
+from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
 from shardwise.dataset.transforms import Transforms
 from shardwise.plan.clip_windows import ClipTable
 from shardwise.sources.protocol import Source
@@ -30,13 +25,7 @@ from shardwise.sources.protocol import Source
 def make_clips(
     source: Source, transforms: Transforms, fields: tuple[str, ...], options: ClipOptions
 ) -> tuple[ClipSource, Transforms]:
-    """The source of clips, and what is done to its samples.
-
-    Args:
-        source: the videos.
-        transforms: what is done to the samples with them: fields, decoders, a subset.
-        fields: the fields that are read.
-        options: which clips.
+    """The source of clips, and what is done to its samples; `fields` are those that are read.
 
     Raises:
         ValueError: there is no such field, it has a decoder, or a `map()` comes before.
@@ -53,10 +42,10 @@ def make_clips(
     ids = np.arange(source.manifest.num_samples) if indices is None else indices
     files = files_of(source, options.field, ids)
     identity = files.identity()
-    table, counts = _table(source, files, ids, options, identity)
+    table = _table(source, files, ids, options, identity)
     made = ClipSource(
         source, indices=indices, fields=fields, files=files, options=options, table=table,
-        counts=counts, identity=identity,
+        identity=identity,
     )  # fmt: skip
     field = options.field
     decoders: dict[str, Any] = {
@@ -82,24 +71,19 @@ def _table(
     ids: NDArray[np.int64],
     options: ClipOptions,
     identity: str,
-) -> tuple[ClipTable, ClipCounts]:
+) -> ClipTable:
     """The clips, kept beside the indexes if these are: a look at a million videos takes minutes."""
     place = None
     if not isinstance(files, StoredFiles):
         version: Callable[[], str] | None = getattr(source, "version", None)
         chosen = hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()
         origin = (
-            f"clips 1 {source.manifest.fingerprint} {version() if version else ''} {identity} "
+            f"clips 2 {source.manifest.fingerprint} {version() if version else ''} {identity} "
             f"{chosen} {options.described}"
         )
         place = KeptArrays(getattr(source, "directory", None), name="clips", origin=origin)
-        kept = place.load()
-        if kept is not None:
-            return from_arrays(kept)
-    table, counts = clip_table(files, ids, options, _cut_reader(source, ids, options))
-    if place is not None:
-        place.save(to_arrays(table, counts))
-    return table, counts
+    cuts = _cut_reader(source, ids, options)
+    return kept_or_made(place, ClipTable, lambda: clip_table(files, ids, options, cuts))
 
 
 def _cut_reader(

@@ -91,14 +91,9 @@ class ClipOptions:
         return self.windows.num_clips(num_starts)
 
     def start(self, timeline: Timeline, number: int, *, seed: int, epoch: int, clip: int) -> int:
-        """The first frame of a clip in an epoch.
+        """The first frame of the clip of this number in a video or a cut, in an epoch.
 
-        Args:
-            timeline: the video or the cut.
-            number: of the clip in it.
-            seed: with `epoch` and `clip`, keys the jitter.
-            epoch: see `seed`.
-            clip: its id.
+        Seed, epoch and the clip's id key the jitter.
         """
         num_starts = self.rule.num_starts(timeline)
         if self._is_filled(num_starts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from shardwise.dataset.clips.chosen import ChosenClip
 from shardwise.dataset.clips.clip import Clip, HeldRanges
 from shardwise.dataset.clips.files import MediaFiles
 from shardwise.dataset.clips.options import ClipOptions
-from shardwise.dataset.clips.table import ClipCounts, cut_rows
+from shardwise.dataset.clips.table import cut_rows
 from shardwise.dataset.decoding import copied
 from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.media_files.coded_frames import joined_ranges
@@ -32,6 +33,21 @@ from shardwise.sources.protocol import (
 MEDIA = "__media__"
 
 
+@dataclass(frozen=True)
+class ClipCounts:
+    """What became of the videos.
+
+    Attributes:
+        num_videos: videos, or cuts of them, that have clips.
+        num_short: videos or cuts that are too short, and were dropped.
+        num_bad: videos that can't be used, and were dropped.
+    """
+
+    num_videos: int
+    num_short: int
+    num_bad: int
+
+
 class ClipSource(EpochReads):
     """Clips of the videos of a source; satisfies `shardwise.sources.protocol.Source`.
 
@@ -44,7 +60,6 @@ class ClipSource(EpochReads):
         files: the videos' bytes and indexes.
         options: see there.
         table: which clips each video has.
-        counts: what became of the videos.
         identity: of the videos' indexes.
     """
 
@@ -57,13 +72,12 @@ class ClipSource(EpochReads):
         files: MediaFiles,
         options: ClipOptions,
         table: ClipTable,
-        counts: ClipCounts,
         identity: str,
     ) -> None:
         self.source = source
         self.options = options
         self.table = table
-        self.counts = counts
+        self.counts = ClipCounts(len(table.videos), table.num_short, table.num_bad)
         self._indices = indices
         self._files = files
         self._identity = identity
@@ -217,7 +231,7 @@ class ClipSource(EpochReads):
         for each in chosen:
             fetch = partial(self._fetched, each.sample)
             reader = HeldRanges(each.index.num_bytes, read.get(each.sample, []), fetch)
-            clips.append(Clip(reader, each.index, each.frames, each.ticks))
+            clips.append(Clip(reader, each))
         return clips, num_bytes
 
     def _fetched(self, sample: int, start: int, stop: int) -> memoryview:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,31 +21,13 @@ CutReader = Callable[[int], Any]
 _MAX_SECONDS = 1e9
 
 
-@dataclass(frozen=True)
-class ClipCounts:
-    """What became of the videos.
-
-    Attributes:
-        num_videos: videos, or cuts of them, that have clips.
-        num_short: videos or cuts that are too short, and were dropped.
-        num_bad: videos that can't be used, and were dropped.
-    """
-
-    num_videos: int
-    num_short: int
-    num_bad: int
-
-
 def clip_table(
     files: MediaFiles, ids: NDArray[np.int64], options: ClipOptions, cuts: CutReader | None
-) -> tuple[ClipTable, ClipCounts]:
+) -> ClipTable:
     """The clips of some samples' videos.
 
-    Args:
-        files: the videos.
-        ids: int64 `[videos]`, the samples' ids in the source.
-        options: which clips.
-        cuts: gives the value of the cuts' field by the place in `ids`; None for whole videos.
+    `ids` are the samples' in the source, int64 `[videos]`. `cuts` gives the value of the field of
+    cuts by the place in `ids`; None for whole videos.
 
     Raises:
         DataError: a video can't be used or is too short, and the options say "error".
@@ -75,7 +56,7 @@ def clip_table(
                                 field=options.field)  # fmt: skip
             else:
                 num_short += 1
-    return ClipTable.of_rows(rows), ClipCounts(len(rows), num_short, num_bad)
+    return ClipTable.of_rows(rows, num_short=num_short, num_bad=num_bad)
 
 
 def _spans(
@@ -138,18 +119,3 @@ def _too_short(span: Timeline, options: ClipOptions, cut: int) -> str:
         f"{what} has {span.num_frames} frames, too few for a clip {options.rule.described}: take "
         "short='drop', 'mask' or 'repeat'"
     )
-
-
-_ARRAYS = ("videos", "firsts", "stops", "cuts", "counts")
-
-
-def to_arrays(table: ClipTable, counts: ClipCounts) -> dict[str, NDArray[Any]]:
-    """A table as arrays that can be kept."""
-    numbers = np.array([counts.num_videos, counts.num_short, counts.num_bad], np.int64)
-    return {**{name: getattr(table, name) for name in _ARRAYS}, "tally": numbers}
-
-
-def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> tuple[ClipTable, ClipCounts]:
-    """A table and its counts of the arrays that `to_arrays` made."""
-    parts: dict[str, Any] = {name: np.array(arrays[name]) for name in _ARRAYS}
-    return ClipTable(**parts), ClipCounts(*arrays["tally"].tolist())
