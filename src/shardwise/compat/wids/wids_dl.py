@@ -1,8 +1,7 @@
 """Copies of remote files, whole or not at all; and the paths where they lie.
 
-Keeps I6 and I8: a copy gets its name when it has the length that the store states, so a copy that
-is there is whole; a killed download leaves a hidden file that is never read. Locks are the
-kernel's and end with their holder. No command is ever run.
+Keeps I6 and I8: a copy gets its name when it has the length that the store states; a killed
+download leaves a hidden file that is never read. No command is ever run.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ class CacheLocalname:
         self.cachedir = str(cachedir)
 
     def __call__(self, shard: str) -> str:
-        """The path of the copy of a shard."""
         digest = hash_dataset_name(shard)
         base = re.split(r"[?#]", shard, maxsplit=1)[0].rpartition("/")[2]
         stem, dot, extension = _SAFE_NAME.sub("_", base).lstrip(".")[-_MAX_NAME:].partition(".")
