@@ -46,7 +46,7 @@ def urls_of(source: Any) -> tuple[list[str], bool]:
     if isinstance(source, list):
         return urls, False
     most = _MANY_LAPS * (len(urls) + 100)
-    given = [_url(shard) for shard in islice(iter(copy.copy(source)), most)]
+    given = _urls(copy.copy(source), most)
     # At this length it is no list with repetitions: the shards are drawn without end.
     return urls, len(given) == most or _is_another_order(source, given, urls)
 
@@ -78,12 +78,11 @@ def check_sample(stage: Any, first: dict[str, Any], dataset: Dataset) -> None:
 
 def is_reordered(stage: Any, urls: list[str]) -> bool:
     """Whether a stage of the program's own gives the list of shards in another order."""
-    given = [_url(shard) for shard in islice(_run(stage, urls), len(urls) + 1)]
-    return _is_another_order(stage, given, urls)
+    return _is_another_order(stage, _urls(_run(stage, urls), len(urls) + 1), urls)
 
 
-def _url(shard: Any) -> Any:
-    return shard.get("url") if isinstance(shard, dict) else None
+def _urls(shards: Iterable[Any], most: int) -> list[Any]:
+    return [shard.get("url") if isinstance(shard, dict) else None for shard in islice(shards, most)]
 
 
 def _is_another_order(stage: Any, given: list[Any], urls: list[str]) -> bool:

@@ -50,28 +50,21 @@ _ADVICE: dict[Any, tuple[str, str]] = {
         'the batch\'s "__key__" and "__index__", which say what was read',
     ),
 }
-
-
 _OWN = (
     "it is a function of the whole stream, and a dataset has single samples",
     "a function of one sample, in .map(fn)",
 )
 
 
-def _known(stage: Any) -> Any:
+def known_as(stage: Any) -> Any:
     """The function or class of WebDataset's that a stage is of; None for the program's own."""
     kinds = (stage.f,) if isinstance(stage, FilterFunction) else type(stage).__mro__
     return next((kind for kind in kinds if kind in _KINDS or kind in _ADVICE), None)
 
 
-def is_known(stage: Any) -> bool:
-    """Whether a stage is one of WebDataset's, and not of the program's own."""
-    return _known(stage) is not None
-
-
 def kind_of(stage: Any) -> str:
     """What to do with a stage: "sample", "decode", "shuffle", ..."""
-    known = _known(stage)
+    known = known_as(stage)
     if known not in _KINDS:
         raise refusal(stage, *_ADVICE.get(known, _OWN))
     return _KINDS[known]

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from shardwise.errors import DataError
 
-__all__ = ["PictureSize", "picture_size"]
-
 
 @dataclass(frozen=True)
 class PictureSize:

@@ -21,8 +21,6 @@ from shardwise.compat.webdataset.filters import combine_values
 from shardwise.compat.webdataset.readers import CURRENT_PASS
 from shardwise.torch.shared_cursor import SharedIntegers
 
-__all__ = ["REASONS", "Batches", "LeftOut", "MadeSamples", "collate", "with_draws"]
-
 CORRUPTED = "__corrupted__"
 REASONS = (
     "too short", "too few fps", "bad", "missing keys", "aesthetics", "language", "unsafe",

@@ -263,7 +263,6 @@ class Decoder:
         return data
 
     def decode(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Decode a sample; the result is a new dict."""
         if not isinstance(sample, dict):
             raise TypeError(f"decode needs samples as dicts, not {type(sample).__name__}")
         result = {}
@@ -294,7 +293,6 @@ class Decoder:
         return self.decode1(k, v)
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Decode a sample."""
         return self.decode(sample)
 
 

@@ -146,7 +146,6 @@ class LRUCleanup:
     last_run: float = field(default=0.0, init=False)
 
     def set_cache_dir(self, cache_dir: str | os.PathLike[str]) -> None:
-        """Set the directory."""
         self.cache_dir = cache_dir
 
     def cleanup(self) -> None:

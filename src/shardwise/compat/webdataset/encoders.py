@@ -63,7 +63,6 @@ def _as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def torch_dumps(data: Any) -> bytes:
-    """Encode by `torch.save`."""
     file = io.BytesIO()
     torch.save(data, file)
     return file.getvalue()
@@ -93,12 +92,10 @@ def tenbin_dumps(x: Any) -> memoryview:
 
 
 def cbor_dumps(x: Any) -> bytes:
-    """Encode as CBOR; it needs the package `cbor`."""
     return bytes(importlib.import_module("cbor").dumps(x))
 
 
 def mp_dumps(x: Any) -> bytes:
-    """Encode as MessagePack."""
     return bytes(importlib.import_module("msgpack").packb(x))
 
 
@@ -132,7 +129,6 @@ default_handlers = make_handlers()
 
 
 def encode_based_on_extension1(data: Any, tname: str, handlers: dict[str, Any]) -> Any:
-    """Encode one value of a sample."""
     if tname.startswith("_"):
         if not isinstance(data, str):
             raise ValueError(f"the values of metadata must be of string type: {tname}={data!r}")
@@ -153,14 +149,12 @@ def encode_based_on_extension1(data: Any, tname: str, handlers: dict[str, Any]) 
 
 
 def encode_based_on_extension(sample: dict[str, Any], handlers: dict[str, Any]) -> dict[str, Any]:
-    """Encode all values of a sample."""
     return {
         field: encode_based_on_extension1(value, field, handlers) for field, value in sample.items()
     }
 
 
 def make_encoder(spec: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The function that encodes samples."""
     if spec is False or spec is None:
         return lambda sample: sample
     if callable(spec):

@@ -179,6 +179,5 @@ def reader(url: str | os.PathLike[str], **kw: Any) -> Any:
 
 
 def _say(*words: object) -> None:
-    """Show what happens if GOPEN_VERBOSE is set."""
     if is_on("GOPEN_VERBOSE"):
         sys.stderr.write(" ".join(map(str, (*words, info))) + "\n")

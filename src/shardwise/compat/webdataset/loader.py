@@ -131,7 +131,6 @@ class StatefulLoader(DataLoader[Any]):
 
     @property
     def _is_at_start(self) -> bool:
-        """Whether the next iteration begins at the places, and not at an epoch's beginning."""
         return self._is_done or (self._is_loaded and self.epoch == self.next_epoch)
 
     def close(self) -> None:
@@ -165,7 +164,6 @@ class StatefulLoader(DataLoader[Any]):
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that begins with the next iteration."""
         return int(self._tagged.dataset.next_epoch)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

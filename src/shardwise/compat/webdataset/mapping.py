@@ -280,12 +280,10 @@ def _rename_keys(
 
 
 def decode_bin(stream: io.BufferedIOBase) -> bytes:
-    """All bytes of a stream."""
     return stream.read()
 
 
 def decode_text(stream: io.BufferedIOBase) -> str:
-    """The UTF-8 text of a stream."""
     return stream.read().decode("utf-8")
 
 

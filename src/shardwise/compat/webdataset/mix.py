@@ -18,7 +18,7 @@ from typing import Any
 
 from shardwise.compat.webdataset.positions import EpochCounter
 from shardwise.compat.webdataset.pytorch import IterableDataset
-from shardwise.compat.webdataset.readers import CURRENT_PASS, as_seed, find_reader, generator
+from shardwise.compat.webdataset.readers import CURRENT_PASS, as_seed, find_reader, generators
 from shardwise.plan.permute import mix
 from shardwise.storage.braces import expand_braces
 
@@ -141,7 +141,6 @@ class MultiShardSample(IterableDataset[Any]):
         self.parse_spec(fname)
 
     def parse_spec(self, fname: Any) -> None:
-        """Read the sets."""
         if isinstance(fname, dict):
             spec = fname
         else:
@@ -172,8 +171,7 @@ class MultiShardSample(IterableDataset[Any]):
         self.rng = random.Random(seed)  # noqa: S311
 
     def get_shards_for_epoch(self) -> list[str]:
-        """The shards of one pass."""
-        rng = generator() if self.rng is None else self.rng
+        rng = generators()[0] if self.rng is None else self.rng
         result: list[str] = []
         for source in self.sources:
             if source.resample > 0:

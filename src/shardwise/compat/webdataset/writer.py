@@ -103,7 +103,6 @@ class TarWriter:
                 self.abort(RuntimeError("the writer was not closed"))
 
     def write(self, obj: dict[str, Any]) -> int:
-        """Write a sample."""
         if self._closing is None:
             raise ValueError("the writer is closed")
         obj = self.encoder(obj)
@@ -263,7 +262,6 @@ class ShardWriter:
         self.size = 0
 
     def write(self, obj: dict[str, Any]) -> None:
-        """Write a sample."""
         if self.tarstream is None or self.count >= self.maxcount or self.size >= self.maxsize:
             self.next_stream()
         assert self.tarstream is not None
@@ -282,7 +280,6 @@ class ShardWriter:
             self.post(self.fname)
 
     def close(self) -> None:
-        """End the last shard."""
         self.finish()
 
     def __enter__(self) -> Self:
