@@ -454,10 +454,9 @@ def test_two_ranks_with_two_workers_end_with_every_sample(tmp_path, film):
     assert done.stdout.count("5 shards are divided among 2 ranks") >= 2
 
 
-def test_fewer_shards_than_ranks_are_refused(tmp_path, film, monkeypatch):
+def test_fewer_shards_than_ranks_are_refused(tmp_path, film, as_reader):
     urls = shards(tmp_path, film, (2, 2))
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
+    as_reader(1, 3)
     with pytest.raises(ValueError, match="2 shards for 3 ranks"):
         list(get_video_dataset(urls, 1, decoder_kwargs={"n_frames": 1}))
 

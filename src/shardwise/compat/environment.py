@@ -11,7 +11,6 @@ from shardwise.storage.user_dirs import user_cache_dir
 
 
 def variable(name: str, default: str | None = None) -> str | None:
-    """The value of an environment variable, or `default` where it is not set."""
     return os.environ.get(name, default)
 
 
@@ -25,5 +24,4 @@ def is_on(name: str) -> bool:
 
 
 def wids_cache_dir() -> str:
-    """`WIDS_CACHE`, else a directory of the user's own."""
     return variable("WIDS_CACHE") or str(user_cache_dir() / "wids")

@@ -123,10 +123,9 @@ def skips_errors(stage: Any) -> bool:
 
 def decoder_of(kind: str, stage: FilterFunction) -> Decoder | None:
     """The decoder of a `.decode(...)`, which is a `map` of it, or of a stage `decode(...)`."""
-    if kind == "decode" and stage.f is mapping._decode:
-        handlers = [autodecode.imagehandler(x) if isinstance(x, str) else x for x in stage.args]
+    if kind == "decode":
         options = {name: value for name, value in stage.kw.items() if name != "handler"}
-        return Decoder(handlers, **options)
+        return autodecode.make_decoder(*stage.args, **options)
     found = argument(stage, 0, "f", None) if stage.f is mapping._map else None
     return found if isinstance(found, Decoder) else None
 

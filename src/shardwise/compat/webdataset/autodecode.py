@@ -64,7 +64,6 @@ def npz_loads(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def cbor_loads(data: bytes) -> Any:
-    """Decode a CBOR document; it needs the package `cbor`."""
     return importlib.import_module("cbor").loads(data)
 
 
@@ -92,7 +91,6 @@ def basichandlers(key: str, data: bytes) -> Any:
 def call_extension_handler(
     key: str, data: bytes, f: Callable[[bytes], Any], extensions: Iterable[str]
 ) -> Any:
-    """Call `f` if the last parts of the key are one of the extensions; else None."""
     name = "." + key.lower()
     return f(data) if any(name.endswith("." + extension) for extension in extensions) else None
 
@@ -294,6 +292,11 @@ class Decoder:
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         return self.decode(sample)
+
+
+def make_decoder(*args: Any, **kw: Any) -> Decoder:
+    """A decoder of functions, and of names of images such as "rgb"."""
+    return Decoder([ImageHandler(x) if isinstance(x, str) else x for x in args], **kw)
 
 
 default_decoder = Decoder([*default_pre_handlers, *default_post_handlers])

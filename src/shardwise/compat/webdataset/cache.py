@@ -143,7 +143,6 @@ class FileCache(_Opener):
         return path
 
     def _fetch(self, url: str, places: list[Path]) -> None:
-        """Download a URL into its file."""
         if self.verbose:
             sys.stderr.write(f"# downloading {shown(url)} to {places[0]}\n")
         with cached_files.new_file(places, url) as file:

@@ -76,7 +76,6 @@ def numpy_dumps(data: np.ndarray[Any, Any]) -> bytes:
 
 
 def numpy_npz_dumps(data: dict[str, np.ndarray[Any, Any]]) -> bytes:
-    """Encode a dict of arrays as `numpy.savez_compressed` does."""
     if not isinstance(data, dict) or not all(
         isinstance(name, str) and isinstance(array, np.ndarray) for name, array in data.items()
     ):
@@ -87,7 +86,6 @@ def numpy_npz_dumps(data: dict[str, np.ndarray[Any, Any]]) -> bytes:
 
 
 def tenbin_dumps(x: Any) -> memoryview:
-    """Encode an array, or a list of arrays, in tenbin format."""
     return memoryview(tenbin.encode_buffer(x if isinstance(x, list) else [x]))
 
 
@@ -105,7 +103,6 @@ def add_handlers(d: dict[str, Any], keys: str | Iterable[str], value: Any) -> No
 
 
 def make_handlers() -> dict[str, Callable[[Any], Any]]:
-    """Who encodes which extension."""
     handlers: dict[str, Callable[[Any], Any]] = {}
     for keys, encoder in (
         ("cls cls2 class count index inx id", lambda x: str(x).encode("ascii")),

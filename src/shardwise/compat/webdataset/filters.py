@@ -88,7 +88,6 @@ def _batched(
 
 
 def _unlisted(data: Iterable[Any]) -> Iterator[Any]:
-    """Take lists of samples apart."""
     for batch in data:
         if not isinstance(batch, list):
             raise TypeError(f"unlisted needs lists, not {type(batch).__name__}; try unbatched")
@@ -213,7 +212,6 @@ class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
 
 
 def _rsample(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
-    """Keep each sample with the probability `p`."""
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"p={p}: a probability lies in [0, 1]")
     draw = generators()[1].random

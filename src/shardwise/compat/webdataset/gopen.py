@@ -89,14 +89,12 @@ def gopen_storage(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
 
 
 def gopen_htgs(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
-    """Read `htgs://`, another name for `gs://`."""
     if mode[0] != "r":
         raise ValueError(f"can't write to {shown(url)!r}: write to gs://")
     return gopen_storage(re.sub(r"(?i)^htgs://", "gs://", url), mode, bufsize)
 
 
 def gopen_error(url: str, *args: Any, **kw: Any) -> Any:  # noqa: ARG001 - a handler's form
-    """Refuse a URL of an unknown scheme."""
     known = ", ".join(sorted(name for name in gopen_schemes if not name.startswith("_")))
     raise ValueError(
         f"{shown(url)}: no gopen handler defined; there are {known}, and "
@@ -174,7 +172,6 @@ def _scheme(url: str) -> str:
 
 
 def reader(url: str | os.PathLike[str], **kw: Any) -> Any:
-    """Open a URL for reading; `gopen(url, "rb")`."""
     return gopen(url, "rb", **kw)
 
 

@@ -198,7 +198,6 @@ class LoaderPipeline(DataPipeline):
     dataset = property(attrgetter("loader.dataset"))
 
     def set_epoch(self, epoch: int) -> None:
-        """Have this epoch begin next; the epoch that was just loaded keeps its position."""
         if epoch != self.next_epoch:
             super().set_epoch(epoch)
             num_passes = 1 if self._num_passes > epoch else self._num_passes

@@ -24,7 +24,6 @@ from shardwise.storage.braces import expand_braces
 
 
 def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:
-    """An item of each source in turn, until a source has no more."""
     for source in cycle(sources):
         try:
             sample = next(source)
@@ -34,7 +33,6 @@ def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:
 
 
 def round_robin_longest(*sources: Iterator[Any]) -> Iterator[Any]:
-    """An item of each source in turn, until all have no more."""
     left = deque(sources)
     while left:
         source = left.popleft()
@@ -65,7 +63,6 @@ def random_samples(
     *,
     rng: random.Random | None = None,
 ) -> Iterator[Any]:
-    """Samples of sources that are drawn with the weights `probs`."""
     left = list(sources)
     weights = [1.0] * len(left) if probs is None else [float(p) for p in probs]
     if len(weights) != len(left) or any(w < 0 for w in weights):
@@ -111,7 +108,6 @@ _SET_KEYS = {"buckets", "name", "shards", "resample", "choose"}
 
 
 def expand(s: str) -> str:
-    """Expand `~` and environment variables."""
     return os.path.expanduser(os.path.expandvars(s))  # noqa: PTH111 - URLs, not only paths
 
 

@@ -99,7 +99,6 @@ class DataPipeline(StageList):
 
     @property
     def is_endless(self) -> bool:
-        """Whether an epoch has no end."""
         return self._num_passes == ENDLESS and not self._has_limit
 
     @property

@@ -170,7 +170,6 @@ def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
 
 
 def non_empty(src: Iterable[Any]) -> Iterator[Any]:
-    """Raise `ValueError` at the end if there was no item."""
     return require_items(
         src,
         "the pipeline's source has no items, and non_empty was asked for: are there fewer shards "

@@ -43,7 +43,6 @@ def without_last_extension(fname: str) -> str:
 
 
 def get_pid_from_filename(fname: str) -> int | None:
-    """The process that uses a shard, by its name."""
     found = re.search(r"\._(\d+)_$", fname)
     return int(found[1]) if found else None
 
@@ -208,7 +207,6 @@ class SimpleShardList(IterableDataset[Any]):
 
 
 def resampled_(src: Iterable[Any], n: int = sys.maxsize) -> Iterator[Any]:
-    """Draw `n` items of a source, with replacement."""
     _, rng = generators()
     items = list(src)
     if not items:

@@ -16,7 +16,6 @@ enforce_security = is_on("WDS_SECURE")
 
 
 def refuse_unsafe(what: str) -> None:
-    """Raise `ValueError` if `enforce_security` is set."""
     if enforce_security:
         raise ValueError(
             f"{what} is not allowed for security reasons when enforce_security is set."

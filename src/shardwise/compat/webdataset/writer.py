@@ -118,7 +118,6 @@ class TarWriter:
         return sum(len(data) for _, data in members)
 
     def _members(self, key: str, obj: dict[str, Any]) -> list[tuple[str, bytes]]:
-        """The fields to write, sorted, as bytes."""
         members = []
         for field in sorted(obj):
             if field == "__key__" or (field.startswith("_") and not self.keep_meta):
@@ -237,7 +236,6 @@ class ShardWriter:
         self.next_stream()
 
     def next_stream(self) -> None:
-        """End the shard under way and begin the next."""
         self.finish()
         try:
             self.fname = self.pattern % self.shard

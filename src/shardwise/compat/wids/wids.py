@@ -128,7 +128,6 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         return self.total_length
 
     def add_transform(self, transform: Transformation) -> Self:
-        """Add a transformation behind the others, and give back this dataset."""
         self.transformations.append(transform)
         return self
 

@@ -130,5 +130,4 @@ def download_and_open(
     handlers: Mapping[str, Handler] | None = None,
     verbose: bool = False,  # noqa: ARG001 - nothing is printed
 ) -> IO[Any]:
-    """Copy a file unless its copy is there already, and open the copy."""
     return open(fetch(remote, local, handlers=handlers), mode)

@@ -45,7 +45,6 @@ def widsindex() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and end it with the exit code."""
     sys.exit(widsindex(prog_name="widsindex"))
 
 
@@ -58,7 +57,6 @@ def make_index(
     base: str | None = None,
     md5: bool | None = None,
 ) -> dict[str, Any]:
-    """An index of shards, sorted by URL."""
     urls = expand(urls)
     shards = TarSource(urls, accept_unfinished=True).manifest.shards
     listed = []
