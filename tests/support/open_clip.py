@@ -1,4 +1,4 @@
-"""What open_clip's users write by hand: an epoch that the program sets, a reader that logs errors."""
+"""What users of open_clip write by hand: epochs that the program sets, a reader that skips."""
 
 from __future__ import annotations
 
