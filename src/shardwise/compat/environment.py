@@ -1,7 +1,4 @@
-"""The environment variables of WebDataset and wids, read when they are asked for.
-
-Programs and job scripts set them; no other part of shardwise reads them.
-"""
+"""The environment variables of WebDataset and wids; no other part of shardwise reads them."""
 
 from __future__ import annotations
 

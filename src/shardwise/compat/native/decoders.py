@@ -1,7 +1,4 @@
-"""shardwise's decoders for what a pipeline's `.decode(...)` decodes.
-
-A field gets the library's own decoder where it gives the same values, and else the pipeline's.
-"""
+"""The library's own decoders in place of a pipeline's, where they give the same values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """A pipeline's stages on one sample, and samples as the pipeline would have them.
 
-The stages run as they are, each on a stream of one sample. They pickle with the dataset, and keep
-nothing between samples. What `select` keeps is found before training, as a subset, so that ranks
-take equal steps (I2).
+What `select` keeps is found before training, as a subset, so that ranks take equal steps (I2).
 """
 
 from __future__ import annotations

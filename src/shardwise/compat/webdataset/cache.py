@@ -1,9 +1,4 @@
-"""Opening shards, and keeping remote ones in a directory; keeping samples in memory or in LMDB.
-
-Keeps I6 and I8: a cached file gets its name when it is whole and checked; a file belongs to one
-full URL, so `train/000.tar` and `val/000.tar` are never taken for each other; cleaning up deletes
-only files that were downloaded here and are not being read.
-"""
+"""Opening shards, and keeping remote ones in a directory; keeping samples in memory or in LMDB."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Values of a sample to bytes, by the extension of their field.
-
-Bytes and text are written as they are; nothing is encoded twice.
-"""
+"""Values of a sample to bytes, by the extension of their field; bytes and text stay as they are."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """`gopen`: a stream for any URL, for reading or writing.
 
-Object stores are read and written in this process, through `shardwise.storage`, and http(s) is read
-so; it is written, and other schemes are read and written, by a program without a shell. Only
-`pipe:` has a shell. With `utils.enforce_security` local files, pipes and rewriting are refused.
+Object stores are read and written, and web servers read, in this process, through
+`shardwise.storage`; other schemes by programs without a shell. Only `pipe:` has a shell.
 """
 
 from __future__ import annotations

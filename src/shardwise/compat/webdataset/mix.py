@@ -1,7 +1,4 @@
-"""Mixing several datasets: in turn, or at random; and several sets of shards.
-
-WebDataset refuses `MultiShardSample`; here it works, with a DeprecationWarning.
-"""
+"""Mixing several datasets: in turn, or at random; and several sets of shards."""
 
 from __future__ import annotations
 

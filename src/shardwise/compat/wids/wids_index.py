@@ -1,7 +1,6 @@
 """The command `widsindex`: makes, changes and shows wids' indexes in JSON.
 
-Counts come from the shards' headers, so nothing is copied; an index is written whole or not at
-all.
+Counts come from the shards' headers, so nothing is copied.
 """
 
 from __future__ import annotations
