@@ -105,13 +105,6 @@ def test_a_shard_cut_inside_a_member_gives_no_half_sample(tmp_path, num_bytes):
     assert [key(sample) for sample in grouped] == keys
 
 
-def test_members_that_stand_apart_are_refused(tmp_path):
-    members = [(f"{i}.{field}", b"1") for field in ("cls", "txt") for i in range(5)]
-    url = write_tar(tmp_path / "a.tar", members)
-    with pytest.raises(DataError, match="stand apart"):
-        list(wds.WebDataset(url))
-
-
 def test_a_handler_that_stops_at_the_last_sample_of_a_shard_ends_the_grouping():
     names = [("a.tar", ("a.x", "b.x", "a.y")), ("b.tar", ("c.x",))]
     members = [{"fname": n, "data": b"", "__url__": url} for url, each in names for n in each]

@@ -209,23 +209,6 @@ def test_loaders(shards):
     assert options(plain) == {"seed": 0, "batch_size": 3, "remainder": "drop"}
 
 
-def test_an_old_style_pipeline_is_read_too(shards):
-    pipeline = wds.DataPipeline(
-        wds.SimpleShardList(shards),
-        wds.shuffle(3),
-        wds.split_by_node,
-        wds.split_by_worker,
-        wds.tarfile_to_samples(),
-        wds.shuffle(10),
-        wds.decode("rgb8"),
-        wds.to_tuple("jpg", "cls"),
-        wds.batched(4),
-    )
-    dataset = sw.from_webdataset(pipeline)
-    assert dataset.loader_options["batch_size"] == 4
-    assert dataset[9]["cls"] == 9
-
-
 def test_the_options_make_a_loader_that_yields_every_sample(shards):
     pipeline = pipe(shards, shardshuffle=3).shuffle(9).decode("rgb8").to_tuple("jpg", "cls", "txt")
     dataset = sw.from_webdataset(pipeline.batched(4))
@@ -492,7 +475,3 @@ def test_sources_without_a_counterpart_are_named(shards, tmp_path):
         sw.from_webdataset([1])
     with pytest.raises(sw.MissingShardError):
         sw.from_webdataset(pipe(str(tmp_path / "none.tar")).decode())
-
-
-def test_it_reads_what_is_in_the_tar_and_nothing_else(shards):
-    assert sw.from_webdataset(pipe(shards))[3]["bin"] == payload(3, "bin")

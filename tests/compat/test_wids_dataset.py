@@ -62,12 +62,9 @@ def test_every_number_gives_its_sample_also_those_from_the_end(shards):
     ]
     # wids gave the last sample of the first shard.
     assert dataset[-1]["__index__"] == N - 1
-
-
-def test_numbers_past_the_ends_are_errors(shards):
     for number in (N, -N - 1):
         with pytest.raises(IndexError, match=str(N)):
-            raw(shards)[number]
+            dataset[number]
 
 
 def test_a_batch_is_read_together_and_is_the_same_as_one_by_one(shards):
@@ -257,13 +254,17 @@ def test_a_command_is_not_run(tmp_path):
     assert not ran.exists()
 
 
-@pytest.mark.parametrize(
-    "shards", ["text", [("a.tar", 3)], [{"url": "a.tar"}], [{"url": "a.tar", "nsamples": -1}]]
-)
+@pytest.mark.parametrize("shards", ["text", [("a.tar", 3)], [{"url": "a.tar"}]])
 def test_what_is_no_list_of_shards_is_an_error(shards, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError):
         wids.ShardListDataset(shards)
+
+
+@pytest.mark.parametrize("count", [-1, 2**63, "x", None])
+def test_a_count_that_can_not_be_one_is_an_error(count):
+    with pytest.raises(DataError, match="'nsamples' must be a whole number"):
+        wids.ShardListDataset([{"url": "a.tar", "nsamples": count}])
 
 
 # Indexes
