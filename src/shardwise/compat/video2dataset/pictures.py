@@ -56,7 +56,6 @@ class PictureSize:
         return places[0], places[1]
 
     def tensor(self, pictures: NDArray[np.uint8]) -> torch.Tensor:
-        """Pictures as a tensor of the dtype."""
         return torch.from_numpy(np.ascontiguousarray(pictures)).to(self.dtype)
 
 

@@ -231,6 +231,8 @@ class LRUShards:
             if shard is None:
                 self.misses += 1
                 shard = lru[url] = MadeOnce()
+        if shard.value is not None:
+            return shard.value
         # One thread opens it; only threads that need the same shard wait.
         return shard.get(lambda: self._opener(url))
 

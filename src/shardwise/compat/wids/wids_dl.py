@@ -40,12 +40,7 @@ def hash_dataset_name(input_string: str) -> str:
 
 
 class CacheLocalname:
-    """Paths in a directory: the shard's name with a hash of its whole URL before the extension.
-
-    >>> name = CacheLocalname("cache")
-    >>> name("https://host/train/000.tar") == name("https://host/val/000.tar")
-    False
-    """
+    """Paths in a directory: the shard's name with a hash of its whole URL before the extension."""
 
     def __init__(self, cachedir: str) -> None:
         self.cachedir = str(cachedir)
