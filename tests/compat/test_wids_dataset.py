@@ -362,7 +362,7 @@ def test_shards_used_last_stay_open(shards):
     cache = LRUShards(2)
     first = cache.get_shard(shards[0]["url"])
     assert cache.last_missed
-    assert cache.get_shard(shards[0]["url"]) is first
+    assert cache.get_shard(shards[0]["url"]) is cache.lru[shards[0]["url"]] is first
     assert not cache.last_missed
     cache.get_shard(shards[1]["url"])
     cache.get_shard(shards[2]["url"])

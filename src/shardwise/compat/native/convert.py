@@ -184,9 +184,8 @@ class _Reading:
         settings = None
         for number, stage in enumerate(rest):
             if self._is_split(stage) or isinstance(stage, cache.StreamingOpen):
-                self._note_handler(stage)
-                continue
-            if isinstance(stage, cache.FileCache):
+                pass
+            elif isinstance(stage, cache.FileCache):
                 size = stage.cleaner.cache_size if stage.cleaner is not None else 0
                 bound = {"max_bytes": int(size)} if 0 < size < 1 << 60 else {}
                 settings = CacheSettings(str(stage.cache_dir), **bound)

@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import md5
 from pathlib import Path
 from threading import Lock
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -169,6 +169,10 @@ def open_local(shards: Iterable[Mapping[str, Any]]) -> dict[str, IndexedTarSampl
     return dict(zip(listed, IndexedTarSamples.all_of(source), strict=True))
 
 
+# The open shards of a process, those that are being opened, and the lock of both.
+_Opened: TypeAlias = tuple[LRUCache, dict[str, MadeOnce[IndexedTarSamples]], Lock]
+
+
 class LRUShards:
     """The `lru_size` shards that were used last, opened; remote ones are copied here first.
 
@@ -192,19 +196,19 @@ class LRUShards:
         self.lru_size = lru_size
         self._opener = opener or self._open_one
         # What the parent reads remote shards by may not work in a forked child.
-        self._opened: PerProcess[tuple[LRUCache, Lock]] = PerProcess()
+        self._opened: PerProcess[_Opened] = PerProcess()
         self.reset_stats()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"accesses": 0, "misses": 0, "last_missed": False}
 
     @property
-    def _here(self) -> tuple[LRUCache, Lock]:
-        return self._opened.get(lambda: (LRUCache(self.lru_size), Lock()))
+    def _here(self) -> _Opened:
+        return self._opened.get(lambda: (LRUCache(self.lru_size), {}, Lock()))
 
     @property
     def lru(self) -> LRUCache:
-        """The shards of this process by URL, each one a `MadeOnce`."""
+        """The open shards of this process by URL."""
         return self._here[0]
 
     def __len__(self) -> int:
@@ -218,23 +222,26 @@ class LRUShards:
 
     def clear(self) -> None:
         """Let go of all shards; copies stay where they are."""
-        lru, lock = self._here
+        lru, _, lock = self._here
         with lock:
             lru.clear()
 
     def get_shard(self, url: str) -> IndexedTarSamples:
-        lru, lock = self._here
+        lru, openings, lock = self._here
         with lock:
-            shard: MadeOnce[IndexedTarSamples] | None = lru[url]
+            shard: IndexedTarSamples | None = lru[url]
             self.accesses += 1
             self.last_missed = shard is None
-            if shard is None:
-                self.misses += 1
-                shard = lru[url] = MadeOnce()
-        if shard.value is not None:
-            return shard.value
+            if shard is not None:
+                return shard
+            self.misses += 1
+            opening = openings.setdefault(url, MadeOnce())
         # One thread opens it; only threads that need the same shard wait.
-        return shard.get(lambda: self._opener(url))
+        shard = opening.get(lambda: self._opener(url))
+        with lock:
+            lru[url] = shard
+            openings.pop(url, None)
+        return shard
 
     def _open_one(self, url: str) -> IndexedTarSamples:
         return IndexedTarSamples(path=url) if is_local(url) else open_copy(url, self.localname(url))
