@@ -1,14 +1,11 @@
-"""`from_webdataset`: a WebDataset pipeline as a dataset, and what it says about the loader.
-
-The pipeline is read; only stages of the program's own are tried, on the list of shards.
-"""
+"""`from_webdataset`: a WebDataset pipeline as a dataset, and what it says about the loader."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from shardwise.compat.native import own_stages, stages
+from shardwise.compat.native import stages
 from shardwise.compat.native.decoders import decode_optional, decoders_of
 from shardwise.compat.native.samples import Collate, RunStages, chosen
 from shardwise.compat.native.stages import argument, refusal
@@ -137,7 +134,7 @@ class _Reading:
             self._loader(first)
         else:
             self._splitters = getattr(pipeline, "splitters", ())
-            own_stages.warn_of_lists(pipeline)
+            stages.warn_of_lists(pipeline)
             rest = self._source(first, rest)
             self.options["seed"] = as_seed(pipeline.seed)
         for number, stage in enumerate(rest):
@@ -171,7 +168,7 @@ class _Reading:
 
     def _source(self, source: Any, rest: list[Any]) -> list[Any]:
         """Take the stages up to the one that makes samples; gives back those behind it."""
-        urls, is_shuffled = own_stages.urls_of(source)
+        urls, is_shuffled = stages.urls_of(source)
         if is_shuffled:
             self.options["shuffle"] = "window"
         commands = [url for url in urls if scheme_of(url) == "pipe"]
@@ -198,10 +195,10 @@ class _Reading:
                         stage, "it changes the list of shards", "sw.tar(urls) with that list"
                     )
                 self.options["shuffle"] = "window"
-            elif (first := own_stages.first_sample(stage, urls)) is not None:
+            elif (first := stages.first_sample(stage, urls)) is not None:
                 self.dataset = tar(urls, cache=settings)
-                own_stages.check_sample(stage, first, self.dataset)
-            elif own_stages.is_reordered(stage, urls):
+                stages.check_sample(stage, first, self.dataset)
+            elif stages.is_reordered(stage, urls):
                 self.options["shuffle"] = "window"
             self._note_handler(stage)
             if hasattr(self, "dataset"):
