@@ -206,7 +206,6 @@ class _Reading:
         raise refusal(source, "no stage opens the shards", "wds.tarfile_to_samples() behind it")
 
     def _is_split(self, stage: Any) -> bool:
-        """Whether a stage divides among readers, which the loader does."""
         return any(stage is split for split in (*_SPLITTERS, *self._splitters))
 
     @staticmethod
@@ -257,7 +256,6 @@ class _Reading:
             self.dataset = self.dataset.subset(mask)
 
     def _made(self) -> Dataset:
-        """The dataset with the stages so far."""
         if not self._stages:
             return self.dataset
         run = RunStages(tuple(self._stages), self._tuple_at_first, self._names)

@@ -248,7 +248,6 @@ def _shard_shuffle(size: int | bool, seed: Any, is_buffered: bool, is_endless: b
 def _cache_settings(
     cache_dir: str | os.PathLike[str] | None, cache_size: int
 ) -> tuple[Path | None, int]:
-    """The arguments, or what the environment says instead."""
     cache_size = int(float(variable("WDS_CACHE_SIZE") or cache_size))
     named = variable("WDS_CACHE") or cache_dir
     if named is None:

@@ -42,7 +42,6 @@ def imageencoder(image: Any, format: str = "PNG") -> bytes:  # noqa: A002 - WebD
 
 
 def _as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array as uint8, in a shape that Pillow takes."""
     if image.dtype in (np.float32, np.float64):
         low, high = float(image.min(initial=0)), float(image.max(initial=0))
         # Written so that NaN, too, is out of range.

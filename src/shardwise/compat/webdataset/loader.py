@@ -51,7 +51,6 @@ class _Tagged(IterableDataset[Any]):
         return chain(placeholders, iter(self.dataset))
 
     def collate(self, data: Any) -> Any:
-        """The user's batch and its tag."""
         if self._is_waiting:
             self._is_waiting = False
             return None, (_NO_WORKER,)

@@ -63,7 +63,6 @@ class EpochCounter:
         return is_first
 
     def set(self, epoch: int) -> None:
-        """Have this epoch begin next, also in workers that live already."""
         self._cells[_SET_TO] = epoch
         self._cells[_NUM_SETS] += 1
         self._cells[_WORD] = epoch

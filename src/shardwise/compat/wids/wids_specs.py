@@ -126,7 +126,6 @@ def resolve_dsdesc(
 
 
 def _part(shardlist: Any, base: str | None, more: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Shards of one place, with what holds for all of them."""
     return [without_none(more) | shard for shard in rebase_shardlist(check_shards(shardlist), base)]
 
 
