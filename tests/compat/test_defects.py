@@ -8,6 +8,7 @@ import pickle
 import tarfile
 import warnings
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -17,28 +18,18 @@ from torch.utils.data import DataLoader
 import shardwise.compat.webdataset as wds
 from shardwise.errors import DataError
 from tests.support.tars import make_shards, payload, sample_key, write_tar
-from tests.support.wds_shards import SIZES
 
-
-def key(sample):
-    return sample["__key__"]
-
-
-def on_rank(patch, rank, world_size, worker=0, num_workers=1):
-    names = {"RANK": rank, "WORLD_SIZE": world_size, "WORKER": worker, "NUM_WORKERS": num_workers}
-    for name, value in names.items():
-        patch.setenv(name, str(value))
+key = itemgetter("__key__")
 
 
 # Ranks without RANK in spawned workers, and no nodesplitter: tests/compat/test_ranks_and_workers.py
 
 
-def test_equalised_ranks_take_equal_steps_and_none_waits_for_another(tmp_path, monkeypatch):
-    urls = make_shards(tmp_path, SIZES)
+def test_equalised_ranks_take_equal_steps_and_none_waits_for_another(urls, as_reader):
     plain, equal = set(), set()
     for rank in range(4):
         for worker in range(2):
-            on_rank(monkeypatch, rank, 4, worker, 2)
+            as_reader(rank, 4, worker, 2)
             plain.add(len(list(wds.WebDataset(urls).batched(4, partial=False))))
             equal.add(len(list(wds.WebDataset(urls).batched(4, partial=False).with_epoch(6))))
     # Whole shards are divided, so without a size the ranks differ.
@@ -46,10 +37,9 @@ def test_equalised_ranks_take_equal_steps_and_none_waits_for_another(tmp_path, m
     assert equal == {3}
 
 
-def test_ddp_equalize_gives_each_rank_its_equal_share(tmp_path, monkeypatch):
-    urls = make_shards(tmp_path, SIZES)
+def test_ddp_equalize_gives_each_rank_its_equal_share(urls, as_reader):
     for rank in range(4):
-        on_rank(monkeypatch, rank, 4)
+        as_reader(rank, 4)
         with pytest.warns(DeprecationWarning, match="with_epoch"):
             dataset = wds.WebDataset(urls).ddp_equalize(105)
         assert len(dataset) == len(list(dataset)) == 26
@@ -113,13 +103,6 @@ def test_a_shard_cut_inside_a_member_gives_no_half_sample(tmp_path, num_bytes):
     members = wds.tariterators.tar_file_expander(opened, handler=wds.ignore_and_continue)
     grouped = wds.tariterators.group_by_keys(members, handler=wds.ignore_and_continue)
     assert [key(sample) for sample in grouped] == keys
-
-
-def test_members_that_stand_apart_are_refused(tmp_path):
-    members = [(f"{i}.{field}", b"1") for field in ("cls", "txt") for i in range(5)]
-    url = write_tar(tmp_path / "a.tar", members)
-    with pytest.raises(DataError, match="stand apart"):
-        list(wds.WebDataset(url))
 
 
 def test_a_handler_that_stops_at_the_last_sample_of_a_shard_ends_the_grouping():

@@ -5,28 +5,23 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import random
 from collections import Counter
 from itertools import islice
 from multiprocessing import Value
+from operator import itemgetter
 
 import pytest
 from torch.utils.data import DataLoader
 
 import shardwise.compat.webdataset as wds
+from tests.support.open_clip import ShuffleByEpoch
 from tests.support.tars import make_shards, sample_key
 from tests.support.wds_shards import SIZES
 
 NUM = sum(SIZES)
 
 
-def key(sample):
-    return sample["__key__"]
-
-
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory):
-    return make_shards(tmp_path_factory.mktemp("epochs"), SIZES)
+key = itemgetter("__key__")
 
 
 def shuffled(urls, **options):
@@ -35,13 +30,6 @@ def shuffled(urls, **options):
 
 def read(loader, num=3):
     return [list(loader) for _ in range(num)]
-
-
-def test_shards_come_in_another_order_each_epoch(urls):
-    shards = wds.WebDataset(urls, shardshuffle=True).pipeline[:2]
-    epochs = read(wds.DataPipeline(*shards))
-    assert len({str(epoch) for epoch in epochs}) == 3
-    assert all(sorted(shard["url"] for shard in epoch) == urls for epoch in epochs)
 
 
 @pytest.mark.parametrize("seed", [0, 7, "words"])
@@ -178,19 +166,6 @@ def test_a_bare_pipeline_yields_its_epoch_in_each_worker(urls):
     assert len(list(DataLoader(dataset, batch_size=None, num_workers=2))) == 20
 
 
-class ShuffleByEpoch(wds.PipelineStage):
-    """As open_clip's: one order of shards for all readers, by an epoch that the program sets."""
-
-    def __init__(self):
-        self.epoch = Value("i", 0)
-
-    def order(self, shards, epoch):
-        return wds.filters._shuffle(iter(shards), 2000, 500, random.Random(epoch))
-
-    def run(self, src):
-        return self.order(src, self.epoch.value)
-
-
 def batches_by_epoch(urls, shuffle, num_workers):
     stages = [wds.SimpleShardList(urls), shuffle, wds.split_by_node, wds.split_by_worker]
     samples = [
@@ -207,7 +182,7 @@ def batches_by_epoch(urls, shuffle, num_workers):
 
 
 def test_epochs_that_the_program_shuffles_by_itself_cover_what_their_readers_can(urls):
-    shuffle = ShuffleByEpoch()
+    shuffle = ShuffleByEpoch(Value("i", 0))
     loader = batches_by_epoch(urls, shuffle, 2)
     sizes = dict(zip(urls, SIZES, strict=True))
     for epoch in range(8):
@@ -223,7 +198,7 @@ def test_epochs_that_the_program_shuffles_by_itself_cover_what_their_readers_can
 
 @pytest.mark.parametrize("stop", [3, 26])
 def test_an_epoch_that_the_program_shuffles_is_gone_on_with(urls, stop):
-    shuffle = ShuffleByEpoch()
+    shuffle = ShuffleByEpoch(Value("i", 0))
     # 26 batches are in front of, 27 behind the border of the first pass: 105 samples.
     loader = batches_by_epoch(urls, shuffle, 0)
     list(loader)
@@ -254,11 +229,10 @@ def test_resampling_leaves_no_sample_out(urls):
     assert Counter(keys[:NUM]) == Counter(keys[NUM:]) == Counter(map(sample_key, range(NUM)))
 
 
-def test_resampling_divides_the_shards_among_readers(urls, monkeypatch):
+def test_resampling_divides_the_shards_among_readers(urls, as_reader):
     found = []
     for rank in range(2):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "2")
+        as_reader(rank, 2)
         shards = wds.DataPipeline(wds.WebDataset(urls, resampled=True).pipeline[0])
         found += [shard["url"] for shard in islice(shards, 5)]
     assert sorted(found) == urls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 import warnings
 from itertools import islice
 from multiprocessing import Value
@@ -15,6 +14,12 @@ import torch
 import shardwise as sw
 import shardwise.compat.webdataset as wds
 from shardwise.sources.tar.source import TarSource
+from tests.support.open_clip import (
+    ResampledByEpoch,
+    ShuffleByEpoch,
+    log_and_continue,
+    tarfile_to_samples_without_errors,
+)
 from tests.support.tars import make_shards, payload, sample_key, write_tar
 
 SIZES = (6, 7, 8)
@@ -204,23 +209,6 @@ def test_loaders(shards):
     assert options(plain) == {"seed": 0, "batch_size": 3, "remainder": "drop"}
 
 
-def test_an_old_style_pipeline_is_read_too(shards):
-    pipeline = wds.DataPipeline(
-        wds.SimpleShardList(shards),
-        wds.shuffle(3),
-        wds.split_by_node,
-        wds.split_by_worker,
-        wds.tarfile_to_samples(),
-        wds.shuffle(10),
-        wds.decode("rgb8"),
-        wds.to_tuple("jpg", "cls"),
-        wds.batched(4),
-    )
-    dataset = sw.from_webdataset(pipeline)
-    assert dataset.loader_options["batch_size"] == 4
-    assert dataset[9]["cls"] == 9
-
-
 def test_the_options_make_a_loader_that_yields_every_sample(shards):
     pipeline = pipe(shards, shardshuffle=3).shuffle(9).decode("rgb8").to_tuple("jpg", "cls", "txt")
     dataset = sw.from_webdataset(pipeline.batched(4))
@@ -263,10 +251,6 @@ def test_a_sample_that_a_stage_leaves_out_is_skipped_and_counted(shards):
 # What programs bring along
 
 
-def log_and_continue(error):
-    return True
-
-
 def has_picture(sample):
     return "cls" in sample and ("png" in sample or "jpg" in sample)
 
@@ -275,53 +259,15 @@ def is_odd(sample):
     return int(sample["cls"]) % 2 == 1
 
 
-class ShuffleByEpoch(wds.PipelineStage):
-    def __init__(self, epoch):
-        self.epoch = epoch
-
-    def run(self, src):
-        return wds.filters._shuffle(src, 2000, 500, random.Random(self.epoch.value))
-
-
-class ResampledByEpoch(wds.pytorch.IterableDataset):
-    def __init__(self, urls, epoch, weights=None):
-        self.urls, self.weights, self.epoch = wds.shardlists.expand_urls(urls), weights, epoch
-
-    def __iter__(self):
-        rng = random.Random(self.epoch.value)
-        while True:
-            yield {"url": rng.choice(self.urls)}
-
-
-def group_without_errors(data):
-    sample = None
-    for member in data:
-        key, field = wds.tariterators.base_plus_ext(member["fname"])
-        if key is None:
-            continue
-        if sample is None or key != sample["__key__"] or field in sample:
-            if wds.tariterators.valid_sample(sample):
-                yield sample
-            sample = {"__key__": key, "__url__": member["__url__"]}
-        sample[field.lower()] = member["data"]
-    if wds.tariterators.valid_sample(sample):
-        yield sample
-
-
-def to_samples_without_errors(src, handler=log_and_continue):
-    streams = wds.tariterators.url_opener(src, handler=handler)
-    return group_without_errors(wds.tariterators.tar_file_expander(streams, handler=handler))
-
-
 def to_samples_in_upper_case(src):
-    return (s | {"txt": s["txt"].upper()} for s in to_samples_without_errors(src))
+    return (s | {"txt": s["txt"].upper()} for s in tarfile_to_samples_without_errors(src))
 
 
 def every_second(src):
     return islice(src, 0, None, 2)
 
 
-def open_clip(shards, *, is_resampled, source=None, reader=to_samples_without_errors):
+def open_clip(shards, *, is_resampled, source=None, reader=tarfile_to_samples_without_errors):
     epoch = Value("i", 0)
     if is_resampled:
         stages = [source or ResampledByEpoch(shards, epoch)]
@@ -461,9 +407,8 @@ def test_a_selection_by_the_names_of_fields_reads_no_sample(tmp_path, monkeypatc
         sw.from_webdataset(pipe([url]).select(lambda s: s.get("cls") == b"1"))
 
 
-def test_a_rank_that_may_have_its_own_list_hears_that_the_loader_divides(shards, monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+def test_a_rank_that_may_have_its_own_list_hears_that_the_loader_divides(shards, as_reader):
+    as_reader(0, 2)
     with pytest.warns(UserWarning, match="give all ranks the same list"):
         sw.from_webdataset(pipe(shards, nodesplitter=lambda src: src))
 
@@ -530,7 +475,3 @@ def test_sources_without_a_counterpart_are_named(shards, tmp_path):
         sw.from_webdataset([1])
     with pytest.raises(sw.MissingShardError):
         sw.from_webdataset(pipe(str(tmp_path / "none.tar")).decode())
-
-
-def test_it_reads_what_is_in_the_tar_and_nothing_else(shards):
-    assert sw.from_webdataset(pipe(shards))[3]["bin"] == payload(3, "bin")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -21,14 +23,14 @@ TASK = PROGRAM.with_name("tasks.py")
 KEYS = sorted(map(sample_key, range(sum(SIZES))))
 
 
-def key(sample):
-    return sample["__key__"]
+key = itemgetter("__key__")
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[list[str]]]]:
+def two_ranks(
+    urls: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, list[list[str]]]]:
     folder = tmp_path_factory.mktemp("ranks")
-    urls = make_shards(folder / "shards", SIZES)
     run_ranks(PROGRAM, folder, *urls, nproc=2, timeout=280)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
@@ -56,25 +58,12 @@ def test_start_methods_and_loaders_agree(two_ranks):
         assert not any(epoch in found["fork"] for epoch in found["WebLoader"])
 
 
-def as_reader(patch: pytest.MonkeyPatch, rank: int, world_size: int, worker: int, num: int) -> None:
-    for name, value in (
-        ("RANK", rank),
-        ("WORLD_SIZE", world_size),
-        ("WORKER", worker),
-        ("NUM_WORKERS", num),
-    ):
-        patch.setenv(name, str(value))
-
-
 @pytest.mark.parametrize(("world_size", "num"), [(1, 1), (2, 2), (4, 1), (1, 5), (5, 2)])
-def test_readers_that_the_environment_names_divide_the_shards(
-    tmp_path, monkeypatch, world_size, num
-):
-    urls = make_shards(tmp_path, SIZES)
+def test_readers_that_the_environment_names_divide_the_shards(urls, as_reader, world_size, num):
     found = []
     for rank in range(world_size):
         for worker in range(num):
-            as_reader(monkeypatch, rank, world_size, worker, num)
+            as_reader(rank, world_size, worker, num)
             assert pytorch_worker_info() == (rank, world_size, worker, num)
             found += wds.WebDataset(urls, shardshuffle=True).shuffle(20).map(key)
     assert sorted(found) == KEYS
@@ -110,8 +99,7 @@ def read_as_tasks(
         pytest.param(SRUN | {"WORLD_SIZE": "2"}, 2, id="img2dataset's", marks=pytest.mark.long),
     ],
 )
-def test_tasks_of_a_launcher_read_all_of_their_own_lists_and_are_told_once(tmp_path, env, workers):
-    urls = make_shards(tmp_path, SIZES)
+def test_tasks_of_a_launcher_read_all_of_their_own_lists_and_are_told_once(urls, env, workers):
     found, outputs = read_as_tasks([urls[::2], urls[1::2]], env, workers)
     assert sorted(found[0] + found[1]) == KEYS
     for output in outputs:
@@ -119,8 +107,7 @@ def test_tasks_of_a_launcher_read_all_of_their_own_lists_and_are_told_once(tmp_p
         assert output.count("nodesplitter=None says so") == 1
 
 
-def test_a_list_that_torchrun_may_divide_a_second_time_is_told_once(tmp_path):
-    urls = make_shards(tmp_path, SIZES)
+def test_a_list_that_torchrun_may_divide_a_second_time_is_told_once(urls):
     found, outputs = read_as_tasks([urls, urls], TORCHRUN, 2)
     assert sorted(found[0] + found[1]) == KEYS
     assert [output.count("reads 5 of the 10 shards that it was given") for output in outputs] == [
@@ -129,10 +116,9 @@ def test_a_list_that_torchrun_may_divide_a_second_time_is_told_once(tmp_path):
     ]
 
 
-def test_a_loader_says_once_in_the_main_process_how_shards_are_divided(tmp_path, monkeypatch):
+def test_a_loader_says_once_in_the_main_process_how_shards_are_divided(tmp_path, as_reader):
     urls = make_shards(tmp_path, [3, 4])
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    as_reader(1, 2)
     loader = wds.WebLoader(wds.WebDataset(urls).map(key), batch_size=None, num_workers=1)
     with pytest.warns(UserWarning, match="reads 1 of the 2 shards") as told:
         assert [len(list(loader)) for _ in range(2)] == [4, 4]
@@ -149,8 +135,7 @@ def test_a_loader_says_once_in_the_main_process_how_shards_are_divided(tmp_path,
         pytest.param(TORCHRUN, "None", id="torchrun-None", marks=pytest.mark.long),
     ],
 )
-def test_a_nodesplitter_of_the_program_is_followed_without_a_word(tmp_path, env, splitter):
-    urls = make_shards(tmp_path, SIZES)
+def test_a_nodesplitter_of_the_program_is_followed_without_a_word(urls, env, splitter):
     found, outputs = read_as_tasks([urls[::2], urls[1::2]], env, 0, splitter)
     assert sorted(found[0] + found[1]) == KEYS
     assert not any("Warning" in output for output in outputs)
@@ -164,12 +149,12 @@ def test_resampled_tasks_that_draw_alike_are_told(tmp_path, monkeypatch):
         next(iter(wds.WebDataset(urls, resampled=True)))
 
 
-def test_a_shard_list_as_urls_is_not_divided_and_that_is_told(tmp_path, monkeypatch):
+def test_a_shard_list_as_urls_is_not_divided_and_that_is_told(tmp_path, as_reader):
     urls = make_shards(tmp_path, [3, 4])
     assert len(list(wds.WebDataset(wds.SimpleShardList(urls)))) == 7
-    as_reader(monkeypatch, 0, 1, 1, 2)
+    as_reader(0, 1, 1, 2)
     assert len(list(wds.WebDataset(wds.SimpleShardList(urls[:1])))) == 3
-    as_reader(monkeypatch, 0, 1, 0, 2)
+    as_reader(0, 1, 0, 2)
     with pytest.warns(UserWarning, match="SimpleShardList of 2 shards as urls is not divided"):
         assert len(list(wds.WebDataset(wds.SimpleShardList(urls)))) == 7
     # Which of the two shards this reader draws is random: not to draw one in 70 is 1 in 10^21.
@@ -177,53 +162,52 @@ def test_a_shard_list_as_urls_is_not_divided_and_that_is_told(tmp_path, monkeypa
     assert len(set(keys)) == 7
 
 
-def test_a_group_wins_over_the_environment(monkeypatch):
-    class Group:
-        def rank(self):
-            return 2
+@dataclass
+class Group:
+    """As much of a process group as is asked."""
 
-        def size(self):
-            return 3
+    number: int
+    length: int
 
-    as_reader(monkeypatch, 0, 8, 0, 1)
-    assert pytorch_worker_info(Group())[:2] == (2, 3)
-    assert list(wds.split_by_node(iter(range(9)), group=Group())) == [2, 5, 8]
+    def rank(self):
+        return self.number
+
+    def size(self):
+        return self.length
 
 
-def test_ranks_of_one_place_in_a_group_read_the_same(tmp_path, monkeypatch):
-    class Pair:
-        def rank(self):
-            return 1
+def test_a_group_wins_over_the_environment(as_reader):
+    as_reader(0, 8, 0)
+    assert pytorch_worker_info(Group(2, 3))[:2] == (2, 3)
+    assert list(wds.split_by_node(iter(range(9)), group=Group(2, 3))) == [2, 5, 8]
 
-        def size(self):
-            return 2
 
-    urls = make_shards(tmp_path, SIZES)
-    split = partial(wds.split_by_node, group=Pair())
+def test_ranks_of_one_place_in_a_group_read_the_same(urls, as_reader):
+    split = partial(wds.split_by_node, group=Group(1, 2))
     found = []
     for rank in (1, 3):
-        as_reader(monkeypatch, rank, 4, 0, 1)
+        as_reader(rank, 4, 0)
         dataset = wds.WebDataset(urls, shardshuffle=True, nodesplitter=split)
         found.append(list(dataset.shuffle(20).map(key)))
     assert found[0] == found[1]
     assert 30 < len(found[0]) < 75
 
 
-def test_single_node_only_still_refuses_several_ranks(monkeypatch):
-    as_reader(monkeypatch, 0, 2, 0, 1)
+def test_single_node_only_still_refuses_several_ranks(as_reader):
+    as_reader(0, 2, 0, 1)
     with pytest.raises(ValueError, match="split_by_node"):
         list(wds.single_node_only(iter([1])))
 
 
-def test_no_nodesplitter_gives_every_rank_all_shards(tmp_path, monkeypatch):
+def test_no_nodesplitter_gives_every_rank_all_shards(tmp_path, as_reader):
     urls = make_shards(tmp_path, [3, 4])
-    as_reader(monkeypatch, 1, 2, 0, 1)
+    as_reader(1, 2, 0, 1)
     assert len(list(wds.WebDataset(urls, nodesplitter=None))) == 7
 
 
-def test_a_reader_without_shards_says_so(tmp_path, monkeypatch):
+def test_a_reader_without_shards_says_so(tmp_path, as_reader):
     urls = make_shards(tmp_path, [3])
-    as_reader(monkeypatch, 1, 2, 0, 1)
+    as_reader(1, 2, 0, 1)
     with pytest.raises(ValueError, match="fewer shards than readers"):
         list(wds.WebDataset(urls))
     assert list(wds.WebDataset(urls, empty_check=False)) == []

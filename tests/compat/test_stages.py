@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pickle
 import random
+import time
+import warnings
 
 import numpy as np
 import pytest
 import torch
 
 import shardwise.compat.webdataset as wds
-from shardwise.compat.webdataset import filters
-from shardwise.compat.webdataset.handlers import ignore_and_continue, ignore_and_stop
+from shardwise.compat.webdataset import filters, handlers
 from shardwise.errors import DataError
 from tests.support.tars import make_shards
 
@@ -25,8 +26,26 @@ def test_map_keeps_the_key_and_leaves_out_none():
     assert found == [{"x": i, "__key__": str(i)} for i in (1, 2, 3)]
 
 
+@pytest.mark.parametrize(("warns", "what"), [(False, "ignore"), (True, "warn")])
+@pytest.mark.parametrize(("goes_on", "then"), [(True, "continue"), (False, "stop")])
+def test_handlers_warn_and_go_on_as_their_names_say(warns, what, goes_on, then, monkeypatch):
+    # Those of WebDataset sleep.
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it sleeps"))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert getattr(handlers, f"{what}_and_{then}")(ValueError("lost")) is goes_on
+    assert [str(each.message) for each in told] == ["ValueError('lost')"] * warns
+
+
+def test_reraising_raises_the_same_exception():
+    error = ValueError("lost")
+    with pytest.raises(ValueError) as caught:
+        handlers.reraise_exception(error)
+    assert caught.value is error
+
+
 @pytest.mark.parametrize(
-    ("handler", "left"), [(ignore_and_continue, [0, 2, 3]), (ignore_and_stop, [0])]
+    ("handler", "left"), [(wds.ignore_and_continue, [0, 2, 3]), (wds.ignore_and_stop, [0])]
 )
 def test_handlers_say_whether_to_go_on(handler, left):
     def fail(value):
@@ -203,11 +222,10 @@ def test_rsample_outside_of_a_pipeline_draws_from_the_programs_random():
     assert kept[0] == kept[1]
 
 
-def test_readers_resample_and_shuffle_apart_where_programs_seed_random_alike(monkeypatch):
+def test_readers_resample_and_shuffle_apart_where_programs_seed_random_alike(as_reader):
     drawn = []
     for rank in (0, 1, 0):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "2")
+        as_reader(rank, 2)
         random.seed(3)
         drawn.append(
             [list(wds.resampled(9)(range(99))), list(wds.shuffle(99, 99)(iter(range(99))))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,7 @@ from shardwise.errors import StateError
 from tests.support.tars import make_shards, sample_key
 from tests.support.wds_shards import SIZES
 
-
-def key(sample):
-    return sample["__key__"]
-
-
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory):
-    return make_shards(tmp_path_factory.mktemp("state"), SIZES)
+key = itemgetter("__key__")
 
 
 def shuffled(urls, **options):
@@ -129,15 +123,6 @@ def test_states_that_were_saved_earlier_go_on_in_the_same_order(case, tmp_path, 
     assert (digest(list(resumed)), digest(list(resumed))) == (case["rest"], case["next"])
 
 
-def test_a_pipeline_of_resampled_shards_goes_on_with_what_it_drew(urls):
-    left = pipeline(urls)
-    items = iter(left)
-    list(islice(items, 17))
-    resumed = pipeline(urls)
-    resumed.load_state_dict(left.state_dict())
-    assert list(islice(resumed, 200)) == list(islice(items, 200))
-
-
 def resampled_pipeline(urls, num_workers):
     return of_workers(pipeline(urls).with_epoch(60), num_workers)
 
@@ -160,15 +145,14 @@ def test_a_loader_of_resampled_shards_goes_on_with_what_they_drew(urls, make, nu
     assert list(resumed) == list(left)
 
 
-def test_a_state_without_what_was_drawn_or_of_another_rank_is_refused(urls, monkeypatch):
+def test_a_state_without_what_was_drawn_or_of_another_rank_is_refused(urls, as_reader):
     state = of_workers(pipeline(urls), 0).state_dict()
     del state["loader"]["drawn"]
     with pytest.raises(StateError, match=r"drawn a seed.*deterministic=True"):
         of_workers(pipeline(urls), 0).load_state_dict(state)
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
-        monkeypatch.setenv(name, value)
+    as_reader(0, 2)
     state = pipeline(urls).state_dict()
-    monkeypatch.setenv("RANK", "1")
+    as_reader(1, 2)
     with pytest.raises(StateError, match=r"state of rank 0.*each rank \(1 here\)"):
         pipeline(urls).load_state_dict(state)
 
@@ -186,23 +170,19 @@ def test_a_loader_of_resampled_samples_goes_on_behind_a_shuffle(urls):
     assert not set(begun) & set(later)
 
 
-def test_a_state_of_rank_zero_serves_the_other_ranks(urls, monkeypatch):
-    def on(rank):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "2")
-
+def test_a_state_of_rank_zero_serves_the_other_ranks(urls, as_reader):
     # With 45 an epoch, the first pass ends within the second epoch on one of the ranks only.
     for make in (shuffled, lambda urls: shuffled(urls).with_epoch(45)):
-        on(1)
+        as_reader(1, 2)
         whole = make(urls)
         epochs = [list(whole) for _ in range(3)]
-        on(0)
+        as_reader(0, 2)
         saved = make(urls)
         list(saved)
         items = iter(saved)
         list(islice(items, 9))
         state = saved.state_dict()
-        on(1)
+        as_reader(1, 2)
         resumed = make(urls)
         resumed.load_state_dict(state)
         assert list(resumed) == epochs[1][9:]
@@ -233,23 +213,22 @@ def test_a_loaded_state_can_be_saved_before_anything_is_read(urls, name):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("size", [-1, 45])
-def test_what_another_rank_has_taken_up_can_be_saved_anew(urls, monkeypatch, num_workers, size):
+def test_what_another_rank_has_taken_up_can_be_saved_anew(urls, as_reader, num_workers, size):
     def make():
         # Ranks differ in how much of a pass is behind them at the same step.
         dataset = shuffled(urls).select(lambda k: k[-1] in "0248")
         return of_workers(dataset if size < 0 else dataset.with_epoch(size), num_workers)
 
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
+    as_reader(1, 2)
     whole = make()
     _, expected, following = list(whole), list(whole), list(whole)
-    monkeypatch.setenv("RANK", "0")
+    as_reader(0, 2)
     saved = make()
     list(saved)
     items = iter(saved)
     list(islice(items, 5))
     state = saved.state_dict()
-    monkeypatch.setenv("RANK", "1")
+    as_reader(1, 2)
     for num in (0, 1):
         resumed, again = make(), make()
         resumed.load_state_dict(state)

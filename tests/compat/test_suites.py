@@ -41,8 +41,10 @@ def without_torchvision() -> frozenset[str]:
 
 
 # Those that read little: the rest of them read shards through whole pipelines.
-NUM_QUICK = 67
-_QUICK = ("filters", "gopen", "handlers", "mix", "shardlists", "shuffles", "utils", "writer")
+NUM_QUICK = 84
+_QUICK = (
+    "filters", "gopen", "handlers", "mix", "security", "shardlists", "shuffles", "utils", "writer",
+)  # fmt: skip
 
 
 def test_the_quick_files_of_the_webdataset_suite_pass(tmp_path: Path, server: str) -> None:

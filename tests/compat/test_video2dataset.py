@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import shardwise.compat.webdataset as wds
+from shardwise.compat import video2dataset
 from shardwise.compat.video2dataset.clips import ClipDecoder, UnfitVideoError
 from shardwise.compat.video2dataset.dataloader import get_video_dataset
 from shardwise.compat.video2dataset.pictures import picture_size
@@ -22,7 +23,6 @@ from shardwise.compat.webdataset.autodecode import DecodingError
 from tests.support.media import HEIGHT, NUM_FRAMES, WIDTH, numbers_in
 from tests.support.ranks import run_ranks
 from tests.support.tars import write_tar
-from tests.support.torchrun import run_program
 
 PROGRAM = Path(__file__).parent / "programs" / "videos.py"
 
@@ -454,28 +454,13 @@ def test_two_ranks_with_two_workers_end_with_every_sample(tmp_path, film):
     assert done.stdout.count("5 shards are divided among 2 ranks") >= 2
 
 
-def test_fewer_shards_than_ranks_are_refused(tmp_path, film, monkeypatch):
+def test_fewer_shards_than_ranks_are_refused(tmp_path, film, as_reader):
     urls = shards(tmp_path, film, (2, 2))
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
+    as_reader(1, 3)
     with pytest.raises(ValueError, match="2 shards for 3 ranks"):
         list(get_video_dataset(urls, 1, decoder_kwargs={"n_frames": 1}))
 
 
-def test_installed_it_is_what_programs_import():
-    code = """
-import shardwise as sw
-sw.compat.install()
-import video2dataset
-from video2dataset.dataloader import get_video_dataset
-assert get_video_dataset is sw.compat.video2dataset.get_video_dataset
-from importlib.metadata import version
-assert version("video2dataset") == video2dataset.__version__ == "1.3.0"
-try:
-    video2dataset.video2dataset
-except AttributeError as error:
-    assert "downloader" in str(error)
-else:
-    raise SystemExit(1)
-"""
-    run_program("-c", code)
+def test_the_downloader_is_not_there_and_that_is_told():
+    with pytest.raises(AttributeError, match="downloader"):
+        video2dataset.video2dataset

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import pickle
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from shardwise.compat import webdataset
-from shardwise.compat.webdataset import autodecode, utils
+from shardwise.compat.webdataset import autodecode
 from shardwise.compat.webdataset.autodecode import (
     Continue,
     Decoder,
@@ -125,32 +124,10 @@ def test_an_error_keeps_its_text_on_the_way_out_of_a_worker():
     assert str(DecodingError())
 
 
-def test_fields_are_decoded_by_their_extensions():
-    array = np.arange(6).reshape(2, 3)
-    npy, npz = io.BytesIO(), io.BytesIO()
-    np.save(npy, array)
-    np.savez(npz, x=array)
-    decoded = Decoder([])(
-        {
-            "__key__": b"a",
-            "__bytes__": b"\xff",
-            "txt": "ä".encode(),
-            "a.cls": b" 3\n",
-            "json": b"[1]",
-            "pyd": pickle.dumps({1: 2}),
-            "mp": b"\x81\xa1x\x01",
-            "npy": npy.getvalue(),
-            "npz": npz.getvalue(),
-            "json.gz": gzip.compress(b"{}"),
-            "bin": b"\0",
-        }
-    )
-    assert (decoded.pop("npy") == array).all()
-    assert (decoded.pop("npz")["x"] == array).all()
-    assert decoded == {
-        "__key__": "a", "__bytes__": b"\xff", "txt": "ä", "a.cls": 3, "json": [1],
-        "pyd": {1: 2}, "mp": {"x": 1}, "json.gz": {}, "bin": b"\0",
-    }  # fmt: skip
+def test_the_last_part_of_a_name_says_how_a_field_is_decoded():
+    # What each extension means: test_every_value_comes_back_through_the_decoders.
+    sample = {"__key__": b"a", "__bytes__": b"\xff", "a.cls": b" 3\n", "bin": b"\0"}
+    assert Decoder([])(sample) == sample | {"__key__": "a", "a.cls": 3}
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
@@ -206,15 +183,6 @@ def test_an_extension_may_have_dots_and_capitals():
 class Harmful:
     def __reduce__(self):
         return (pytest.fail, ("it ran",))
-
-
-def test_pickles_are_refused_when_security_is_on(monkeypatch):
-    file = io.BytesIO()
-    torch.save(Harmful(), file)
-    monkeypatch.setattr(utils, "enforce_security", True)
-    for name, data in (("pkl", pickle.dumps(Harmful())), ("pth", file.getvalue())):
-        with pytest.raises(DecodingError, match="security"):
-            Decoder([])({"__key__": "a", name: data})
 
 
 @pytest.mark.parametrize("module", [autodecode, webdataset])

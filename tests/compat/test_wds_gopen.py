@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from shardwise.compat.webdataset import cache, utils
+from shardwise.compat.webdataset import cache
 from shardwise.compat.webdataset.gopen import (
     Pipe,
     gopen,
@@ -23,11 +23,6 @@ from shardwise.compat.webdataset.gopen import (
 )
 from shardwise.errors import MissingShardError
 from tests.support.servers import nginx
-
-
-@pytest.fixture
-def secure(monkeypatch):
-    monkeypatch.setattr(utils, "enforce_security", True)
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +60,6 @@ def test_a_relative_name_with_a_colon_is_a_file(tmp_path, monkeypatch):
 def test_file_urls_are_unquoted(tmp_path):
     (tmp_path / "a b").write_bytes(b"abc")
     with gopen(f"file://{tmp_path}/a%20b") as stream:
-        assert stream.read() == b"abc"
-
-
-def test_paths_are_taken_too(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
-    with gopen(tmp_path / "a") as stream:
         assert stream.read() == b"abc"
 
 
@@ -155,17 +144,6 @@ def test_a_program_that_does_not_read_is_named_and_not_only_its_broken_pipe():
 
 
 # Switches.
-
-
-def test_security_refuses_files_pipes_and_rules(secure, monkeypatch, tmp_path):
-    for url in (str(tmp_path / "a"), f"file://{tmp_path}/a"):
-        with pytest.raises(ValueError, match="cannot open local files"):
-            gopen(url)
-    with pytest.raises(ValueError, match="cannot open pipe"):
-        gopen("pipe:true")
-    monkeypatch.setenv("GOPEN_REWRITE", "a=b")
-    with pytest.raises(ValueError, match="cannot rewrite"):
-        rewrite_url("a")
 
 
 def test_the_first_rule_that_fits_rewrites_a_url(monkeypatch, tmp_path):

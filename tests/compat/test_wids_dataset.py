@@ -62,12 +62,9 @@ def test_every_number_gives_its_sample_also_those_from_the_end(shards):
     ]
     # wids gave the last sample of the first shard.
     assert dataset[-1]["__index__"] == N - 1
-
-
-def test_numbers_past_the_ends_are_errors(shards):
     for number in (N, -N - 1):
         with pytest.raises(IndexError, match=str(N)):
-            raw(shards)[number]
+            dataset[number]
 
 
 def test_a_batch_is_read_together_and_is_the_same_as_one_by_one(shards):
@@ -153,14 +150,12 @@ def test_a_shard_that_is_listed_twice_is_read_twice(shards):
     assert dataset[N]["__key__"] == sample_key(0)
 
 
-def test_it_counts_accesses_and_misses(shards):
-    dataset = raw(shards, lru_size=2)
-    for number in (0, 1, 7, 14, 0):
-        dataset[number]
-    assert dataset.get_stats() == (5, 4)
-    assert set(dataset.cache.lru.keys()) == {shards[2]["url"], shards[0]["url"]}
+def test_a_closed_dataset_opens_its_shards_again(shards):
+    dataset = raw(shards)
+    assert dataset[0]["__key__"] == sample_key(0)
     dataset.close()
     assert dataset[3]["__key__"] == sample_key(3)
+    assert dataset.get_stats() == (2, 2)
 
 
 def test_misses_of_local_shards_cost_nothing_and_are_no_warning(shards, caplog):
@@ -259,13 +254,17 @@ def test_a_command_is_not_run(tmp_path):
     assert not ran.exists()
 
 
-@pytest.mark.parametrize(
-    "shards", ["text", [("a.tar", 3)], [{"url": "a.tar"}], [{"url": "a.tar", "nsamples": -1}]]
-)
+@pytest.mark.parametrize("shards", ["text", [("a.tar", 3)], [{"url": "a.tar"}]])
 def test_what_is_no_list_of_shards_is_an_error(shards, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError):
         wids.ShardListDataset(shards)
+
+
+@pytest.mark.parametrize("count", [-1, 2**63, "x", None])
+def test_a_count_that_can_not_be_one_is_an_error(count):
+    with pytest.raises(DataError, match="'nsamples' must be a whole number"):
+        wids.ShardListDataset([{"url": "a.tar", "nsamples": count}])
 
 
 # Indexes
@@ -363,7 +362,7 @@ def test_shards_used_last_stay_open(shards):
     cache = LRUShards(2)
     first = cache.get_shard(shards[0]["url"])
     assert cache.last_missed
-    assert cache.get_shard(shards[0]["url"]) is first
+    assert cache.get_shard(shards[0]["url"]) is cache.lru[shards[0]["url"]] is first
     assert not cache.last_missed
     cache.get_shard(shards[1]["url"])
     cache.get_shard(shards[2]["url"])

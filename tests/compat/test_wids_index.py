@@ -154,12 +154,3 @@ def test_it_is_a_command_and_needs_no_torch(here):
         "finally: assert 'torch' not in sys.modules"
     )
     assert "1 shards, 6 samples" in printed_by(code)
-
-
-@pytest.mark.parametrize("count", [-1, 2**63, "x", None])
-def test_a_count_that_can_not_be_one_is_a_data_error(tmp_path, count):
-    path = tmp_path / "index.json"
-    shards = [{"url": "a.tar", "nsamples": count}]
-    path.write_text(json.dumps({"wids_version": 1, "shardlist": shards}))
-    with pytest.raises(sw.DataError, match="'nsamples' must be a whole number"):
-        wids.ShardListDataset(str(path))

@@ -115,15 +115,23 @@ class Outcome:
     output: str
 
 
-def unpack_suite(name: str, folder: Path) -> None:
-    """Put the tests of a source package into `folder`, with what they need around them."""
+def unpack_package(name: str, folder: Path, part: str) -> None:
+    """Put a part of a source package, its "tests" or "src", under `folder`.
+
+    Without the package the test is skipped with the reason; with `CI` set it fails.
+    """
     package = Path(sys.prefix, "suites", f"{name}.tar.gz")
     if not package.exists():
         skip_or_fail(f"the source package {name} is not in {package.parent}: ensure_suites gets it")
     assert hashlib.sha256(package.read_bytes()).hexdigest() == _DIGESTS[name], "not the release"
     with tarfile.open(package) as tar:
-        members = [member for member in tar if member.name.startswith(f"{name}/tests/")]
+        members = [member for member in tar if member.name.startswith(f"{name}/{part}/")]
         tar.extractall(folder, members, filter="data")
+
+
+def unpack_suite(name: str, folder: Path) -> None:
+    """Put the tests of a source package into `folder`, with what they need around them."""
+    unpack_package(name, folder, "tests")
     (folder / name / "tests").rename(folder / "tests")
     (folder / "tests" / "__init__.py").touch()
     numbers = ",".join(f"{n:06d}" for n in range(NUM_REMOTE_SHARDS))

@@ -1,7 +1,4 @@
-"""The environment variables of WebDataset and wids, read when they are asked for.
-
-Programs and job scripts set them; no other part of shardwise reads them.
-"""
+"""The environment variables of WebDataset and wids; no other part of shardwise reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from shardwise.storage.user_dirs import user_cache_dir
 
 
 def variable(name: str, default: str | None = None) -> str | None:
-    """The value of an environment variable, or `default` where it is not set."""
     return os.environ.get(name, default)
 
 
@@ -25,5 +21,4 @@ def is_on(name: str) -> bool:
 
 
 def wids_cache_dir() -> str:
-    """`WIDS_CACHE`, else a directory of the user's own."""
     return variable("WIDS_CACHE") or str(user_cache_dir() / "wids")

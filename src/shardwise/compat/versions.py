@@ -8,8 +8,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["answer_versions"]
-
 _PACKAGES = ("video2dataset", "webdataset", "wids")
 _ANY = metadata.DistributionFinder.Context()
 
@@ -22,15 +20,13 @@ def answer_versions() -> None:
 
 
 class _Versions(metadata.DistributionFinder):
-    """Answers `importlib.metadata.version("webdataset")`; it finds no modules."""
+    """It finds distributions only: the modules are there already."""
 
-    def find_spec(self, *_: Any) -> None:
-        """Nothing: the modules are there already."""
+    def find_spec(self, *_: Any) -> None: ...
 
     def find_distributions(
         self, context: metadata.DistributionFinder.Context = _ANY
     ) -> Iterator[metadata.Distribution]:
-        """The packages that `install` put in place."""
         return (_Installed(name) for name in _PACKAGES if context.name in (None, name))
 
 
@@ -41,11 +37,9 @@ class _Installed(metadata.Distribution):
         self._name = name
 
     def read_text(self, filename: str) -> str | None:
-        """The file METADATA; there are no others."""
         version = sys.modules[self._name].__version__
         text = f"Metadata-Version: 2.1\nName: {self._name}\nVersion: {version}\n"
         return text if filename == "METADATA" else None
 
     def locate_file(self, path: Any) -> Any:
-        """Where a file of the distribution would lie."""
         return Path(__file__).parent / path

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 from multiprocessing import Value
 from pathlib import Path
@@ -22,9 +21,14 @@ shardwise.compat.install()
 import torch
 import torch.distributed as dist
 import webdataset as wds
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from webdataset import filters
-from webdataset.tariterators import base_plus_ext, tar_file_expander, url_opener, valid_sample
+from torch.utils.data import DataLoader
+
+from tests.support.open_clip import (
+    ResampledByEpoch,
+    ShuffleByEpoch,
+    log_and_continue,
+    tarfile_to_samples_without_errors,
+)
 
 
 def preprocess(sample):
@@ -112,67 +116,12 @@ def imagenet_resampled(urls, workers):
         yield [info["id"] for info in infos]
 
 
-# The open_clip recipe, with everything that its users write by hand.
-
-
-class SharedEpoch:
-    def __init__(self):
-        self.value = Value("i", 0)
-
-
-class ShuffleByEpoch(wds.PipelineStage):
-    def __init__(self, bufsize, initial, seed, epoch):
-        self.bufsize, self.initial, self.seed, self.epoch = bufsize, initial, seed, epoch
-
-    def run(self, src):
-        rng = random.Random()
-        rng.seed(self.seed + self.epoch.value.value)
-        return filters._shuffle(src, self.bufsize, self.initial, rng)
-
-
-class ResampledByEpoch(IterableDataset):
-    def __init__(self, urls, epoch):
-        self.urls, self.epoch = urls, epoch
-
-    def __iter__(self):
-        info = get_worker_info()
-        seed = (info.seed if info else torch.initial_seed()) + self.epoch.value.value
-        rng = random.Random(seed)
-        while True:
-            yield {"url": rng.choice(self.urls)}
-
-
-def group_without_errors(data, keys=base_plus_ext):
-    sample = None
-    for member in data:
-        key, field = keys(member["fname"])
-        if key is None:
-            continue
-        if sample is None or key != sample["__key__"] or field in sample:
-            if valid_sample(sample):
-                yield sample
-            sample = {"__key__": key, "__url__": member["__url__"]}
-        sample[field.lower()] = member["data"]
-    if valid_sample(sample):
-        yield sample
-
-
-def log_and_continue(error):
-    print("left out:", repr(error))
-    return True
-
-
-def tarfile_to_samples_without_errors(src, handler=log_and_continue):
-    streams = url_opener(src, handler=handler)
-    return group_without_errors(tar_file_expander(streams, handler=handler))
-
-
 def open_clip(urls, workers, *, helpers, resampled):
-    batch_size, num_samples, epoch = 4, 105, SharedEpoch()
+    batch_size, num_samples, epoch = 4, 105, Value("i", 0)
     if resampled:
         stages = [ResampledByEpoch(urls, epoch) if helpers else wds.ResampledShards(urls)]
     else:
-        shuffle = ShuffleByEpoch(2000, 500, 0, epoch) if helpers else wds.detshuffle(2000, 500)
+        shuffle = ShuffleByEpoch(epoch) if helpers else wds.detshuffle(2000, 500)
         stages = [wds.SimpleShardList(urls), shuffle, wds.split_by_node, wds.split_by_worker]
     read = tarfile_to_samples_without_errors if helpers else wds.tarfile_to_samples()
     stages += [
@@ -197,7 +146,7 @@ def open_clip(urls, workers, *, helpers, resampled):
         persistent_workers=workers > 0,
     )
     for number in range(2):
-        epoch.value.value = number
+        epoch.value = number
         for images, ids in loader:
             assert images.shape == (4, 6 * 8 * 3)
             yield ids.tolist()

@@ -113,6 +113,7 @@ def test_buckets_and_padding_go_together() -> None:
     ("samples", "options", "message"),
     [
         ([{"x": np.arange(9)}], {"length": 8}, "9 entries in dimension 0, more than length=8"),
+        ([{"x": np.arange(9)}], {"length": 2**40}, r"1 rows padded to .* are more than memory has"),
         ([{"x": np.arange(2)}, {"x": None}], {}, "row 1 of the batch is no value"),
         ([{"x": np.arange(2)}, {"x": np.arange(2.0)}], {}, "float64"),
         (

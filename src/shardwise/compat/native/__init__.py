@@ -1,6 +1,5 @@
 """From programs written for WebDataset to shardwise's own datasets and loaders."""
 
-from shardwise.compat.native.convert import from_webdataset
-from shardwise.compat.native.dataset import ConvertedDataset
+from shardwise.compat.native.convert import ConvertedDataset, from_webdataset
 
 __all__ = ["ConvertedDataset", "from_webdataset"]

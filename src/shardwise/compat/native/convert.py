@@ -1,34 +1,14 @@
-"""`from_webdataset`: a WebDataset pipeline as a dataset, and what it says about the loader.
-
-The pipeline is read; only stages of the program's own are tried, on the list of shards.
-"""
+"""`from_webdataset`: a WebDataset pipeline as a dataset, and what it says about the loader."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from shardwise.compat.native.dataset import ConvertedDataset, decode_optional
-from shardwise.compat.native.decoders import decoders_of
-from shardwise.compat.native.own_stages import (
-    check_sample,
-    first_sample,
-    is_reordered,
-    urls_of,
-    warn_of_lists,
-)
+from shardwise.compat.native import stages
+from shardwise.compat.native.decoders import decode_optional, decoders_of
 from shardwise.compat.native.samples import Collate, RunStages, chosen
-from shardwise.compat.native.stages import (
-    argument,
-    decoder_of,
-    fields_of,
-    is_function,
-    is_known,
-    kind_of,
-    refusal,
-    skips_errors,
-    tuple_names,
-)
+from shardwise.compat.native.stages import argument, refusal
 from shardwise.compat.webdataset import cache, compat, shardlists, tariterators
 from shardwise.compat.webdataset.filters import default_collation_fn
 from shardwise.compat.webdataset.pipeline import DataPipeline
@@ -50,6 +30,23 @@ _SPLITTERS = (
 )
 # Stages that open tars and make samples of them.
 _EXPANDERS = (tariterators.expand_samples, tariterators.tarfile_samples)
+
+
+class ConvertedDataset(Dataset):
+    """A `Dataset` like any other, which knows the loader's options that its pipeline held.
+
+    Datasets that are made from it (`select`, `map`, ...) are plain ones: keep the options.
+
+    Attributes:
+        loader_options: keyword arguments of `shardwise.DataLoader`.
+    """
+
+    def __init__(self, dataset: Dataset, loader_options: dict[str, Any]) -> None:
+        super().__init__(dataset.source, _transforms=dataset.transforms)
+        self.loader_options = loader_options
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"loader_options": self.loader_options}
 
 
 def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> ConvertedDataset:
@@ -137,7 +134,7 @@ class _Reading:
             self._loader(first)
         else:
             self._splitters = getattr(pipeline, "splitters", ())
-            warn_of_lists(pipeline)
+            stages.warn_of_lists(pipeline)
             rest = self._source(first, rest)
             self.options["seed"] = as_seed(pipeline.seed)
         for number, stage in enumerate(rest):
@@ -171,7 +168,7 @@ class _Reading:
 
     def _source(self, source: Any, rest: list[Any]) -> list[Any]:
         """Take the stages up to the one that makes samples; gives back those behind it."""
-        urls, is_shuffled = urls_of(source)
+        urls, is_shuffled = stages.urls_of(source)
         if is_shuffled:
             self.options["shuffle"] = "window"
         commands = [url for url in urls if scheme_of(url) == "pipe"]
@@ -184,25 +181,24 @@ class _Reading:
         settings = None
         for number, stage in enumerate(rest):
             if self._is_split(stage) or isinstance(stage, cache.StreamingOpen):
-                self._note_handler(stage)
-                continue
-            if isinstance(stage, cache.FileCache):
+                pass
+            elif isinstance(stage, cache.FileCache):
                 size = stage.cleaner.cache_size if stage.cleaner is not None else 0
                 bound = {"max_bytes": int(size)} if 0 < size < 1 << 60 else {}
                 settings = CacheSettings(str(stage.cache_dir), **bound)
             elif isinstance(stage, FilterFunction) and stage.f in _EXPANDERS:
                 self._refuse_files(stage)
                 self.dataset = tar(urls, cache=settings)
-            elif is_known(stage):
-                if kind_of(stage) != "shuffle":
+            elif stages.known_as(stage) is not None:
+                if stages.kind_of(stage) != "shuffle":
                     raise refusal(
                         stage, "it changes the list of shards", "sw.tar(urls) with that list"
                     )
                 self.options["shuffle"] = "window"
-            elif (first := first_sample(stage, urls)) is not None:
+            elif (first := stages.first_sample(stage, urls)) is not None:
                 self.dataset = tar(urls, cache=settings)
-                check_sample(stage, first, self.dataset)
-            elif is_reordered(stage, urls):
+                stages.check_sample(stage, first, self.dataset)
+            elif stages.is_reordered(stage, urls):
                 self.options["shuffle"] = "window"
             self._note_handler(stage)
             if hasattr(self, "dataset"):
@@ -210,7 +206,6 @@ class _Reading:
         raise refusal(source, "no stage opens the shards", "wds.tarfile_to_samples() behind it")
 
     def _is_split(self, stage: Any) -> bool:
-        """Whether a stage divides among readers, which the loader does."""
         return any(stage is split for split in (*_SPLITTERS, *self._splitters))
 
     @staticmethod
@@ -228,7 +223,7 @@ class _Reading:
     def _stage(self, stage: Any, behind: list[Any]) -> None:
         if self._is_split(stage):
             return
-        kind = kind_of(stage)
+        kind = stages.kind_of(stage)
         self._note_handler(stage)
         if kind == "shuffle":
             self.options["shuffle"] = "window"
@@ -261,7 +256,6 @@ class _Reading:
             self.dataset = self.dataset.subset(mask)
 
     def _made(self) -> Dataset:
-        """The dataset with the stages so far."""
         if not self._stages:
             return self.dataset
         run = RunStages(tuple(self._stages), self._tuple_at_first, self._names)
@@ -279,10 +273,10 @@ class _Reading:
 
     def _sample(self, kind: str, stage: FilterFunction, behind: list[Any]) -> None:
         """A stage that gives one sample for each: the dataset's own way where there is one."""
-        decoder = decoder_of(kind, stage)
+        decoder = stages.decoder_of(kind, stage)
         if not self._stages:
             if decoder is not None and self._names is None and not self._decoded:
-                is_last = not any(is_function(later) for later in behind)
+                is_last = not any(stages.is_function(later) for later in behind)
                 found = decoders_of(decoder, self.dataset.fields, is_last=is_last)
                 self.dataset = decode_optional(self.dataset, found)
                 self._decoded.update(found)
@@ -293,7 +287,7 @@ class _Reading:
                 return
             self._tuple_at_first = self._names
         if kind == "to_tuple":
-            self._names = tuple_names(fields_of(stage))
+            self._names = stages.tuple_names(stages.fields_of(stage))
         self._stages.append(stage)
 
     def _select(self, stage: FilterFunction) -> bool:
@@ -301,7 +295,7 @@ class _Reading:
         if self._names is not None or stage.kw.get("missing_is_error") is False:
             return False
         known = self.dataset.fields
-        there = [[name for name in names if name in known] for names in fields_of(stage)]
+        there = [[name for name in names if name in known] for names in stages.fields_of(stage)]
         names = [name for each in there for name in each]
         if any(len(each) != 1 for each in there) or len(set(names)) < len(names):
             return False
@@ -323,5 +317,5 @@ class _Reading:
         return True
 
     def _note_handler(self, stage: Any) -> None:
-        if skips_errors(stage):
+        if stages.skips_errors(stage):
             self.options["on_error"] = "skip"

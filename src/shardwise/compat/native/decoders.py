@@ -1,11 +1,9 @@
-"""shardwise's decoders for what a pipeline's `.decode(...)` decodes.
-
-A field gets the library's own decoder where it gives the same values, and else the pipeline's.
-"""
+"""The library's own decoders in place of a pipeline's, where they give the same values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from json import loads
 from typing import Any
 
@@ -13,6 +11,7 @@ from shardwise.codecs import image, json, npy, text
 from shardwise.compat.native.samples import DecodeField
 from shardwise.compat.webdataset import autodecode
 from shardwise.compat.webdataset.autodecode import Decoder, ImageHandler
+from shardwise.dataset import Dataset
 
 # spec: (layout, dtype) of the same pixels. What stands in `_TENSORS` is arrays
 # here, which the loader makes tensors of, but functions of the user would meet arrays.
@@ -32,12 +31,20 @@ def decoders_of(
     decoder: Decoder, fields: Iterable[str], *, is_last: bool
 ) -> dict[str, Callable[[bytes], Any]]:
     """A decoder a field, for the fields that the pipeline's decoder may change."""
-    found: dict[str, Callable[[bytes], Any]] = {}
-    for field in fields:
-        if decoder.only is None or field in decoder.only:
-            own = _own(decoder, field, is_last=is_last)
-            found[field] = DecodeField(decoder.decode1, field) if own is None else own
-    return found
+    return {
+        field: _own(decoder, field, is_last=is_last) or DecodeField(decoder.decode1, field)
+        for field in fields
+        if decoder.only is None or field in decoder.only
+    }
+
+
+def decode_optional(dataset: Dataset, decoders: Mapping[str, Any]) -> Dataset:
+    """The dataset with decoders for fields that samples may lack, as in a pipeline."""
+    if not decoders:
+        return dataset
+    decoded = dataset.decode(**decoders).transforms
+    required = dataset.transforms.required
+    return Dataset(dataset.source, _transforms=replace(decoded, required=required))
 
 
 def _own(decoder: Decoder, field: str, *, is_last: bool) -> Callable[[bytes], Any] | None:

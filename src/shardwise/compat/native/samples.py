@@ -1,8 +1,6 @@
 """A pipeline's stages on one sample, and samples as the pipeline would have them.
 
-The stages run as they are, each on a stream of one sample. They pickle with the dataset, and keep
-nothing between samples. What `select` keeps is found before training, as a subset, so that ranks
-take equal steps (I2).
+What `select` keeps is found before training, as a subset, so that ranks take equal steps (I2).
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ class RunStages:
         return f"RunStages({', '.join(map(repr, self.stages))})"
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """The sample behind all stages."""
         item: Any = sample if self.names is None else tuple(sample[name] for name in self.names)
         for stage in self.stages:
             found = list(islice(iter(stage(iter([item]))), 2))
@@ -70,7 +67,6 @@ class DecodeField:
         return f"DecodeField({self.name!r})"
 
     def __call__(self, data: bytes) -> Any:
-        """The field's value."""
         return self.decode1(self.name, bytes(data))
 
 
@@ -82,7 +78,6 @@ class Collate:
     names: tuple[str, ...] | None
 
     def __call__(self, samples: list[dict[str, Any]]) -> Any:
-        """The batch."""
         items: list[Any] = samples
         if self.names is not None:
             items = [tuple(sample[name] for name in self.names) for sample in samples]

@@ -21,8 +21,6 @@ from shardwise.media_files.frames import decode_frames, form_of
 from shardwise.media_files.media_index import index_media
 from shardwise.media_files.sound_window import length_at, open_sound, read_window
 
-__all__ = ["ClipDecoder", "SoundDecoder", "UnfitVideoError", "check_positive"]
-
 
 class UnfitVideoError(DataError):
     """A sound video that can't give the clip: it is too short, or has too few frames a second.

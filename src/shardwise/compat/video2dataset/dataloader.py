@@ -15,8 +15,6 @@ from shardwise.compat.video2dataset.video_dataset import VideoDataset
 from shardwise.compat.webdataset import autodecode
 from shardwise.compat.webdataset.handlers import reraise_exception
 
-__all__ = ["get_video_dataset"]
-
 D = TypeVar("D", ClipDecoder, SoundDecoder)
 
 _SOUNDS = frozenset(("mp3", "wav", "flac", "m4a"))

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from shardwise.errors import DataError
 
-__all__ = ["PictureSize", "picture_size"]
-
 
 @dataclass(frozen=True)
 class PictureSize:
@@ -58,7 +56,6 @@ class PictureSize:
         return places[0], places[1]
 
     def tensor(self, pictures: NDArray[np.uint8]) -> torch.Tensor:
-        """Pictures as a tensor of the dtype."""
         return torch.from_numpy(np.ascontiguousarray(pictures)).to(self.dtype)
 
 

@@ -13,8 +13,6 @@ from shardwise.compat.video2dataset.pictures import PictureSize
 from shardwise.compat.webdataset.autodecode import Decoder, DecodingError
 from shardwise.dataset.keyed_random import SampleKeys
 
-__all__ = ["DRAW", "SampleMaker", "Selection", "UnwantedError"]
-
 # Where a sample carries (seed, pass) on its way to the decoder.
 DRAW = "__draw__"
 

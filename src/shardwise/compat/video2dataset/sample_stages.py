@@ -21,8 +21,6 @@ from shardwise.compat.webdataset.filters import combine_values
 from shardwise.compat.webdataset.readers import CURRENT_PASS
 from shardwise.torch.shared_cursor import SharedIntegers
 
-__all__ = ["REASONS", "Batches", "LeftOut", "MadeSamples", "collate", "with_draws"]
-
 CORRUPTED = "__corrupted__"
 REASONS = (
     "too short", "too few fps", "bad", "missing keys", "aesthetics", "language", "unsafe",
@@ -39,7 +37,6 @@ class LeftOut:
         self._cells = SharedIntegers([0] * (len(REASONS) * _MAX_WORKERS))
 
     def add(self, reason: str, count: int = 1) -> None:
-        """Count samples of this worker."""
         info = get_worker_info()
         worker = 0 if info is None else info.id % _MAX_WORKERS
         cell = worker * len(REASONS) + REASONS.index(reason)
@@ -80,7 +77,6 @@ class MadeSamples:
     is_stateless = True
 
     def __call__(self, source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The samples of a pass."""
         reasons: Counter[str] = Counter()
         num, last = 0, ""
         for sample in source:

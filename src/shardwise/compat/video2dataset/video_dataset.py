@@ -16,8 +16,6 @@ from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.readers import find_ranks, find_reader
 from shardwise.compat.webdataset.shardlists import split_by_node
 
-__all__ = ["VideoDataset"]
-
 
 class VideoDataset(WebDataset):
     """Batches of clips out of tar shards, divided among ranks and workers.

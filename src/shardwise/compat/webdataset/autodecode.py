@@ -64,7 +64,6 @@ def npz_loads(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def cbor_loads(data: bytes) -> Any:
-    """Decode a CBOR document; it needs the package `cbor`."""
     return importlib.import_module("cbor").loads(data)
 
 
@@ -92,7 +91,6 @@ def basichandlers(key: str, data: bytes) -> Any:
 def call_extension_handler(
     key: str, data: bytes, f: Callable[[bytes], Any], extensions: Iterable[str]
 ) -> Any:
-    """Call `f` if the last parts of the key are one of the extensions; else None."""
     name = "." + key.lower()
     return f(data) if any(name.endswith("." + extension) for extension in extensions) else None
 
@@ -263,7 +261,6 @@ class Decoder:
         return data
 
     def decode(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Decode a sample; the result is a new dict."""
         if not isinstance(sample, dict):
             raise TypeError(f"decode needs samples as dicts, not {type(sample).__name__}")
         result = {}
@@ -294,8 +291,12 @@ class Decoder:
         return self.decode1(k, v)
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Decode a sample."""
         return self.decode(sample)
+
+
+def make_decoder(*args: Any, **kw: Any) -> Decoder:
+    """A decoder of functions, and of names of images such as "rgb"."""
+    return Decoder([ImageHandler(x) if isinstance(x, str) else x for x in args], **kw)
 
 
 default_decoder = Decoder([*default_pre_handlers, *default_post_handlers])

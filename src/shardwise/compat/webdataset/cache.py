@@ -1,9 +1,4 @@
-"""Opening shards, and keeping remote ones in a directory; keeping samples in memory or in LMDB.
-
-Keeps I6 and I8: a cached file gets its name when it is whole and checked; a file belongs to one
-full URL, so `train/000.tar` and `val/000.tar` are never taken for each other; cleaning up deletes
-only files that were downloaded here and are not being read.
-"""
+"""Opening shards, and keeping remote ones in a directory; keeping samples in memory or in LMDB."""
 
 from __future__ import annotations
 
@@ -143,7 +138,6 @@ class FileCache(_Opener):
         return path
 
     def _fetch(self, url: str, places: list[Path]) -> None:
-        """Download a URL into its file."""
         if self.verbose:
             sys.stderr.write(f"# downloading {shown(url)} to {places[0]}\n")
         with cached_files.new_file(places, url) as file:
@@ -230,7 +224,6 @@ class Cached(PipelineStage):
         self.cached: list[Any] | None = None
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
-        """The samples, from the source or from memory."""
         samples = []
         for sample in source if self.cached is None else self.cached:
             samples.append(sample)
@@ -252,7 +245,6 @@ class LMDBCached(PipelineStage):
 
     @cached_property
     def db(self) -> Any:
-        """The open database."""
         lmdb = importlib.import_module("lmdb")
         return lmdb.open(self.fname, readonly=False, map_size=int(self.map_size))
 
@@ -260,7 +252,6 @@ class LMDBCached(PipelineStage):
         return {name: value for name, value in self.__dict__.items() if name != "db"}
 
     def close(self) -> None:
-        """Close the database."""
         if "db" in self.__dict__:
             self.__dict__.pop("db").close()
 
@@ -270,13 +261,11 @@ class LMDBCached(PipelineStage):
             return transaction.get(f"_{self._prefix}".encode()) is not None
 
     def add_samples(self, samples: Iterable[tuple[str, Any]]) -> None:
-        """Write samples under their keys."""
         with self.db.begin(write=True) as transaction:
             for key, sample in samples:
                 transaction.put(key.encode(), self.pickler.dumps(sample))
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
-        """The samples, from the source or from the database."""
         prefix = self._prefix
         if self.is_complete():
             with self.db.begin(write=False) as transaction:

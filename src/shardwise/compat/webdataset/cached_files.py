@@ -50,13 +50,6 @@ def is_cached(path: Path) -> bool:
     return _record(path).exists()
 
 
-def is_record(path: Path) -> bool:
-    """Whether a file is the record of another."""
-    name = path.name
-    owner = path.with_name(name.removeprefix(".").removesuffix(".url"))
-    return name.startswith(".") and name.endswith(".url") and owner.exists()
-
-
 def holds(path: Path, url: str) -> bool:
     """Whether the whole file of this URL lies under this name."""
     with contextlib.suppress(OSError):
@@ -146,7 +139,6 @@ class LRUCleanup:
     last_run: float = field(default=0.0, init=False)
 
     def set_cache_dir(self, cache_dir: str | os.PathLike[str]) -> None:
-        """Set the directory."""
         self.cache_dir = cache_dir
 
     def cleanup(self) -> None:
@@ -177,7 +169,8 @@ class LRUCleanup:
         for directory, _, names in os.walk(self.cache_dir):
             for name in names:
                 path = Path(directory, name)
-                if is_record(path) or (self.only is not None and not self.only(path)):
+                is_record = name.startswith(".") and name.endswith(".url")
+                if is_record or (self.only is not None and not self.only(path)):
                     continue
                 try:
                     yield self.keyfn(str(path)), path.stat().st_size, path

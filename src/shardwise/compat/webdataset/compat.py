@@ -43,7 +43,6 @@ class FluidInterface:
     """Methods for a class with `compose(*stages)`."""
 
     def compose(self, *args: Any) -> Self:
-        """A new pipeline with more stages."""
         raise NotImplementedError(f"{type(self).__name__} has no compose(*stages)")
 
     associate = _method(filters.associate)
@@ -67,7 +66,6 @@ class FluidInterface:
     xdecode = _method(filters.xdecode)
 
     def listed(self, batchsize: int, partial: bool = True) -> Self:
-        """Gather samples into lists of `batchsize`."""
         return self.compose(filters.batched(batchsize, collation_fn=None, partial=partial))
 
     def shuffle(self, size: int, **kw: Any) -> Self:
@@ -76,8 +74,7 @@ class FluidInterface:
 
     def decode(self, *args: Any, handler: Any = reraise_exception, **kw: Any) -> Self:
         """Decode fields by names such as "rgb" and by functions; see `autodecode.Decoder`."""
-        handlers = [autodecode.ImageHandler(x) if isinstance(x, str) else x for x in args]
-        return self.compose(filters.map(autodecode.Decoder(handlers, **kw), handler=handler))
+        return self.compose(filters.map(autodecode.make_decoder(*args, **kw), handler=handler))
 
     def ddp_equalize(self, length: int, with_length: bool = True) -> Self:
         """Give each rank length // world_size items an epoch. Old: use `with_epoch`."""
@@ -107,7 +104,6 @@ _GONE = {
 
 
 def check_empty(source: Iterable[Any]) -> Iterator[Any]:
-    """Raise `ValueError` at the end if no sample came."""
     return require_items(
         source,
         "this reader got no samples: there are fewer shards than readers (ranks times workers), "
@@ -226,7 +222,6 @@ _expander = pipelinefilter(expand_samples)
 
 
 def _source(urls: Any, mode: str | None, resampled: bool, seed: Any) -> Any:
-    """The stage that names the shards."""
     if isinstance(urls, IterableDataset):
         return urls
     if isinstance(urls, dict) or (isinstance(urls, str) and urls.endswith((".yaml", ".yml"))):
@@ -253,7 +248,6 @@ def _shard_shuffle(size: int | bool, seed: Any, is_buffered: bool, is_endless: b
 def _cache_settings(
     cache_dir: str | os.PathLike[str] | None, cache_size: int
 ) -> tuple[Path | None, int]:
-    """The arguments, or what the environment says instead."""
     cache_size = int(float(variable("WDS_CACHE_SIZE") or cache_size))
     named = variable("WDS_CACHE") or cache_dir
     if named is None:

@@ -1,7 +1,4 @@
-"""Values of a sample to bytes, by the extension of their field.
-
-Bytes and text are written as they are; nothing is encoded twice.
-"""
+"""Values of a sample to bytes, by the extension of their field; bytes and text stay as they are."""
 
 from __future__ import annotations
 
@@ -45,7 +42,6 @@ def imageencoder(image: Any, format: str = "PNG") -> bytes:  # noqa: A002 - WebD
 
 
 def _as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array as uint8, in a shape that Pillow takes."""
     if image.dtype in (np.float32, np.float64):
         low, high = float(image.min(initial=0)), float(image.max(initial=0))
         # Written so that NaN, too, is out of range.
@@ -63,7 +59,6 @@ def _as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def torch_dumps(data: Any) -> bytes:
-    """Encode by `torch.save`."""
     file = io.BytesIO()
     torch.save(data, file)
     return file.getvalue()
@@ -77,7 +72,6 @@ def numpy_dumps(data: np.ndarray[Any, Any]) -> bytes:
 
 
 def numpy_npz_dumps(data: dict[str, np.ndarray[Any, Any]]) -> bytes:
-    """Encode a dict of arrays as `numpy.savez_compressed` does."""
     if not isinstance(data, dict) or not all(
         isinstance(name, str) and isinstance(array, np.ndarray) for name, array in data.items()
     ):
@@ -88,17 +82,14 @@ def numpy_npz_dumps(data: dict[str, np.ndarray[Any, Any]]) -> bytes:
 
 
 def tenbin_dumps(x: Any) -> memoryview:
-    """Encode an array, or a list of arrays, in tenbin format."""
     return memoryview(tenbin.encode_buffer(x if isinstance(x, list) else [x]))
 
 
 def cbor_dumps(x: Any) -> bytes:
-    """Encode as CBOR; it needs the package `cbor`."""
     return bytes(importlib.import_module("cbor").dumps(x))
 
 
 def mp_dumps(x: Any) -> bytes:
-    """Encode as MessagePack."""
     return bytes(importlib.import_module("msgpack").packb(x))
 
 
@@ -108,7 +99,6 @@ def add_handlers(d: dict[str, Any], keys: str | Iterable[str], value: Any) -> No
 
 
 def make_handlers() -> dict[str, Callable[[Any], Any]]:
-    """Who encodes which extension."""
     handlers: dict[str, Callable[[Any], Any]] = {}
     for keys, encoder in (
         ("cls cls2 class count index inx id", lambda x: str(x).encode("ascii")),
@@ -132,7 +122,6 @@ default_handlers = make_handlers()
 
 
 def encode_based_on_extension1(data: Any, tname: str, handlers: dict[str, Any]) -> Any:
-    """Encode one value of a sample."""
     if tname.startswith("_"):
         if not isinstance(data, str):
             raise ValueError(f"the values of metadata must be of string type: {tname}={data!r}")
@@ -153,14 +142,12 @@ def encode_based_on_extension1(data: Any, tname: str, handlers: dict[str, Any]) 
 
 
 def encode_based_on_extension(sample: dict[str, Any], handlers: dict[str, Any]) -> dict[str, Any]:
-    """Encode all values of a sample."""
     return {
         field: encode_based_on_extension1(value, field, handlers) for field, value in sample.items()
     }
 
 
 def make_encoder(spec: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The function that encodes samples."""
     if spec is False or spec is None:
         return lambda sample: sample
     if callable(spec):

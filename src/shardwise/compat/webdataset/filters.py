@@ -20,7 +20,7 @@ from shardwise.compat.webdataset import mapping
 from shardwise.compat.webdataset.cache import Cached, LMDBCached
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.pytorch import TorchTensor
-from shardwise.compat.webdataset.readers import CURRENT_PASS, generator, generators
+from shardwise.compat.webdataset.readers import CURRENT_PASS, generators
 from shardwise.compat.webdataset.utils import (
     FilterFunction,
     PipelineStage,
@@ -88,7 +88,6 @@ def _batched(
 
 
 def _unlisted(data: Iterable[Any]) -> Iterator[Any]:
-    """Take lists of samples apart."""
     for batch in data:
         if not isinstance(batch, list):
             raise TypeError(f"unlisted needs lists, not {type(batch).__name__}; try unbatched")
@@ -182,7 +181,7 @@ def _shuffled(
 
 def _shuffle_shards(source: Iterable[Any]) -> Iterator[Any]:
     """Permute a list of shards as a whole, in another order each pass."""
-    rng = generator()
+    rng, _ = generators()
     shards = list(source)
     rng.shuffle(shards)
     return iter(shards)
@@ -204,7 +203,6 @@ class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
         self._first = self.epoch + 1
 
     def run(self, src: Iterable[Any]) -> Iterator[Any]:
-        """Shuffle a source."""
         self.epoch += 1
         current = CURRENT_PASS.get()
         if current is not None:
@@ -214,10 +212,9 @@ class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
 
 
 def _rsample(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
-    """Keep each sample with the probability `p`."""
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"p={p}: a probability lies in [0, 1]")
-    draw = generator(each_reader=True).random
+    draw = generators()[1].random
     return (sample for sample in data if draw() < p)
 
 

@@ -3,5 +3,3 @@
 from __future__ import annotations
 
 from shardwise.compat.webdataset.compat import FluidInterface, FluidWrapper
-
-__all__ = ["FluidInterface", "FluidWrapper"]

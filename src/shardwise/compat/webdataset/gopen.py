@@ -1,8 +1,7 @@
 """`gopen`: a stream for any URL, for reading or writing.
 
-Object stores are read and written in this process, through `shardwise.storage`, and http(s) is read
-so; it is written, and other schemes are read and written, by a program without a shell. Only
-`pipe:` has a shell. With `utils.enforce_security` local files, pipes and rewriting are refused.
+Object stores are read and written, and web servers read, in this process, through
+`shardwise.storage`; other schemes by programs without a shell. Only `pipe:` has a shell.
 """
 
 from __future__ import annotations
@@ -89,14 +88,12 @@ def gopen_storage(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
 
 
 def gopen_htgs(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
-    """Read `htgs://`, another name for `gs://`."""
     if mode[0] != "r":
         raise ValueError(f"can't write to {shown(url)!r}: write to gs://")
     return gopen_storage(re.sub(r"(?i)^htgs://", "gs://", url), mode, bufsize)
 
 
 def gopen_error(url: str, *args: Any, **kw: Any) -> Any:  # noqa: ARG001 - a handler's form
-    """Refuse a URL of an unknown scheme."""
     known = ", ".join(sorted(name for name in gopen_schemes if not name.startswith("_")))
     raise ValueError(
         f"{shown(url)}: no gopen handler defined; there are {known}, and "
@@ -174,11 +171,9 @@ def _scheme(url: str) -> str:
 
 
 def reader(url: str | os.PathLike[str], **kw: Any) -> Any:
-    """Open a URL for reading; `gopen(url, "rb")`."""
     return gopen(url, "rb", **kw)
 
 
 def _say(*words: object) -> None:
-    """Show what happens if GOPEN_VERBOSE is set."""
     if is_on("GOPEN_VERBOSE"):
         sys.stderr.write(" ".join(map(str, (*words, info))) + "\n")

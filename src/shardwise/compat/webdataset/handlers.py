@@ -10,27 +10,22 @@ from typing import NoReturn
 
 
 def reraise_exception(exn: BaseException) -> NoReturn:
-    """Raise the exception again: nothing is left out unseen."""
     raise exn
 
 
 def ignore_and_continue(exn: BaseException) -> bool:  # noqa: ARG001 - a handler's form
-    """Leave out what failed, silently, and continue."""
     return True
 
 
 def warn_and_continue(exn: BaseException) -> bool:
-    """Leave out what failed, with a warning, and continue."""
     warnings.warn(repr(exn), stacklevel=2)
     return True
 
 
 def ignore_and_stop(exn: BaseException) -> bool:  # noqa: ARG001 - a handler's form
-    """End the stream here, without a word."""
     return False
 
 
 def warn_and_stop(exn: BaseException) -> bool:
-    """End the stream here, and say so in a warning."""
     warnings.warn(repr(exn), stacklevel=2)
     return False

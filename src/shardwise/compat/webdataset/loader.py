@@ -51,7 +51,6 @@ class _Tagged(IterableDataset[Any]):
         return chain(placeholders, iter(self.dataset))
 
     def collate(self, data: Any) -> Any:
-        """The user's batch and its tag."""
         if self._is_waiting:
             self._is_waiting = False
             return None, (_NO_WORKER,)
@@ -131,7 +130,6 @@ class StatefulLoader(DataLoader[Any]):
 
     @property
     def _is_at_start(self) -> bool:
-        """Whether the next iteration begins at the places, and not at an epoch's beginning."""
         return self._is_done or (self._is_loaded and self.epoch == self.next_epoch)
 
     def close(self) -> None:
@@ -165,7 +163,6 @@ class StatefulLoader(DataLoader[Any]):
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that begins with the next iteration."""
         return int(self._tagged.dataset.next_epoch)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -200,7 +197,6 @@ class LoaderPipeline(DataPipeline):
     dataset = property(attrgetter("loader.dataset"))
 
     def set_epoch(self, epoch: int) -> None:
-        """Have this epoch begin next; the epoch that was just loaded keeps its position."""
         if epoch != self.next_epoch:
             super().set_epoch(epoch)
             num_passes = 1 if self._num_passes > epoch else self._num_passes

@@ -91,7 +91,6 @@ def _info(
 
 
 def _select(data: Iterable[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
-    """Keep the samples for which the predicate is true."""
     return filter(predicate, data)
 
 
@@ -116,8 +115,7 @@ def _decode(
     data: Iterable[Any], *args: Any, handler: Handler = reraise_exception, **kw: Any
 ) -> Iterator[Any]:
     """Decode samples by functions and by names such as "rgb"; see `autodecode.Decoder`."""
-    handlers = [autodecode.imagehandler(x) if isinstance(x, str) else x for x in args]
-    return _map(data, autodecode.Decoder(handlers, **kw), handler)
+    return _map(data, autodecode.make_decoder(*args, **kw), handler)
 
 
 def _map(
@@ -280,12 +278,10 @@ def _rename_keys(
 
 
 def decode_bin(stream: io.BufferedIOBase) -> bytes:
-    """All bytes of a stream."""
     return stream.read()
 
 
 def decode_text(stream: io.BufferedIOBase) -> str:
-    """The UTF-8 text of a stream."""
     return stream.read().decode("utf-8")
 
 

@@ -1,7 +1,7 @@
 """Video and audio fields to tensors, bounded, by torchcodec or PyAV, whichever is installed.
 
-Neither torchvision nor torchaudio is needed. torchcodec is preferred: it holds the GIL least.
-Decoders are made where they are used, never kept, so forked and spawned workers may call these.
+torchcodec is preferred: it holds the GIL least. Decoders are never kept, so that forked and spawned
+workers may call these.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Mixing several datasets: in turn, or at random; and several sets of shards.
-
-WebDataset refuses `MultiShardSample`; here it works, with a DeprecationWarning.
-"""
+"""Mixing several datasets: in turn, or at random; and several sets of shards."""
 
 from __future__ import annotations
 
@@ -18,13 +15,12 @@ from typing import Any
 
 from shardwise.compat.webdataset.positions import EpochCounter
 from shardwise.compat.webdataset.pytorch import IterableDataset
-from shardwise.compat.webdataset.readers import CURRENT_PASS, as_seed, find_reader, generator
+from shardwise.compat.webdataset.readers import CURRENT_PASS, as_seed, find_reader, generators
 from shardwise.plan.permute import mix
 from shardwise.storage.braces import expand_braces
 
 
 def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:
-    """An item of each source in turn, until a source has no more."""
     for source in cycle(sources):
         try:
             sample = next(source)
@@ -34,7 +30,6 @@ def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:
 
 
 def round_robin_longest(*sources: Iterator[Any]) -> Iterator[Any]:
-    """An item of each source in turn, until all have no more."""
     left = deque(sources)
     while left:
         source = left.popleft()
@@ -65,7 +60,6 @@ def random_samples(
     *,
     rng: random.Random | None = None,
 ) -> Iterator[Any]:
-    """Samples of sources that are drawn with the weights `probs`."""
     left = list(sources)
     weights = [1.0] * len(left) if probs is None else [float(p) for p in probs]
     if len(weights) != len(left) or any(w < 0 for w in weights):
@@ -111,7 +105,6 @@ _SET_KEYS = {"buckets", "name", "shards", "resample", "choose"}
 
 
 def expand(s: str) -> str:
-    """Expand `~` and environment variables."""
     return os.path.expanduser(os.path.expandvars(s))  # noqa: PTH111 - URLs, not only paths
 
 
@@ -141,7 +134,6 @@ class MultiShardSample(IterableDataset[Any]):
         self.parse_spec(fname)
 
     def parse_spec(self, fname: Any) -> None:
-        """Read the sets."""
         if isinstance(fname, dict):
             spec = fname
         else:
@@ -172,8 +164,7 @@ class MultiShardSample(IterableDataset[Any]):
         self.rng = random.Random(seed)  # noqa: S311
 
     def get_shards_for_epoch(self) -> list[str]:
-        """The shards of one pass."""
-        rng = generator() if self.rng is None else self.rng
+        rng = generators()[0] if self.rng is None else self.rng
         result: list[str] = []
         for source in self.sources:
             if source.resample > 0:

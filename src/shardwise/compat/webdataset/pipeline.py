@@ -99,7 +99,6 @@ class DataPipeline(StageList):
 
     @property
     def is_endless(self) -> bool:
-        """Whether an epoch has no end."""
         return self._num_passes == ENDLESS and not self._has_limit
 
     @property
@@ -147,11 +146,9 @@ class DataPipeline(StageList):
         return epoch * (PASSES_APART if num == ENDLESS else num)
 
     def iterator1(self) -> Iterator[Any]:
-        """One pass."""
         return self._pass(Position(0, self._reader(), self.next_epoch))
 
     def iterator(self) -> Iterator[Any]:
-        """The passes of one epoch, without a limit to the number of samples."""
         return self._whole_passes(self._begin(self._reader()), ENDLESS)
 
     def _whole_passes(self, position: Position, limit: int) -> Iterator[Any]:
@@ -179,7 +176,6 @@ class DataPipeline(StageList):
         return self._cut(items, position, num)
 
     def _share(self, reader: Reader) -> int:
-        """How many items of an epoch this reader yields."""
         if not self.shares_epoch:
             return self.nsamples
         return (self.nsamples - reader.worker + reader.num_workers - 1) // reader.num_workers
@@ -238,7 +234,6 @@ class DataPipeline(StageList):
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that begins with the next iteration."""
         return self._epochs.next_epoch
 
     def _identity(self) -> dict[str, Any]:

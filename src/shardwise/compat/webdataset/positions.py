@@ -1,8 +1,7 @@
 """Where a pipeline's readers are, in memory that worker processes share.
 
-A pass is one run of all stages, from the list of shards on. It is the same each time it is run, so
-a position is the pass's number and how many items have come out of its prefix: the stages up to the
-last one that keeps items back.
+A pass, one run of all stages, is the same each time it is run. So a position is the pass's number
+and how many items have come out of its prefix: the stages up to the last one that keeps items back.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class EpochCounter:
 
     @property
     def was_begun_by_worker(self) -> bool:
-        """Whether the last epoch was begun by workers."""
         return bool(self._cells[_WORD] >> _EPOCH_BITS)
 
     def is_first_warning(self) -> bool:
@@ -65,13 +63,11 @@ class EpochCounter:
         return is_first
 
     def set(self, epoch: int) -> None:
-        """Have this epoch begin next, also in workers that live already."""
         self._cells[_SET_TO] = epoch
         self._cells[_NUM_SETS] += 1
         self._cells[_WORD] = epoch
 
     def begin(self) -> int:
-        """The epoch that begins now."""
         info = get_worker_info()
         if info is None:
             epoch, mark = self.next_epoch, 0
@@ -92,7 +88,6 @@ class EpochCounter:
         return epoch
 
     def put(self, at: Position) -> None:
-        """Have the reader's epoch `at.epoch` begin there."""
         row = _row(at.reader)
         if row.stop <= len(self._cells):
             place = [at.number, at.num_prefix, at.num_yielded, at.num_discarded]
@@ -145,7 +140,6 @@ def restore_drawn_seeds(stages: list[Any], state: dict[str, Any], rank: int) -> 
 
 
 def check_state(state: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Raise `StateError` where an entry of a state differs from what is expected."""
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise StateError(
             f"not a state of version {VERSION} of a WebDataset pipeline: "

@@ -1,8 +1,8 @@
 """Which reader this is, and which pass it builds: what the random numbers of a stage depend on.
 
-Keeps I10 for pipelines in workers of torch's DataLoader: ranks are found in the process that
-iterates the loader, and travel in the pickled pipeline to workers that were not forked, which have
-no process group. Keeps I1: shards are in one order on all readers, and each takes every n-th.
+Keeps I10: ranks are found in the process that iterates torch's DataLoader, and travel in the
+pickled pipeline to workers that were not forked, which have no process group. Keeps I1: shards are
+in one order on all readers, and each takes every n-th.
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ def find_ranks(group: Any = None, inherited: Ranks | None = None) -> Ranks:
 
 
 def find_reader(group: Any = None, inherited: Ranks | None = None) -> Reader:
-    """The reader that this process is."""
     ranks = find_ranks(group, inherited)
     worker, num_workers = variable("WORKER"), variable("NUM_WORKERS")
     if worker is not None and num_workers is not None:
@@ -111,12 +110,6 @@ def as_seed(seed: Any) -> int:
         return int(text)
     except ValueError:
         return int.from_bytes(text.encode(), "little")
-
-
-def generator(seed: Any = None, *, each_reader: bool = False) -> random.Random:
-    """A generator for a stage that is being built; see `generators`."""
-    alike, own = generators(seed)
-    return own if each_reader else alike
 
 
 def generators(seed: Any = None) -> tuple[random.Random, random.Random]:
@@ -152,7 +145,6 @@ def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
 
 
 def split_by_worker(src: Iterable[Any]) -> Iterator[Any]:
-    """Give each worker its share: every n-th item."""
     reader = _rotated(find_reader())
     return islice(src, reader.worker, None, reader.num_workers)
 
@@ -178,7 +170,6 @@ def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
 
 
 def non_empty(src: Iterable[Any]) -> Iterator[Any]:
-    """Raise `ValueError` at the end if there was no item."""
     return require_items(
         src,
         "the pipeline's source has no items, and non_empty was asked for: are there fewer shards "
@@ -187,7 +178,6 @@ def non_empty(src: Iterable[Any]) -> Iterator[Any]:
 
 
 def require_items(src: Iterable[Any], message: str) -> Iterator[Any]:
-    """Raise `ValueError` with a message at the end if there was no item."""
     is_empty = True
     for item in src:
         is_empty = False

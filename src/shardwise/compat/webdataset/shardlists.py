@@ -20,7 +20,7 @@ from shardwise.compat.webdataset.readers import (
     CURRENT_PASS,
     as_seed,
     find_reader,
-    generator,
+    generators,
     non_empty,
     single_node_only,
     split_by_node,
@@ -39,12 +39,10 @@ from shardwise.storage.urls import scheme_of
 
 
 def without_last_extension(fname: str) -> str:
-    """A name without its last dot and what follows."""
     return re.sub(r"\.[^.]*$", "", fname)
 
 
 def get_pid_from_filename(fname: str) -> int | None:
-    """The process that uses a shard, by its name."""
     found = re.search(r"\._(\d+)_$", fname)
     return int(found[1]) if found else None
 
@@ -74,7 +72,6 @@ class DirectoryShardList(IterableDataset[Any]):
             raise ValueError(f"mode={self.mode!r}: must be 'unlink', 'keep' or 'resample'")
 
     def recycle(self, activename: str) -> None:
-        """Put away a shard that was read."""
         if self.mode == "unlink":
             os.unlink(activename)
         else:
@@ -203,15 +200,14 @@ class SimpleShardList(IterableDataset[Any]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         urls = list(self.urls)
         if self.seed is True:
-            generator().shuffle(urls)
+            generators()[0].shuffle(urls)
         elif self.seed is not None:
             random.Random(self.seed).shuffle(urls)  # noqa: S311
         return ({"url": url} for url in urls)
 
 
 def resampled_(src: Iterable[Any], n: int = sys.maxsize) -> Iterator[Any]:
-    """Draw `n` items of a source, with replacement."""
-    rng = generator(each_reader=True)
+    _, rng = generators()
     items = list(src)
     if not items:
         return iter(())

@@ -63,15 +63,12 @@ class StageList(IterableDataset[Any], PipelineStage):
         return self
 
     def stage(self, i: int) -> Any:
-        """The stage at a place."""
         return self.pipeline[i]
 
     def append(self, f: Any) -> None:
-        """Add a stage to this pipeline."""
         self.pipeline.append(f)
 
     def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run one stage on the iterator before it, if there is one."""
         if isinstance(f, list) or (isinstance(f, IterableDataset | DataLoader) and not args):
             return iter(f)
         if isinstance(f, PipelineStage):

@@ -283,7 +283,6 @@ class ShardSamples:
         return self.sample is None or key in (None, self.sample["__key__"])
 
     def _ask(self, reason: str, key: str, field: str | None = None) -> None:
-        """Have the handler raise, continue, or stop."""
         error = DamagedShardError(reason, url=self.about["__url__"], key=key, field=field)
         self.is_stopped = not self.handler(error)
 

@@ -191,7 +191,6 @@ def tarfile_samples(
     select_files: Callable[[str], Any] | None = None,
     rename_files: Callable[[str], str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The samples of shards `{"url": ...}`."""
     return expand_samples(url_opener(src, handler), handler, select_files, rename_files)
 
 

@@ -16,7 +16,6 @@ enforce_security = is_on("WDS_SECURE")
 
 
 def refuse_unsafe(what: str) -> None:
-    """Raise `ValueError` if `enforce_security` is set."""
     if enforce_security:
         raise ValueError(
             f"{what} is not allowed for security reasons when enforce_security is set."
@@ -27,12 +26,10 @@ class PipelineStage:
     """A stage of a pipeline as an object: its method `run(source)` returns an iterator."""
 
     def invoke(self, *args: Any, **kw: Any) -> Any:
-        """Run the stage; pipelines call `run`."""
         raise NotImplementedError(f"{type(self).__name__} has no method run(source)")
 
 
 def identity(x: Any) -> Any:
-    """The argument itself."""
     return x
 
 
@@ -86,7 +83,6 @@ class FilterFunction:
         self.kw = kw
 
     def __call__(self, data: Any) -> Any:
-        """Run the stage on a source."""
         return self.f(data, *self.args, **self.kw)
 
     def __repr__(self) -> str:
@@ -108,7 +104,6 @@ class RestCurried:
         functools.update_wrapper(self, f)
 
     def __call__(self, *args: Any, **kw: Any) -> FilterFunction:
-        """The stage with these arguments."""
         return FilterFunction(self.f, *args, **kw)
 
     def __reduce__(self) -> str:

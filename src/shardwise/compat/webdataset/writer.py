@@ -103,7 +103,6 @@ class TarWriter:
                 self.abort(RuntimeError("the writer was not closed"))
 
     def write(self, obj: dict[str, Any]) -> int:
-        """Write a sample."""
         if self._closing is None:
             raise ValueError("the writer is closed")
         obj = self.encoder(obj)
@@ -119,7 +118,6 @@ class TarWriter:
         return sum(len(data) for _, data in members)
 
     def _members(self, key: str, obj: dict[str, Any]) -> list[tuple[str, bytes]]:
-        """The fields to write, sorted, as bytes."""
         members = []
         for field in sorted(obj):
             if field == "__key__" or (field.startswith("_") and not self.keep_meta):
@@ -238,7 +236,6 @@ class ShardWriter:
         self.next_stream()
 
     def next_stream(self) -> None:
-        """End the shard under way and begin the next."""
         self.finish()
         try:
             self.fname = self.pattern % self.shard
@@ -263,7 +260,6 @@ class ShardWriter:
         self.size = 0
 
     def write(self, obj: dict[str, Any]) -> None:
-        """Write a sample."""
         if self.tarstream is None or self.count >= self.maxcount or self.size >= self.maxsize:
             self.next_stream()
         assert self.tarstream is not None
@@ -282,7 +278,6 @@ class ShardWriter:
             self.post(self.fname)
 
     def close(self) -> None:
-        """End the last shard."""
         self.finish()
 
     def __enter__(self) -> Self:

@@ -5,9 +5,6 @@
     dataset = wids.ShardListDataset("index.json")
     sampler = wids.DistributedChunkedSampler(dataset, chunksize=1000)
 
-Local shards are read where they lie, names of any length are right, every rank gets as many
-samples as `len` says, and a shard that is damaged, cut or not what the list says is an error.
-
 Names are imported when they are first used: the command `widsindex` needs no torch.
 """
 

@@ -1,10 +1,7 @@
 """The samplers of wids: shards or chunks in another order in every epoch, shuffled inside.
 
-Every sampler has a true length and `set_epoch`, and moves on to the next epoch by itself where
-that is not called. The divided one keeps I1 and I2: each rank gets the same number of indices, and
-all of them together cover the data.
-
-A line is a row of half-open ranges of indices, read one after another.
+The divided one keeps I1 and I2: each rank gets the same number of indices, and all of them together
+cover the data. A line is a row of half-open ranges of indices, read one after another.
 """
 
 from __future__ import annotations
@@ -29,11 +26,7 @@ _BLOCK = 8192
 
 
 def lengths_to_ranges(lengths: Sequence[int]) -> list[Range]:
-    """One range a shard, for the lengths of shards that follow one another.
-
-    >>> lengths_to_ranges([3, 0, 2])
-    [(0, 3), (3, 3), (3, 5)]
-    """
+    """One range a shard, for the lengths of shards that follow one another."""
     ends = np.cumsum(np.asarray(lengths, dtype=np.int64)).tolist()
     return [(end - int(length), end) for end, length in zip(ends, lengths, strict=True)]
 
@@ -61,11 +54,7 @@ def shuffled(ranges: Sequence[Range], seed: int, epoch: int, *, turn: bool = Fal
 
 
 def cut(line: Sequence[Range], start: int, stop: int) -> list[Range]:
-    """The part of a line between two positions; past its end the line begins again.
-
-    >>> cut([(0, 4), (10, 13)], 3, 9)
-    [(3, 4), (10, 13), (0, 2)]
-    """
+    """The part of a line between two positions; past its end the line begins again."""
     filled = [piece for piece in line if piece[0] < piece[1]]
     ends = np.cumsum([high - low for low, high in filled])
     found: list[Range] = []
@@ -91,13 +80,11 @@ def indices(ranges: Sequence[Range], seed: int, epoch: int, *, shuffle: bool) ->
 
 
 def intersect_range(a: Range, b: Range) -> Range | None:
-    """What two ranges share; None if that is nothing."""
     start, stop = max(a[0], b[0]), min(a[1], b[1])
     return (start, stop) if start < stop else None
 
 
 def intersect_ranges(rangelist: Iterable[Range], r: Range) -> list[Range]:
-    """What a range shares with each of others, where that is something."""
     return [shared for a in rangelist if (shared := intersect_range(a, r)) is not None]
 
 
@@ -119,10 +106,9 @@ def iterate_ranges(
 
 
 class _RangeSampler(torch.utils.data.Sampler[int]):
-    """Indices of ranges: the ranges in the order of the epoch, each one shuffled.
+    """Indices of ranges: the ranges in the order of (seed, epoch), each one shuffled.
 
-    The first epoch keeps the ranges in storage order unless `shufflefirst` is set. The same seed
-    and epoch give the same order in every process.
+    The first epoch keeps the ranges in storage order unless `shufflefirst` is set.
     """
 
     def __init__(
@@ -139,7 +125,6 @@ class _RangeSampler(torch.utils.data.Sampler[int]):
         return sum(stop - start for start, stop in self.ranges)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
         self.epoch = epoch
         self._is_begun = False
 
@@ -151,7 +136,6 @@ class _RangeSampler(torch.utils.data.Sampler[int]):
 
     @property
     def _moves(self) -> bool:
-        """Whether the ranges change places in this epoch."""
         return self.shuffle and (self.shufflefirst or self.epoch > 0)
 
     def _line(self) -> list[Range]:
@@ -159,13 +143,7 @@ class _RangeSampler(torch.utils.data.Sampler[int]):
 
 
 class ShardListSampler(_RangeSampler):
-    """Whole shards in another order each epoch, each one shuffled; not divided among ranks.
-
-    Example:
-        >>> sampler = ShardListSampler(None, lengths=[3, 2])
-        >>> len(sampler), sorted(sampler)
-        (5, [0, 1, 2, 3, 4])
-    """
+    """Whole shards in another order each epoch, each one shuffled; not divided among ranks."""
 
     def __init__(
         self,
@@ -219,17 +197,13 @@ class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSamp
     begins elsewhere and has its chunks in another order, so that ranks get other samples.
 
     A `torch.utils.data.DistributedSampler`, so that Lightning and Ray leave it in its place. Where
-    Accelerate divides the batches of a prepared loader, this sampler gives all of them.
+    Accelerate divides the batches of a prepared loader, this sampler gives all of them. `rank` and
+    `num_replicas` are found where they are None.
 
     Args:
-        dataset: anything with a length.
-        num_replicas: the number of ranks. This and `rank` are found where they are None.
         num_samples: a number of samples from the first on, or a pair of indices; None for all.
             Afterwards, as in torch, the attribute of this name is the number on this rank.
-        rank: this process's rank.
-        shuffle: False gives the indices in storage order, in every epoch.
         shufflefirst: whether the first epoch changes the order of the chunks, too.
-        seed: of the order; the same on all ranks.
         drop_last: True leaves out what does not fill all ranks; else some samples are repeated.
         chunksize: samples in a chunk.
 
@@ -299,7 +273,6 @@ class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSamp
 
 
 def _bounds(dataset: Sized, num_samples: int | tuple[int, int] | None) -> tuple[int, int]:
-    """The first index and the one behind the last."""
     bounds = len(dataset) if num_samples is None else num_samples
     start, stop = (0, bounds) if isinstance(bounds, int) else bounds
     if not 0 <= start < stop <= len(dataset):

@@ -1,7 +1,7 @@
 """One shard of wids: its samples by number; and the shards that were used last.
 
-Local shards are read where they lie. What a list says of a shard is held against it when it is
-opened (I6). Any thread may read; after a fork the child opens its own.
+What a list says of a shard is held against it when it is opened (I6). Any thread may read; after a
+fork the child opens its own.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ import hashlib
 import io
 import operator
 import os
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from hashlib import md5
 from pathlib import Path
-from typing import Any, Self
+from threading import Lock
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from shardwise.compat.wids.wids_dl import DefaultLocalname, fetch
 from shardwise.compat.wids.wids_lru import LRUCache
 from shardwise.errors import DataError, MissingShardError
-from shardwise.sources.per_process import PerProcess
+from shardwise.sources.per_process import MadeOnce, PerProcess
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
@@ -134,7 +133,6 @@ class IndexedTarSamples:
 
 
 def compute_num_samples(fname: str | os.PathLike[str]) -> int:
-    """How many samples a local shard holds."""
     return len(IndexedTarSamples(path=fname))
 
 
@@ -171,6 +169,10 @@ def open_local(shards: Iterable[Mapping[str, Any]]) -> dict[str, IndexedTarSampl
     return dict(zip(listed, IndexedTarSamples.all_of(source), strict=True))
 
 
+# The open shards of a process, those that are being opened, and the lock of both.
+_Opened: TypeAlias = tuple[LRUCache, dict[str, MadeOnce[IndexedTarSamples]], Lock]
+
+
 class LRUShards:
     """The `lru_size` shards that were used last, opened; remote ones are copied here first.
 
@@ -202,12 +204,12 @@ class LRUShards:
 
     @property
     def _here(self) -> _Opened:
-        return self._opened.get(lambda: _Opened(self.lru_size))
+        return self._opened.get(lambda: (LRUCache(self.lru_size), {}, Lock()))
 
     @property
     def lru(self) -> LRUCache:
         """The open shards of this process by URL."""
-        return self._here.lru
+        return self._here[0]
 
     def __len__(self) -> int:
         return len(self.lru)
@@ -220,38 +222,26 @@ class LRUShards:
 
     def clear(self) -> None:
         """Let go of all shards; copies stay where they are."""
-        with self._here.lock:
-            self.lru.clear()
+        lru, _, lock = self._here
+        with lock:
+            lru.clear()
 
     def get_shard(self, url: str) -> IndexedTarSamples:
-        """The opened shard of a URL."""
-        opened = self._here
-        with opened.lock:
-            shard: IndexedTarSamples | None = opened.lru[url]
+        lru, openings, lock = self._here
+        with lock:
+            shard: IndexedTarSamples | None = lru[url]
             self.accesses += 1
             self.last_missed = shard is None
             if shard is not None:
                 return shard
             self.misses += 1
-            opening = opened.openings[url]
+            opening = openings.setdefault(url, MadeOnce())
         # One thread opens it; only threads that need the same shard wait.
-        with opening:
-            with opened.lock:
-                shard = opened.lru[url]
-            if shard is None:
-                shard = self._opener(url)
-                with opened.lock:
-                    opened.lru[url] = shard
+        shard = opening.get(lambda: self._opener(url))
+        with lock:
+            lru[url] = shard
+            openings.pop(url, None)
         return shard
 
     def _open_one(self, url: str) -> IndexedTarSamples:
         return IndexedTarSamples(path=url) if is_local(url) else open_copy(url, self.localname(url))
-
-
-class _Opened:
-    """The open shards of a process, and the locks of those that are being opened."""
-
-    def __init__(self, lru_size: int) -> None:
-        self.lru = LRUCache(lru_size)
-        self.lock = threading.Lock()
-        self.openings: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)

@@ -1,10 +1,9 @@
 # ruff: noqa: F403, F405 - the names of the other modules are this module's, too, as in wids
 """wids' `ShardListDataset`: samples of a list of shards, by number, in any order.
 
-Local shards are read where they are, through one tar source for all of them: a sample costs what
-it costs in `shardwise.tar`. Remote ones are read by byte ranges and kept in the cache directory,
-or copied to where `localname` says. Keeps I6: what the list says of a shard is held against it.
-Any thread may read, and the dataset pickles without open files.
+Local shards are read where they are, through one tar source for all of them. Remote ones are read
+by byte ranges and kept in the cache directory, or copied to where `localname` says. Any thread may
+read, and the dataset pickles without open files.
 """
 
 from __future__ import annotations
@@ -129,7 +128,6 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         return self.total_length
 
     def add_transform(self, transform: Transformation) -> Self:
-        """Add a transformation behind the others, and give back this dataset."""
         self.transformations.append(transform)
         return self
 
@@ -138,7 +136,6 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         return self.cache.accesses, self.cache.misses
 
     def check_cache_misses(self) -> None:
-        """Warn, once, if remote shards are opened again and again."""
         accesses, misses = self.get_stats()
         is_costly = len(self._local) < len(self._urls) and not self._has_warned
         if is_costly and accesses > _MANY_ACCESSES and misses > _MANY_MISSES * accesses:
@@ -178,7 +175,6 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         ]
 
     def close(self) -> None:
-        """Let go of all shards; they are opened again if samples are asked for."""
         self.cache.clear()
         self._local_shards = MadeOnce()
 
@@ -203,7 +199,6 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         return cast(T_co, sample)
 
     def _open(self, url: str) -> IndexedTarSamples:
-        """Open a shard: a local one is a part of one source, a remote one has its own."""
         if url in self._local:
             return self._local_shards.get(lambda: open_local(self._local.values()))[url]
         desc = self._urls[url]
@@ -223,7 +218,6 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
 
 
 def interpret_transformations(transformations: Any) -> list[Transformation]:
-    """What `transformations=` means: a list of functions of a sample."""
     if transformations is None:
         return []
     if isinstance(transformations, str) or callable(transformations):

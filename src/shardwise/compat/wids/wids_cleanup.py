@@ -1,7 +1,4 @@
-"""Keeping a directory small: the files that were changed last stay.
-
-It works on a pattern that the user names, and removes whatever matches it.
-"""
+"""Keeping a directory small: of the files that match a pattern, those changed last stay."""
 
 from __future__ import annotations
 
@@ -47,8 +44,7 @@ class ExclusiveLock:
         self.lockfile = os.fspath(lockfile)
         self._file: IO[str] | None = None
 
-    def lock(self, how: int) -> None:
-        """Take the lock as `flock` does: `BlockingIOError` if it should not wait."""
+    def _lock(self, how: int) -> None:
         file = open(self.lockfile, "a", encoding="utf-8")  # noqa: SIM115 - until release_lock
         try:
             fcntl.flock(file, how)
@@ -60,18 +56,17 @@ class ExclusiveLock:
     def try_lock(self) -> bool:
         """Take the lock; False if another holder has it."""
         with contextlib.suppress(BlockingIOError):
-            self.lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         return False
 
     def release_lock(self) -> None:
-        """Give the lock back."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def __enter__(self) -> Self:
-        self.lock(fcntl.LOCK_EX)
+        self._lock(fcntl.LOCK_EX)
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -1,8 +1,4 @@
-"""The decoders of wids: a sample's streams to values, by the extensions of its fields.
-
-Pickles are left alone unless they are asked for by name: loading them runs any code. Errors name
-the sample and the field (I6).
-"""
+"""The decoders of wids: a sample's streams to values, by the extensions of its fields."""
 
 from __future__ import annotations
 
@@ -29,7 +25,6 @@ _IMAGES = (
 
 
 def check_keys(sample: Mapping[str, Any]) -> None:
-    """Raise ValueError if a field does not begin with a dot or with two underscores."""
     for key in sample:
         if not key.startswith((".", "__")):
             raise ValueError(

@@ -1,8 +1,7 @@
 """Copies of remote files, whole or not at all; and the paths where they lie.
 
-Keeps I6 and I8: a copy gets its name when it has the length that the store states, so a copy that
-is there is whole; a killed download leaves a hidden file that is never read. Locks are the
-kernel's and end with their holder. No command is ever run.
+Keeps I6 and I8: a copy gets its name when it has the length that the store states; a killed
+download leaves a hidden file that is never read. No command is ever run.
 """
 
 from __future__ import annotations
@@ -41,18 +40,12 @@ def hash_dataset_name(input_string: str) -> str:
 
 
 class CacheLocalname:
-    """Paths in a directory: the shard's name with a hash of its whole URL before the extension.
-
-    >>> name = CacheLocalname("cache")
-    >>> name("https://host/train/000.tar") == name("https://host/val/000.tar")
-    False
-    """
+    """Paths in a directory: the shard's name with a hash of its whole URL before the extension."""
 
     def __init__(self, cachedir: str) -> None:
         self.cachedir = str(cachedir)
 
     def __call__(self, shard: str) -> str:
-        """The path of the copy of a shard."""
         digest = hash_dataset_name(shard)
         base = re.split(r"[?#]", shard, maxsplit=1)[0].rpartition("/")[2]
         stem, dot, extension = _SAFE_NAME.sub("_", base).lstrip(".")[-_MAX_NAME:].partition(".")
@@ -132,5 +125,4 @@ def download_and_open(
     handlers: Mapping[str, Handler] | None = None,
     verbose: bool = False,  # noqa: ARG001 - nothing is printed
 ) -> IO[Any]:
-    """Copy a file unless its copy is there already, and open the copy."""
     return open(fetch(remote, local, handlers=handlers), mode)

@@ -1,7 +1,6 @@
 """The command `widsindex`: makes, changes and shows wids' indexes in JSON.
 
-Counts come from the shards' headers, so nothing is copied; an index is written whole or not at
-all.
+Counts come from the shards' headers, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ def widsindex() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and end it with the exit code."""
     sys.exit(widsindex(prog_name="widsindex"))
 
 
@@ -58,7 +56,6 @@ def make_index(
     base: str | None = None,
     md5: bool | None = None,
 ) -> dict[str, Any]:
-    """An index of shards, sorted by URL."""
     urls = expand(urls)
     shards = TarSource(urls, accept_unfinished=True).manifest.shards
     listed = []

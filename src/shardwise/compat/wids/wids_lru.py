@@ -46,19 +46,17 @@ class LRUCache:
     def __contains__(self, key: Any) -> bool:
         return key in self.cache
 
+    # The oldest first.
+
     def items(self) -> ItemsView[Any, Any]:
-        """Entries, the oldest first."""
         return self.cache.items()
 
     def keys(self) -> KeysView[Any]:
-        """Keys, the oldest first."""
         return self.cache.keys()
 
     def values(self) -> ValuesView[Any]:
-        """Values, the oldest first."""
         return self.cache.values()
 
     def clear(self) -> None:
-        """Let go of all entries."""
         for key in list(self.cache):
             del self[key]

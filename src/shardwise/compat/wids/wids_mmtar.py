@@ -1,7 +1,6 @@
-"""wids' `MMIndexedTar`: the members of a tar file by number or name.
+"""wids' `MMIndexedTar`: the members of a tar file by number or name, read by byte ranges.
 
-Names of any length and any dialect of tar are right, and damage is an error (I6). Members are
-read by byte ranges: there is no map of the file.
+Names of any length and any dialect of tar are right, and damage is an error (I6).
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ class MMIndexedTar:
             cleanup_callback(self.fname, self._held.fileno(), "start")
 
     def close(self, dispose: bool = False) -> None:  # noqa: ARG002 - wids' signature
-        """Let go of the file."""
         if self._held is not None and self.cleanup_callback is not None:
             self.cleanup_callback(self.fname, self._held.fileno(), "end")
             self._held.close()
@@ -56,20 +54,16 @@ class MMIndexedTar:
         self._file.close()
 
     def names(self) -> list[str]:
-        """The members' names, in order."""
         return [name for name, _, _ in self.by_index]
 
     def get_at_index(self, index: int) -> tuple[str, bytes]:
-        """Name and bytes of a member by number."""
         name, offset, size = self.by_index[index]
         return name, self._file.read(offset, size)
 
     def get_by_name(self, name: str) -> tuple[str, bytes]:
-        """Name and bytes of a member by name; KeyError if there is none."""
         return self.get_at_index(self.by_name[name])
 
     def get_file(self, i: int) -> tuple[str, io.BytesIO]:
-        """Name and content of a member by number, the content as a stream."""
         name, data = self.get_at_index(i)
         return name, io.BytesIO(data)
 

@@ -75,7 +75,6 @@ def check_shards(shards: Any, url: str | None = None) -> list[dict[str, Any]]:
 
 
 def load_remote_dsdesc_raw(source: str | IO[Any]) -> dict[str, Any]:
-    """An index as it is written."""
     url = source if isinstance(source, str) else getattr(source, "name", None)
     # A stream works in forked processes, too.
     with open_stream(source) if isinstance(source, str) else nullcontext(source) as stream:
@@ -90,7 +89,6 @@ def load_remote_dsdesc_raw(source: str | IO[Any]) -> dict[str, Any]:
 
 
 def rebase_shardlist(shardlist: list[dict[str, Any]], base: str | None) -> list[dict[str, Any]]:
-    """The shards with URLs that are merged with `base`; dicts of their own."""
     if base is None:
         return [dict(shard) for shard in shardlist]
     return [{**shard, "url": urlmerge(base, shard["url"])} for shard in shardlist]
@@ -128,12 +126,10 @@ def resolve_dsdesc(
 
 
 def _part(shardlist: Any, base: str | None, more: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Shards of one place, with what holds for all of them."""
     return [without_none(more) | shard for shard in rebase_shardlist(check_shards(shardlist), base)]
 
 
 def without_none(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that have a value."""
     return {name: value for name, value in entries.items() if value is not None}
 
 

@@ -25,11 +25,7 @@ def find_index_file(file: str | os.PathLike[str]) -> str:
 
 
 def splitname(fname: str) -> tuple[str, str]:
-    """Key and extension of a member, split at the base name's first dot.
-
-    >>> splitname("train.v2/0001.seg.png")
-    ('train.v2/0001', '.seg.png')
-    """
+    """Key and extension of a member, split at the base name's first dot."""
     directory, slash, base = fname.rpartition("/")
     stem, dot, extension = base.partition(".")
     if not dot:
@@ -38,10 +34,6 @@ def splitname(fname: str) -> tuple[str, str]:
 
 
 def group_by_key(names: Sequence[str]) -> list[list[int]]:
-    """The places of names that stand together and have one key; names without a dot are left out.
-
-    >>> group_by_key(["a.jpg", "a.cls", "README", "b.jpg"])
-    [[0, 1], [3]]
-    """
+    """The places of names that stand together and have one key, without names that have no dot."""
     places = [place for place, name in enumerate(names) if "." in name.rpartition("/")[2]]
     return [list(group) for _, group in groupby(places, key=lambda p: splitname(names[p])[0])]

@@ -118,6 +118,11 @@ class Padding:
             rows = np.full((len(arrays), *shape), self.value, dtype)
         except (OverflowError, TypeError) as error:
             raise ValueError(f"value={self.value} does not fit into {dtype}: {error}") from None
+        except MemoryError:
+            raise ValueError(
+                f"{len(arrays)} rows padded to {list(shape)} of {dtype} are more than memory has: "
+                f"pad to less than multiple={self.multiple}, length={self.length}"
+            ) from None
         mask = np.zeros(rows.shape, np.bool_)
         for row, array in enumerate(arrays):
             place: Any = (row, *(slice(size) for size in array.shape))
