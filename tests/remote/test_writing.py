@@ -11,7 +11,7 @@ import pytest
 import shardwise as sw
 from shardwise.sources.tar.index.shard_index import index_path
 from shardwise.storage import StorageOptions
-from shardwise.storage.stores.upload import upload
+from shardwise.storage.write import upload
 from tests.support.fault_proxy import FaultProxy
 from tests.support.servers import S3Server, nginx
 

@@ -137,7 +137,7 @@ def _writer_of(job: Job, path: str) -> CopyingWriter | ParquetShard:
 
 def _write_remote(job: Job, number: int) -> Outcome:
     """Write a file of this machine, then upload it."""
-    from shardwise.storage.stores.upload import upload
+    from shardwise.storage.write import upload
 
     with scratch_directory() as directory:
         path = directory / job.name(number)

@@ -6,7 +6,9 @@ object's URL. Except for `process` and `pin`, used in the event loop's thread.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from shardwise.errors import DataError
 from shardwise.storage.options import StorageOptions
@@ -14,8 +16,8 @@ from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.event_loop import Runtime, runtime
 from shardwise.storage.requests.retry import RetryingClient
-from shardwise.storage.stores.connect import location_of
-from shardwise.storage.stores.shared_client import shared_client
+from shardwise.storage.stores.connect import StoreLocation, location_of, open_client
+from shardwise.storage.stores.credential_discovery import environment_digest
 from shardwise.storage.versions import require_same
 
 # Prefetch requests up to this length are one attempt each; longer ones are streamed.
@@ -57,7 +59,7 @@ class PinnedObject:
         """The client of the object's store, which the process shares."""
         process = self.process
         if self.connected is None or self.connected[0] is not process:
-            self.connected = process, shared_client(self._location, self._options, process)
+            self.connected = process, _shared_client(self._location, self._options, process)
         return self.connected[1]
 
     def pin(self, stat: FileStat) -> None:
@@ -122,6 +124,22 @@ class PinnedObject:
             self.stat = current
         elif current != self.stat:
             require_same(self.stat, current, self.url)
+
+
+def _shared_client(
+    location: StoreLocation, options: StorageOptions, process: Runtime
+) -> RetryingClient:
+    """The client of a store, process and environment."""
+
+    def make() -> RetryingClient:
+        slots = process.get(
+            ("slots", options.max_requests), lambda: asyncio.Semaphore(options.max_requests)
+        )
+        return RetryingClient(open_client(location, options), options, slots)
+
+    of_client = replace(options, cache=None, prefetch_bytes=0)
+    # A token that is exported after a first refusal makes another client.
+    return process.get(("client", location.root, of_client, environment_digest()), make)
 
 
 def _range_error(start: int, stop: int, num_bytes: int, url: str) -> DataError:

@@ -25,6 +25,7 @@ from shardwise.storage.cache.block_file import (
     BlockLock,
     LockDenied,
     block_name,
+    chunk_digests,
     holds_bytes,
     version_id,
 )
@@ -91,13 +92,14 @@ def test_a_block_that_is_published_while_it_is_looked_for_is_not_fetched_again(
     )
     lock = theirs.lock_block(name, info)
     assert isinstance(lock, BlockLock)
-    looked = []
+    looked, payload = [], memoryview(DATA)[:BLOCK]
 
     def publish_behind(path: str) -> bool:
         found = holds_bytes(path)
         if not looked:
             looked.append(path)
-            theirs.publish(lock, memoryview(DATA)[:BLOCK])
+            theirs.write(lock, payload, 0)
+            theirs.publish(lock, chunk_digests(payload))
         return found
 
     monkeypatch.setattr(store, "holds_bytes", publish_behind)

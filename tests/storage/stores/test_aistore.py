@@ -13,7 +13,7 @@ import shardwise as sw
 from shardwise.errors import MissingShardError, StaleIndexError, StorageError
 from shardwise.storage import StorageOptions, expand, open_file
 from shardwise.storage.requests import retry
-from shardwise.storage.stores.upload import upload
+from shardwise.storage.write import upload
 from tests.support.ais_cluster import ais_cluster
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards
 

@@ -21,7 +21,6 @@ from shardwise.storage.cache.block_file import (
     BlockLock,
     LockDenied,
     block_name,
-    chunk_digests,
     holds_bytes,
     make_part,
     require_space,
@@ -166,11 +165,6 @@ class Cache:
         self._hits = 0
         return lock
 
-    def publish(self, lock: BlockLock, payload: memoryview) -> None:
-        """Rename a whole block to its name, visible to all processes."""
-        if self.write(lock, payload, 0):
-            self.publish_written(lock, chunk_digests(payload))
-
     def write(self, lock: BlockLock, data: memoryview, offset: int) -> bool:
         """Write a part of a block's payload; False, and the lock is over, if the disk refuses."""
         try:
@@ -181,7 +175,7 @@ class Cache:
             return False
         return True
 
-    def publish_written(self, lock: BlockLock, digests: Sequence[int]) -> None:
+    def publish(self, lock: BlockLock, digests: Sequence[int]) -> None:
         """Rename a block whose payload is written, with its chunks' digests, to its name."""
         part = f"{self._parts}/{lock.name}.part"
         try:

@@ -18,6 +18,7 @@ from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.prefetch.into_cache import FetchBlocks
 from shardwise.storage.prefetch.sequential import Readable
 from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
+from shardwise.storage.remote import RemoteFile
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
 
@@ -67,7 +68,7 @@ class CachedFile(RemoteReads):
     gap_bytes = 16 << 10
     is_remote = True
 
-    def __init__(self, file: File, cache: Cache) -> None:
+    def __init__(self, file: RemoteFile, cache: Cache) -> None:
         self.url = file.url
         self._file = file
         self._cache = cache
@@ -216,7 +217,7 @@ def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRang
     return by_block
 
 
-def _rebuild(file: File, settings: CacheSettings, version: _Version | None) -> CachedFile:
+def _rebuild(file: RemoteFile, settings: CacheSettings, version: _Version | None) -> CachedFile:
     cached = CachedFile(file, cache_of(settings))
     cached._version = version
     return cached
