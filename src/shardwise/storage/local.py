@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import DataError, MissingShardError, ShardwiseError, StorageError
-from shardwise.storage.protocol import FileStat, ReadRequest
+from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.versions import require_same
 
@@ -138,16 +138,13 @@ class LocalFile:
             data = os.pread(opened.fd, length, offset)
         except OSError as error:
             raise _explained(error, self.url, "read") from None
-        if len(data) == length:
-            opened.check_read(self.url)
-            return data
-        # One call gives no more than 2 GiB, and may give less for other reasons.
-        whole = bytearray(length)
-        whole[: len(data)] = data
-        view = memoryview(whole)
-        self._fill(opened, offset, view, done=len(data))
+        if len(data) != length:
+            # One call gives no more than 2 GiB, and may give less for other reasons.
+            whole = bytearray(length)
+            self._fill(opened, offset, memoryview(whole), done=0)
+            data = bytes(whole)
         opened.check_read(self.url)
-        return bytes(whole)
+        return data
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill a writable contiguous buffer with the bytes at `offset`; releases the GIL.
@@ -198,14 +195,6 @@ class LocalFile:
         if num_waits:
             IO_COUNTS.add(waits=num_waits)
 
-    @staticmethod
-    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files, one after the other."""
-        view = memoryview(buffer).cast("B")
-        for file, ranges in requests:
-            for start, stop, begin in ranges:
-                file.read_into(start, view[begin : begin + stop - start])
-
     def close(self) -> None:
         """Close the descriptor; the next read opens the file again."""
         self._opened = None
@@ -220,9 +209,7 @@ class LocalFile:
             if not got:
                 # Cut since it was opened, rather than by who wrote it.
                 opened.check(self.url)
-                self._check_end(
-                    offset, length, offset + done if done else min(offset, opened.size())
-                )
+                self._check_end(offset, length, min(opened.stat.num_bytes, offset + done))
             done += got
 
     def _check_end(self, offset: int, length: int, end: int) -> None:
@@ -292,9 +279,6 @@ class _Descriptor:
         if now >= self._next_look_ns:
             self.check(url)
             self._next_look_ns = now + LOOK_EVERY_NS
-
-    def size(self) -> int:
-        return os.fstat(self.fd).st_size
 
     def __del__(self) -> None:
         # In a forked child, the number may belong to another file by now.

@@ -100,7 +100,7 @@ class RemoteFile(RemoteReads):
 
     @staticmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files; see `File.read_many`."""
+        """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
         copy_received(receive(requests), buffer)
 
     def stream(self, start: int, stop: int) -> Iterator[memoryview]:
@@ -159,7 +159,7 @@ class RemoteFile(RemoteReads):
         latency = client.latency
         requests = coalesce(
             ranges,
-            gap_bytes=_BATCH_GAP_BYTES if client.has_many else latency.gap_bytes,
+            gap_bytes=_BATCH_GAP_BYTES if client.client.has_many else latency.gap_bytes,
             max_request_bytes=latency.max_request_bytes,
         )
         if requests:
@@ -240,7 +240,7 @@ def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
     first = reads[0][0]._object
 
     async def read_all() -> list[list[ReceivedBytes]]:
-        if not first.client().has_many:
+        if not first.client().client.has_many:
             # No file's requests wait for another file's prefetched blocks.
             return await gather_or_cancel(file._read(ranges) for file, ranges in reads)
         files = [file for file, _ in reads]

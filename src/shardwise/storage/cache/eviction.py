@@ -29,7 +29,7 @@ from typing import NamedTuple
 from shardwise.storage.cache.block_file import BLOCK_NAME, space_of
 
 _MAGIC = b"swledgr1"
-# Magic, mark, bytes on disk, hits, misses, evictions, damaged, limit, boot id.
+# Magic, mark, the numbers of `Usage` in their order, boot id.
 _FORM = struct.Struct("<8sqqqqqqq36s")
 # The lock is held for microseconds, or while all blocks are listed.
 _TIMEOUT_S = 60.0
@@ -135,17 +135,7 @@ class UsageFile:
         return usage
 
     def _write(self, fd: int, usage: Usage, *, mark: int) -> None:
-        data = _FORM.pack(
-            _MAGIC,
-            mark,
-            usage.num_bytes,
-            usage.hits,
-            usage.misses,
-            usage.evictions,
-            usage.damaged,
-            usage.max_bytes,
-            self._boot,
-        )
+        data = _FORM.pack(_MAGIC, mark, *vars(usage).values(), self._boot)
         os.pwrite(fd, data, 0)
 
     def _parse(self, data: bytes) -> tuple[bool, Usage | None]:

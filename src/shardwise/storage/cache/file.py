@@ -102,7 +102,7 @@ class CachedFile(RemoteReads):
 
     @staticmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files; see `File.read_many`."""
+        """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
         view = memoryview(buffer).cast("B")
         missing: list[MissingBlock] = []
         hits = 0

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.client import BatchClient, Client, ObjectRange, Reply
+from shardwise.storage.requests.client import Client, ObjectRange, Reply
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError, library_error
 from shardwise.storage.requests.hedge import VERY_LATE_S, LatencyTracker, StallTimer, hedged
@@ -66,7 +66,6 @@ class RetryingClient:
 
     def __init__(self, client: Client, options: StorageOptions, slots: asyncio.Semaphore) -> None:
         self.client = client
-        self._batches = client if isinstance(client, BatchClient) else None
         self.latency = LatencyTracker()
         self._options = options
         self._outage = Outage(options.request_timeout_s)
@@ -103,11 +102,6 @@ class RetryingClient:
         late_s = self.latency.late_s(stop - start) if self._options.hedge else None
         return await self._retry(once, _Purpose(url, "read", is_known), late_s=late_s)
 
-    @property
-    def has_many(self) -> bool:
-        """Whether `get_many` may be one request."""
-        return self._batches is not None and self._batches.has_many
-
     def due_for_version_check(self, keys: Collection[str]) -> str:
         """After every eighth GetBatch, the key whose version was checked longest ago; else ""."""
         self._num_batches += 1
@@ -123,11 +117,10 @@ class RetryingClient:
         Returns:
             The bytes of each; None for each that the reply lacks, which is left to `get`.
         """
-        assert self._batches is not None
         IO_COUNTS.add(requests=1)
         async with self._slots:
             try:
-                payloads = await self._batches.get_many(ranges)
+                payloads = await self.client.get_many(ranges)
             except AttemptError:
                 IO_COUNTS.add(retries=1)
                 return [None] * len(ranges)

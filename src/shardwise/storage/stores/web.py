@@ -27,7 +27,7 @@ from urllib.parse import quote, urlsplit
 from shardwise.storage.options import Redirects
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.blocking_pool import in_thread
-from shardwise.storage.requests.client import Reply, StreamsByGet
+from shardwise.storage.requests.client import Client, Reply
 from shardwise.storage.requests.failures import (
     CERTIFICATE,
     AttemptError,
@@ -195,7 +195,7 @@ def json_page(url: str, *, web: Web, body: Any = None) -> tuple[Any, Mapping[str
             raise AttemptError("the reply is not JSON", "refused") from None
 
 
-class WebClient(StreamsByGet):
+class WebClient(Client):
     """A web server, one attempt at a time; see `Client`.
 
     Args:
@@ -206,8 +206,6 @@ class WebClient(StreamsByGet):
     def __init__(self, root: str, web: Web) -> None:
         self._root = root
         self.web = web
-
-    moves_objects = False
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
         """See `Client.get`."""
