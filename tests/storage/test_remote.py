@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import pickle
 import random
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -21,6 +20,7 @@ from shardwise.errors import (
     StorageError,
 )
 from shardwise.storage import IO_COUNTS, File, FilePool, StorageOptions, open_file, read_whole
+from tests.storage.stores.test_hub import reply, serving
 from tests.support.fault_proxy import FaultProxy
 from tests.support.python_code import printed_by
 from tests.support.servers import nginx
@@ -176,11 +176,12 @@ def test_an_endpoint_that_hangs_is_given_up_at_its_deadline():
     assert "s3://bucket/x.tar" in str(caught.value)
 
 
-def test_a_refused_connection_says_so():
+@pytest.mark.parametrize("redirects", ["any", "none"])
+def test_a_refused_connection_says_so_and_is_tried_again(redirects):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    options = StorageOptions(max_attempts=2)
-    with pytest.raises(StorageError, match="connection refused"):
+    options = StorageOptions(max_attempts=2, redirects=redirects)
+    with pytest.raises(StorageError, match=r"(?i)connection ?refused.* \(2 attempts"):
         open_file(f"http://127.0.0.1:{port}/x.tar", options=options).read(0, 1)
 
 
@@ -387,79 +388,36 @@ def test_settings_that_are_not_known_are_named():
         open_file("http://h/x", options=StorageOptions.of({"region": "x"})).read(0, 1)
 
 
-@contextmanager
-def serving(handler):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-class _Whole(http.server.BaseHTTPRequestHandler):
-    """Sends the whole file whatever is asked, as some servers do."""
-
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Length", "1000")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(bytes(1000))
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_):
-        pass
-
-
-class _Short(_Whole):
-    """Answers with fewer bytes than were asked for, and says so in a consistent way."""
-
-    def do_GET(self):
-        self.send_response(206)
-        self.send_header("Content-Range", "bytes 0-4/1000")
-        self.send_header("Content-Length", "5")
-        self.end_headers()
-        self.wfile.write(bytes(5))
-
-
 @pytest.mark.parametrize("weak", [False, True])
 def test_a_server_that_ignores_if_match_cannot_mix_versions(weak):
-    etags, asked = ['"one"'], []
+    etags = ['"one"']
 
-    class Versions(_Whole):
-        def do_GET(self):
-            asked.append(self.headers.get("If-Match"))
-            self.send_response(206)
-            self.send_header("Content-Range", "bytes 0-4/1000")
-            self.send_header("Content-Length", "5")
-            self.send_header("ETag", ("W/" if weak else "") + etags[-1])
-            self.end_headers()
-            self.wfile.write(bytes(5))
+    def answer(handler):
+        etag = ("W/" if weak else "") + etags[-1]
+        reply(handler, 206, bytes(5), Content_Range="bytes 0-4/1000", ETag=etag)
 
-    with serving(Versions) as root:
+    with serving(answer) as (root, asked):
         file = open_file(f"{root}/x.tar", options=StorageOptions(hedge=False))
         assert file.read(0, 5) == bytes(5)
         assert file.read(0, 5) == bytes(5)
         # A weak one never matches, so it is not asked for.
-        assert asked == [None, None if weak else '"one"']
+        matches = [headers.get("if-match") for _, _, headers in asked]
+        assert matches == [None, None if weak else '"one"']
         etags.append('"two"')
         with pytest.raises(StaleIndexError, match="two"):
             file.read(0, 5)
 
 
 def test_a_server_that_ignores_ranges_is_named_as_such():
-    with serving(_Whole) as root:
+    with serving(lambda handler: reply(handler, 200, bytes(1000))) as (root, _):
         with pytest.raises(StorageError, match=r"ignores the Range header.*nginx"):
             open_file(f"{root}/x.tar").read(10, 5)
 
 
 def test_a_reply_that_is_shorter_than_asked_is_never_taken():
-    with serving(_Short) as root:
+    # It says so in a consistent way.
+    answer = partial(reply, status=206, body=bytes(5), Content_Range="bytes 0-4/1000")
+    with serving(answer) as (root, _):
         options = StorageOptions(max_attempts=2)
         with pytest.raises(StorageError, match=r"0\.\.10, got 0\.\.5"):
             open_file(f"{root}/x.tar", options=options).read(0, 10)

@@ -31,18 +31,15 @@ def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = N
         file = LocalFile(local_path(text))
         file.open()
         return file
-    return _open_remote(text, options or StorageOptions())
-
-
-def _open_remote(url: str, options: StorageOptions) -> File:
-    """The file of a remote URL, behind the cache that the options name."""
     from shardwise.storage.remote import RemoteFile
 
+    options = options or StorageOptions()
+    remote = RemoteFile(text, options)
     if options.cache is None:
-        return RemoteFile(url, options)
+        return remote
     from shardwise.storage.cache import CachedFile, cache_of
 
-    return CachedFile(RemoteFile(url, options), cache_of(options.cache))
+    return CachedFile(remote, cache_of(options.cache))
 
 
 # Asked for without knowing the length. Longer requests would be late and sent again, and through

@@ -138,19 +138,6 @@ def test_a_file_is_read_where_the_hub_sends_us_and_the_token_stays_behind():
         assert asked_of_store[0][2]["range"] == "bytes=300-349"
 
 
-def test_the_token_and_the_place_come_from_the_environment_too(monkeypatch, tmp_path):
-    with hub() as (url, _, _):
-        monkeypatch.setenv("HF_ENDPOINT", url)
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.delenv("HF_TOKEN_PATH", raising=False)
-        monkeypatch.setenv("HF_HOME", str(tmp_path))
-        (tmp_path / "token").write_text("hf_t0ken\n")
-        # Options of its own: clients are kept by options.
-        options = StorageOptions(max_attempts=3)
-        file = open_file("hf://datasets/org/name@v1/train/000.tar", options=options)
-        assert file.read(0, 4) == CONTENT[:4]
-
-
 @pytest.mark.parametrize("own", [{}, {"headers": {"X-Key": "v"}}])
 def test_the_token_of_the_environment_goes_to_the_server_of_the_environment_only(monkeypatch, own):
     monkeypatch.setenv("HF_TOKEN", "hf_t0ken")
@@ -184,13 +171,17 @@ def test_a_missing_file_and_a_wrong_token_are_told():
             expand("hf://datasets/org/name@v1/train/", options=wrong)
 
 
-def test_a_listing_that_leads_elsewhere_is_not_followed():
-    def answer(handler):
-        reply(handler, 200, b"[]", Link='<http://elsewhere/api?x=1>; rel="next"')
-
-    with serving(answer) as (url, _):
+@pytest.mark.parametrize(
+    ("body", "headers", "told"),
+    [
+        (b"[]", {"Link": '<http://elsewhere/api?x=1>; rel="next"'}, "another host: not followed"),
+        (b"<html>", {}, "the reply is not JSON"),
+    ],
+)
+def test_a_listing_that_leads_elsewhere_or_is_none_is_an_error(body, headers, told):
+    with serving(lambda handler: reply(handler, 200, body, **headers)) as (url, _):
         options = StorageOptions.of({"endpoint": url, "token": "t"})
-        with pytest.raises(StorageError, match="another host"):
+        with pytest.raises(StorageError, match=told):
             expand("hf://datasets/org/name/", options=options)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Self, TypeVar
 
 from shardwise.storage.requests.counts import IO_COUNTS
+from shardwise.storage.requests.event_loop import cancel
 from shardwise.storage.requests.failures import AttemptError
 
 _KEPT = 256
@@ -146,10 +147,7 @@ async def hedged(
                     running.add(_start(once))
                 delay_s = max(delay_s, min(2 * delay_s, _MAX_DELAY_S))
     finally:
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.gather(*running, return_exceptions=True)
+        await cancel(running)
 
 
 def _start(once: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:

@@ -207,9 +207,9 @@ def _open_web(location: StoreLocation, options: StorageOptions, settings: dict[s
         )
     except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
         raise StorageError(_setting_error(endpoint, client, error)) from None
-    web = Web(headers, options.attempt_timeout_s)
     if location.family == "hf":
-        return HubClient(store, options, endpoint=endpoint, web=web)
+        web = Web(headers, options.attempt_timeout_s)
+        return HubClient(store, options, HubWebClient(endpoint, web))
     return ObstoreClient(store, options, head_by_get=True)
 
 
