@@ -242,7 +242,8 @@ def test_without_etags_another_length_or_time_is_another_version(tmp_path):
 def test_a_pool_pins_a_version_however_often_it_opens_the_file(s3):
     url = s3.put("pinned.tar", CONTENT)
     other = s3.put("other.tar", b"x")
-    pool = FilePool(limit=1, options=options_of(s3))
+    pool = FilePool(options=options_of(s3))
+    pool.limit = 1
     pool.pin(url, pool.get(url).stat())
     s3.put("pinned.tar", CONTENT[::-1])
     for again in (pool, pickle.loads(pickle.dumps(pool))):

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import DataError, MissingShardError, ShardwiseError, StorageError
+from shardwise.errors import MissingShardError, ShardwiseError, StorageError
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.versions import require_same
+from shardwise.storage.versions import ends_early, require_same
 
 # Reads bytes of the page cache only; without this flag, any read may wait.
 _AT_ONCE: int | None = getattr(os, "RWF_NOWAIT", None)
@@ -35,14 +35,11 @@ LOOK_EVERY_NS = 10_000_000
 
 
 class LocalFile:
-    """A file on this machine, read at any offset by any thread.
+    """A file on this machine, read at any offset by any thread; see `File` for what is raised.
 
     It may be made before the file exists, is opened at the first read, and is opened anew in a
     forked child. It pickles by its name and version. The descriptor is closed by `close` or when
     the object is collected; a read in another thread that is under way ends well.
-
-    Args:
-        path: the file. Errors name it as `url`.
     """
 
     __slots__ = ("_opened", "_pinned", "url")
@@ -63,21 +60,11 @@ class LocalFile:
         return _rebuild, (self.url, self._version)
 
     def open(self) -> None:
-        """Open the file now, rather than at the first read.
-
-        Raises:
-            MissingShardError: it is not there.
-            StorageError: it can't be opened, or is not a regular file.
-        """
+        """Open the file now, rather than at the first read."""
         self._descriptor()
 
     def stat(self) -> FileStat:
-        """Length and modification time of the file that has the name now.
-
-        Raises:
-            MissingShardError: there is nothing.
-            StorageError: it is not a regular file, or can't be reached.
-        """
+        """Length and modification time of the file that has the name now."""
         try:
             status = os.stat(self.url)  # noqa: PTH116 - twice as fast as by way of a Path
         except OSError as error:
@@ -86,11 +73,7 @@ class LocalFile:
         return FileStat(status.st_size, status.st_mtime_ns)
 
     def pin(self, stat: FileStat) -> None:
-        """Allow this version only, by length and time.
-
-        Raises:
-            StaleIndexError: another one is open.
-        """
+        """Allow this version only, by length and time; StaleIndexError if another one is open."""
         opened, self._pinned = self._opened, stat
         if opened is not None:
             # If it is another one, reads open the file anew, and compare it again.
@@ -99,21 +82,11 @@ class LocalFile:
             self._opened = opened
 
     def check(self) -> None:
-        """Look at the open file, for what is read from a map of it.
-
-        Raises:
-            StaleIndexError: it was written to, or is not the version that was pinned.
-            MissingShardError: it is not there.
-            StorageError: it can't be opened.
-        """
+        """Look at the open file, for what is read from a map of it."""
         self._descriptor().check(self.url)
 
     def map(self) -> mmap.mmap:
-        """All bytes of the open file, mapped; call `check` before and after they are read.
-
-        Raises:
-            MissingShardError, StaleIndexError, StorageError: as `check` says.
-        """
+        """All bytes of the open file, mapped; call `check` before and after they are read."""
         opened = self._descriptor()
         try:
             return mmap.mmap(opened.fd, 0, access=mmap.ACCESS_READ)
@@ -121,14 +94,7 @@ class LocalFile:
             raise _explained(error, self.url, "map") from None
 
     def read(self, offset: int, length: int) -> bytes:
-        """Read exactly `length` bytes at `offset`.
-
-        Raises:
-            DataError: the file ends before that.
-            StaleIndexError: it was written to, or is not the version that was pinned.
-            MissingShardError: the file is not there.
-            StorageError: it could not be read.
-        """
+        """Read exactly `length` bytes at `offset`."""
         _check_range(offset, length)
         opened = self._descriptor()
         try:
@@ -147,12 +113,7 @@ class LocalFile:
         return data
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a writable contiguous buffer with the bytes at `offset`; releases the GIL.
-
-        Raises:
-            DataError: the file ends before the buffer is full.
-            StaleIndexError, MissingShardError, StorageError: as `read` says.
-        """
+        """Fill a writable contiguous buffer with the bytes at `offset`; releases the GIL."""
         view = memoryview(buffer).cast("B")
         _check_range(offset, len(view))
         opened = self._descriptor()
@@ -162,15 +123,7 @@ class LocalFile:
     def read_spans(
         self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
     ) -> None:
-        """Fill a buffer from `begin` on with several ranges of the file, one behind the other.
-
-        The same as `read_into` for each, in less time a range. Range i begins at `offsets[i]` in
-        the file and ends at `ends[i]` in the buffer; it begins where the one before ends.
-
-        Raises:
-            DataError: the file ends before a range does.
-            StaleIndexError, MissingShardError, StorageError: as `read` says.
-        """
+        """The same as `read_into` for each of several ranges, in less time; see `File`."""
         opened = self._descriptor()
         fd, preadv, flags = opened.fd, os.preadv, _AT_ONCE or 0
         num_waits = int(_AT_ONCE is None)
@@ -214,12 +167,7 @@ class LocalFile:
 
     def _check_end(self, offset: int, length: int, end: int) -> None:
         if end < offset + length:
-            raise DataError(
-                f"asked for {length} bytes, there are {max(0, end - offset)}: the file ended at "
-                f"byte {end} of {offset + length}: truncated?",
-                url=self.url,
-                offset=offset,
-            )
+            raise ends_early(offset, length, end, self.url)
 
     def _descriptor(self) -> _Descriptor:
         opened = self._opened
@@ -246,11 +194,7 @@ def _rebuild(url: str, pinned: FileStat | None) -> LocalFile:
 
 
 class _Descriptor:
-    """An open descriptor of this process, closed when the last reference to it goes.
-
-    Attributes:
-        stat: the version that was opened.
-    """
+    """An open descriptor of this process, closed when the last reference to it goes."""
 
     __slots__ = ("_next_look_ns", "fd", "pid", "stat")
 
@@ -274,7 +218,7 @@ class _Descriptor:
             require_same(self.stat, FileStat(status.st_size, status.st_mtime_ns), url)
 
     def check_read(self, url: str) -> None:
-        """The same after a read, unless it was looked at in the last `LOOK_EVERY_NS`."""
+        """The same after a read, if the last look is `LOOK_EVERY_NS` ago."""
         now = time.monotonic_ns()
         if now >= self._next_look_ns:
             self.check(url)

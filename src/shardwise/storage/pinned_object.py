@@ -18,7 +18,7 @@ from shardwise.storage.requests.event_loop import Runtime, runtime
 from shardwise.storage.requests.retry import RetryingClient
 from shardwise.storage.stores.connect import StoreLocation, location_of, open_client
 from shardwise.storage.stores.credential_discovery import environment_digest
-from shardwise.storage.versions import require_same
+from shardwise.storage.versions import ends_early, require_same
 
 # Prefetch requests up to this length are one attempt each; longer ones are streamed.
 _MAX_UNSTREAMED_BYTES = 8 << 20
@@ -151,9 +151,4 @@ def _range_error(start: int, stop: int, num_bytes: int, url: str) -> DataError:
             url=url,
             offset=start,
         )
-    return DataError(
-        f"asked for {stop - start} bytes, there are {max(0, num_bytes - start)}: the file "
-        f"ended at byte {num_bytes} of {stop}: truncated?",
-        url=url,
-        offset=start,
-    )
+    return ends_early(start, stop - start, num_bytes, url)
