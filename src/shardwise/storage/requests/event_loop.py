@@ -32,9 +32,6 @@ class Runtime:
     """An event loop in a thread of its own, and what files share in this process.
 
     Everything in `shared` is made and used in that thread only, so it needs no locks.
-
-    Attributes:
-        native: the calls of obstore in flight.
     """
 
     def __init__(self) -> None:
@@ -169,14 +166,11 @@ async def cancel(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 class _Process:
-    """The state of the process as a whole.
+    """The state of the process as a whole."""
 
-    Attributes:
-        current: the runtime of this process, or of a parent before a fork.
-        obstore_pid: the first process that used obstore: this one or a parent before a fork.
-    """
-
+    # Of this process, or of a parent before a fork.
     current: Runtime | None = None
+    # The first process that used obstore: this one or a parent before a fork.
     obstore_pid: int | None = None
     lock = threading.Lock()
 
@@ -184,11 +178,8 @@ class _Process:
 def runtime(*, obstore: bool) -> Runtime:
     """The runtime of this process, begun at the first call.
 
-    Args:
-        obstore: whether obstore will be used.
-
     Raises:
-        StorageError: this is a forked child, and its parent has used obstore.
+        StorageError: obstore will be used, in a forked child whose parent has used it.
     """
     pid = os.getpid()
     if obstore and _Process.obstore_pid != pid:

@@ -38,13 +38,7 @@ _MAX_BROKEN_STREAMS = 2
 
 
 class _Purpose(NamedTuple):
-    """What errors say about a request, and whether its object is known to exist.
-
-    Attributes:
-        url: named in errors.
-        verb: "read", "list" and so on.
-        is_known: whether the object was seen before.
-    """
+    """What errors say about a request, and whether its object was seen before."""
 
     url: str
     verb: str
@@ -58,10 +52,6 @@ class RetryingClient:
         client: makes single attempts.
         options: time limits, attempts, hedging.
         slots: bounds the requests in flight.
-
-    Attributes:
-        client: as given.
-        latency: times of the store's replies.
     """
 
     def __init__(self, client: Client, options: StorageOptions, slots: asyncio.Semaphore) -> None:
@@ -140,21 +130,10 @@ class RetryingClient:
         """A long range, passed to `take` as its bytes arrive; by one request, if nothing fails.
 
         A stream that breaks off or stalls is abandoned: the next part is read by `get`, the rest
-        by another stream.
-
-        Args:
-            url: named in errors.
-            key: of the object.
-            start: the first byte.
-            stop: the byte behind the last one.
-            etag: as in `get`.
-            take: called with each piece, in order.
+        by another stream. Raises as `get` does; the pieces before are right.
 
         Returns:
             The end of the bytes read: `stop`, or less where the object ends before that.
-
-        Raises:
-            StorageError, DataError: as `get` says; the pieces before it are right.
         """
         at, num_broken = start, 0
         while at < stop:
