@@ -27,12 +27,7 @@ _MAX_UNSTREAMED_BYTES = 8 << 20
 class PinnedObject:
     """An object of a store. Its version is the pinned one, or that of the first reply.
 
-    Args:
-        url: with a scheme that is supported.
-        options: how it is reached.
-
     Attributes:
-        url: as given.
         key: of the object in its store.
         stat: its version; None before the first reply.
         is_known: whether the object was seen before.
@@ -67,6 +62,10 @@ class PinnedObject:
         self.is_known = True
         if stat.etag:
             self.stat = stat
+
+    def holds(self, stop: int) -> bool:
+        """Whether it is known to be at least `stop` bytes long."""
+        return self.stat is not None and stop <= self.stat.num_bytes
 
     async def current(self) -> FileStat:
         """The version that the store has now."""

@@ -341,7 +341,7 @@ def test_a_read_only_disk_serves_what_it_has(small_disk: Path, tmp_path: Path) -
     file = _open(small_disk, names[0], folder=tmp_path)
     assert file.read(0, 70_000) == want[:70_000]
     # What is open for writing would keep the disk from becoming read-only.
-    file._cache.close()
+    file._cache._start()
     libc = ctypes.CDLL(None, use_errno=True)
     read_only, remount = 1, 32
     assert libc.mount(None, bytes(small_disk), None, read_only | remount, None) == 0
@@ -352,7 +352,7 @@ def test_a_read_only_disk_serves_what_it_has(small_disk: Path, tmp_path: Path) -
     after = IO_COUNTS.snapshot()
     assert after["degraded"] > before["degraded"]
     assert after["hits"] == before["hits"] + 4
-    file._cache.close()
+    file._cache._start()
 
 
 def test_a_second_job_finds_what_the_first_one_fetched(tmp_path: Path) -> None:

@@ -255,12 +255,6 @@ class Cache:
             # Statistics are not worth a warning.
             self._hits = 0
 
-    def close(self) -> None:
-        """Close all files; the next use opens them again."""
-        if self._pid == os.getpid() and self._hits:
-            self.flush()
-        self._start()
-
     def usage_file(self) -> UsageFile:
         """The usage file; the first use creates the folders and sweeps parts of dead processes."""
         with self._lock:

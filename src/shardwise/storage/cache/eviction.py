@@ -57,11 +57,9 @@ class Usage:
 
 
 class UsageFile:
-    """The file of a cache's usage.
+    """The file of a cache's usage, created at the first write.
 
-    Args:
-        path: the file; created at the first write.
-        count: adds up the space of all files, for when the number can't be trusted.
+    `count` adds up the space of all files, for when the number can't be trusted.
     """
 
     def __init__(self, path: str, count: Callable[[], int]) -> None:
@@ -181,12 +179,7 @@ def scan(folder: str, pattern: re.Pattern[str]) -> Iterator[CacheEntry]:
 
 
 class Eviction:
-    """The least recently used blocks, in a heap that is rebuilt when it may be out of date.
-
-    Args:
-        blocks: the folder of the blocks.
-        parts: the folder of the parts, which are being written.
-    """
+    """The least recently used blocks, in a heap that is rebuilt when it may be out of date."""
 
     def __init__(self, blocks: str, parts: str) -> None:
         self._blocks = blocks

@@ -150,12 +150,8 @@ def stream_blocks(blocks: Sequence[MissingBlock], arrived: Callable[[int, float]
     """Fetch blocks of one file before they are asked for, in ascending order.
 
     Blocks that others fetch are left out. An error ends it: the reader that needs the block meets
-    it itself.
-
-    Args:
-        blocks: the blocks.
-        arrived: called for each that is whole, with its bytes, and the seconds from the request to
-            the first of them.
+    it itself. `arrived` is called for each block that is whole, with its bytes, and the seconds
+    from the request to the first of them.
 
     Returns:
         Whether it came to the end: False where the cache has no more room, or after an error.
@@ -203,12 +199,7 @@ def _stream(run: Sequence[_PartialBlock], arrived: Callable[[int, float], None])
 
 
 class _PartialBlock:
-    """A locked block that is being written, from its beginning on.
-
-    Attributes:
-        start: where it begins in the file.
-        stop: where it ends there.
-    """
+    """A locked block, bytes [start, stop) of its file, that is being written."""
 
     __slots__ = ("_at", "_chunk", "_digests", "_lock", "block", "start", "stop")
 

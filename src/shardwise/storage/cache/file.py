@@ -38,7 +38,6 @@ class _Version(NamedTuple):
     Attributes:
         id: the beginning of its blocks' names; "" for a file that can't be cached.
         text: its ETag or time.
-        num_bytes: its length.
         url: of the file, without secrets.
     """
 
@@ -53,10 +52,6 @@ class CachedFile(RemoteReads):
 
     A file whose store names neither an ETag nor a time has no versions: it is read past the cache.
     See `File` for what the methods raise.
-
-    Args:
-        file: the file itself.
-        cache: where its blocks are kept.
 
     Attributes:
         next_file: gives the file that is likely to be read after this one, if any.

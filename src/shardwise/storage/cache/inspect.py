@@ -25,14 +25,10 @@ from shardwise.storage.cache.open_block import OpenBlock
 
 @dataclass
 class KeptFile:
-    """The cached blocks of one version of a file.
+    """The cached blocks of one version of a file, as `BlockInfo` names it.
 
     Attributes:
-        url: its URL, without a query.
-        version: its ETag, or its time.
-        file_bytes: its whole length.
-        num_blocks: blocks in the cache.
-        num_bytes: their bytes.
+        num_bytes: of the blocks.
         used_ns: the last use of any of them, in nanoseconds since 1970.
     """
 
@@ -50,11 +46,9 @@ class CacheContents:
 
     Attributes:
         files: sorted by URL.
-        num_blocks: all blocks.
         num_bytes: disk space of blocks and parts.
         num_unreadable: blocks that can't be read, or whose trailer is damaged.
         num_parts: blocks that are being fetched, or were when their process died.
-        usage: statistics of the cache's processes.
     """
 
     files: list[KeptFile]

@@ -34,14 +34,9 @@ class Outcome(enum.Enum):
 
 
 class OpenBlock:
-    """A block of the cache with an open descriptor.
+    """A block of the cache with an open descriptor, which this object closes.
 
-    Args:
-        name: the file's name.
-        fd: an open descriptor; this object closes it.
-        info: its place in the file.
-        digests: of its chunks.
-        checked_ns: the time of its last change, if its bytes were checked since; else None.
+    `checked_ns` is the time of its last change, if its bytes were checked since; else None.
     """
 
     __slots__ = (
@@ -112,11 +107,7 @@ class OpenBlock:
             os.close(self.fd)
 
     def read(self, ranges: Sequence[ByteRange], buffer: memoryview) -> Outcome:
-        """Fill parts of a buffer.
-
-        Args:
-            ranges: of the file, within the block.
-            buffer: receives the bytes.
+        """Fill parts of a buffer with ranges of the file, within the block.
 
         Raises:
             OSError: the disk can't be read.

@@ -117,12 +117,7 @@ class _Instance:
 
 
 class FsspecClient(Client):
-    """A file system of fsspec. Keys are whole URLs.
-
-    Args:
-        root: scheme and host, `sftp://user@host:2222`.
-        options: its settings, and the time that an attempt may take.
-    """
+    """A file system of fsspec; `root` is `sftp://user@host:2222`. Keys are whole URLs."""
 
     def __init__(self, root: str, options: StorageOptions) -> None:
         import fsspec

@@ -60,12 +60,7 @@ def _parts(key: str) -> tuple[str, str, str]:
 
 
 class HubWebClient(WebClient):
-    """The hub with controlled redirects.
-
-    Args:
-        endpoint: the hub's URL.
-        web: settings of the requests.
-    """
+    """The hub with controlled redirects."""
 
     def __init__(self, endpoint: str, web: Web) -> None:
         super().__init__(endpoint, web)

@@ -167,12 +167,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 class WebClient(Client):
-    """A web server, one attempt at a time; see `Client`.
-
-    Args:
-        root: the URL before a key.
-        web: settings of the requests.
-    """
+    """A web server, one attempt at a time; `root` is the URL before a key."""
 
     def __init__(self, root: str, web: Web) -> None:
         self._root = root
