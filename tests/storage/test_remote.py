@@ -6,7 +6,6 @@ import os
 import pickle
 import random
 import socket
-import threading
 import time
 from functools import partial
 
@@ -37,10 +36,6 @@ def url(s3):
     return s3.put("a/f.tar", CONTENT)
 
 
-def gets_of(server, path):
-    return [r for r in server.requests() if r["method"] == "GET" and r["path"].endswith(path)]
-
-
 def test_any_range_has_its_bytes(s3, url):
     file = open_file(url, options=options_of(s3))
     assert isinstance(file, File)
@@ -53,21 +48,6 @@ def test_any_range_has_its_bytes(s3, url):
     whole = bytearray(len(CONTENT))
     file.read_into(0, memoryview(whole))
     assert whole == CONTENT
-
-
-def test_many_spans_fill_one_buffer(s3, url):
-    file = open_file(url, options=options_of(s3))
-    rng = random.Random(1)
-    offsets = [rng.randrange(len(CONTENT) - 5000) for _ in range(60)]
-    lengths = [rng.randrange(5000) for _ in offsets]
-    ends, at = [], 7
-    for length in lengths:
-        at += length
-        ends.append(at)
-    buffer = bytearray(at + 3)
-    file.read_spans(offsets, ends, memoryview(buffer), 7)
-    wanted = b"".join(CONTENT[o : o + n] for o, n in zip(offsets, lengths, strict=True))
-    assert buffer == bytes(7) + wanted + bytes(3)
 
 
 def test_stat_says_length_time_and_etag(s3, url):
@@ -87,14 +67,6 @@ def test_random_access_costs_one_range_and_no_more_bytes(s3):
     seen = [r for r in s3.requests() if r["path"].endswith("random.tar") and r["method"] != "PUT"]
     assert [r["method"] for r in seen] == ["GET"] * 30
     assert {r["num_bytes"] for r in seen} == {30_000}
-
-
-def test_a_long_range_comes_in_several_requests(s3, url):
-    before = IO_COUNTS.snapshot()["requests"]
-    file = open_file(url, options=options_of(s3))
-    assert file.read(0, len(CONTENT)) == CONTENT
-    assert IO_COUNTS.snapshot()["requests"] > before
-    assert file.gap_bytes >= 32 << 10
 
 
 @pytest.mark.parametrize("offset", [0, 2_999_990, 3_000_000, 5_000_000])
@@ -250,48 +222,6 @@ def test_a_pool_pins_a_version_however_often_it_opens_the_file(s3):
         again.get(other)
         with pytest.raises(StaleIndexError):
             again.get(url).read(0, 10)
-
-
-def test_pickles_hold_no_secret_and_read_on(s3, url):
-    file = open_file(url, options=options_of(s3))
-    file.stat()
-    data = pickle.dumps(file)
-    assert s3.secret_key.encode() not in data
-    assert pickle.loads(data).read(5, 5) == CONTENT[5:10]
-
-
-def test_threads_share_a_file(s3, url):
-    file = open_file(url, options=options_of(s3))
-    failed = []
-
-    def work(seed):
-        rng = random.Random(seed)
-        for _ in range(10):
-            start = rng.randrange(len(CONTENT) - 9000)
-            if file.read(start, 9000) != CONTENT[start : start + 9000]:
-                failed.append(start)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
-
-
-def test_a_sequence_is_read_ahead_and_each_byte_comes_once(s3):
-    content = random.Random(6).randbytes(30_000_000)
-    url = s3.put("sequence.tar", content)
-    file = open_file(url, options=options_of(s3, hedge=False))
-    seen = bytearray()
-    for start in range(0, len(content), 1_000_000):
-        seen += file.read(start, 1_000_000)
-    assert seen == content
-    fetched = sum(r["num_bytes"] for r in gets_of(s3, "sequence.tar"))
-    assert fetched < 1.2 * len(content)
-    assert len(gets_of(s3, "sequence.tar")) < 20
-    file.close()
-    assert file.read(0, 10) == content[:10]
 
 
 def test_a_forked_child_of_a_reader_is_told_what_to_do_at_once(s3, url):

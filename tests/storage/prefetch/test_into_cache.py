@@ -102,16 +102,6 @@ def test_the_next_files_are_fetched_before_the_end_of_this_one() -> None:
     assert "2" in {name for name, _ in files.asked}
 
 
-def test_after_two_wrong_guesses_no_file_is_guessed_until_one_is_right() -> None:
-    files = Files(16)
-    for number in (0, 10, 20):
-        files.read_on(number)
-    assert {name for name, _ in files.asked} & {"11", "12"}
-    before = len(files.asked)
-    files.read_on(30)
-    assert {name for name, _ in files.asked[before:]} == {"30"}
-
-
 def test_reads_at_random_fetch_nothing_and_are_soon_not_noted() -> None:
     files = Files()
     places = [(at * 37) % 250 * BLOCK for at in range(100)]
