@@ -7,7 +7,7 @@ import pytest
 import shardwise as sw
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions
-from shardwise.storage.cache import fetch as misses
+from shardwise.storage.remote import RemoteFile
 from tests.support.remote_shards import check_epoch, loader, put_shards
 from tests.support.servers import S3Server
 
@@ -52,16 +52,16 @@ def test_the_second_epoch_asks_the_store_for_nothing(s3, tmp_path, executor):
 def test_bytes_that_came_wrong_and_were_cached_are_fetched_once_more(s3, tmp_path, monkeypatch):
     urls = put_shards(s3, "came-wrong", [40])
     build_indexes(urls, options=StorageOptions(config=s3.config), digests=True)
-    real, flipped = misses.read_direct, []
+    real, flipped = RemoteFile.read_many, []
 
-    def read_direct(reads, buffer):
-        real(reads, buffer)
+    def read_many(requests, buffer):
+        real(requests, buffer)
         if not flipped:
             # In the payload of the first sample, behind its header.
             flipped.append(600)
             buffer[600] ^= 1
 
-    monkeypatch.setattr(misses, "read_direct", read_direct)
+    monkeypatch.setattr(RemoteFile, "read_many", staticmethod(read_many))
     data = sw.tar(urls, cache=tmp_path / "cache", storage=s3.config)
     with loader(data, num_threads=0) as batches:
         check_epoch(batches, 40)

@@ -106,11 +106,12 @@ def fetch_blocks(
                 left.append(block)
         if locked:
             _fetch_locked(locked, num_bytes, view)
-    finally:
+    except BaseException:
         for part in locked:
             part.abandon()
+        raise
     if direct:
-        read_direct(_by_file(direct), view)
+        direct[0].file.read_many(_by_file(direct), view)
     num_fetched = len(locked) + len(direct)
     if num_fetched:
         IO_COUNTS.add(misses=num_fetched)
@@ -127,16 +128,11 @@ def _fetch_locked(locked: Sequence[_PartialBlock], num_bytes: int, view: memoryv
         requests.append(ReadRequest(part.block.file, [ByteRange(part.start, part.stop, begin)]))
         payloads.append(buffer[begin:end])
         begin = end
-    read_direct(requests, buffer)
+    locked[0].block.file.read_many(requests, buffer)
     for part, payload in zip(locked, payloads, strict=True):
         for start, stop, at in part.block.ranges:
             view[at : at + stop - start] = payload[start - part.start : stop - part.start]
         part.add(payload)
-
-
-def read_direct(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-    """Read past the cache, with all requests in flight at once."""
-    requests[0].file.read_many(requests, buffer)
 
 
 def _by_file(blocks: Iterable[MissingBlock]) -> list[ReadRequest]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from shardwise.shown import shown
 from shardwise.storage.cache.block_file import BlockInfo, block_name, version_id
 from shardwise.storage.cache.cache import Cache
-from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, read_direct, stream_blocks
+from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, stream_blocks
 from shardwise.storage.cache.open_block import Outcome
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.prefetch.into_cache import FetchBlocks
@@ -121,7 +121,7 @@ class CachedFile(RemoteReads):
                 cache.bypass.note_uncacheable(self.url)
             # The file itself raises the error for a range behind its end.
             if ranges:
-                read_direct([ReadRequest(self._file, ranges)], view)
+                self._file.read_many([ReadRequest(self._file, ranges)], view)
             return 0, []
         by_block = _by_block(ranges, cache.settings.block_bytes)
         missing = [

@@ -143,7 +143,8 @@ async def hedged(
                     running.add(_start(once))
                 delay_s = max(delay_s, min(2 * delay_s, _MAX_DELAY_S))
     finally:
-        await cancel(running)
+        if running:
+            await cancel(running)
 
 
 def _start(once: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
