@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from shardwise.storage.limits import max_open_files
+from shardwise.storage.local import max_open_files
 from shardwise.storage.open import is_local, open_file
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat, ReadRequest

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import resource
 import stat as mode_bits
 import time
 from collections.abc import Sequence
@@ -32,6 +33,17 @@ _NOT_AT_ONCE = (errno.EAGAIN, errno.EOPNOTSUPP)
 _CHECKED_BYTES = 64 << 20
 # fstat costs 0.5 us, 8 % of reading a row of 2 kB, and a request on some network file systems.
 LOOK_EVERY_NS = 10_000_000
+
+
+def max_open_files() -> int:
+    """How many files a set of shards may keep open: a quarter of the process's limit, 4 to 2,048.
+
+    A window shuffle has some 1,000 shards in use at a time: where the limit (`ulimit -n`) is below
+    5,000, some of them are opened again and again.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 2048
+    return most if soft == resource.RLIM_INFINITY else max(4, min(most, soft // 4))
 
 
 class LocalFile:

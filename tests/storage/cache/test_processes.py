@@ -19,6 +19,7 @@ import pytest
 from shardwise.storage import IO_COUNTS
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
 from shardwise.storage.cache.cache import FOLDER
+from shardwise.storage.cache.eviction import disk_space
 from tests.support.cache_reader import finish, start
 from tests.support.counted_file import CountedFile
 from tests.support.servers import S3Server
@@ -158,7 +159,7 @@ def test_kills_leave_nothing_that_is_trusted(tmp_path: Path, num_kills: int) -> 
     # The usage file says what is on the disk.
     room = cache_of(CacheSettings(**cache))
     with room.usage_file().lock() as usage:
-        assert usage.num_bytes == room._eviction.count()
+        assert usage.num_bytes == disk_space(room.folder)
 
 
 def test_a_killed_process_holds_up_nobody(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_a_killed_process_holds_up_nobody(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache" / FOLDER / "blocks").iterdir())) == 4
     assert list((tmp_path / "cache" / FOLDER / "parts").iterdir()) == []
     with file._cache.usage_file().lock() as usage:
-        assert usage.num_bytes == file._cache._eviction.count() > 0
+        assert usage.num_bytes == disk_space(file._cache.folder) > 0
 
 
 def test_a_stopped_process_is_waited_for_and_then_read_past(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from shardwise.storage.cache.bypass import Bypass
 from shardwise.storage.cache.eviction import Eviction, Usage, UsageFile, remove_block, sweep_parts
 from shardwise.storage.cache.open_block import OpenBlock, Outcome
 from shardwise.storage.cache_settings import CacheSettings
-from shardwise.storage.limits import max_open_files
+from shardwise.storage.local import max_open_files
 from shardwise.storage.prefetch.into_cache import CacheReadAhead
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
@@ -76,7 +76,7 @@ class Cache:
             block_bytes=self.settings.block_bytes,
             most_blocks=self._limit // self.settings.block_bytes,
         )
-        self._eviction = Eviction(self._blocks, self._parts)
+        self._eviction = Eviction(self.folder)
         self._usage_file: UsageFile | None = None
         self.bypass = Bypass(self.settings.directory)
         self._hits = 0
@@ -263,9 +263,9 @@ class Cache:
                 os.makedirs(os.path.dirname(self.folder), 0o700, exist_ok=True)  # noqa: PTH103, PTH120
                 for folder in (self.folder, self._blocks, self._parts):
                     os.makedirs(folder, exist_ok=True)  # noqa: PTH103
-                usage_file = UsageFile(f"{self.folder}/ledger", self._eviction.count)
+                usage_file = UsageFile(self.folder)
                 with usage_file.lock() as usage:
-                    sweep_parts(self._parts, usage)
+                    sweep_parts(self.folder, usage)
                 self._usage_file = usage_file
             return usage_file
 
