@@ -91,17 +91,21 @@ def test_eight_processes_ask_a_store_for_each_block_once(tmp_path: Path, s3: S3S
     assert all(each["hits"] > 0 and not each["degraded"] for each in counts)
 
 
+@contextlib.contextmanager
+def mounted(folder: Path, size: bytes) -> Iterator[str]:
+    """A file system in a new folder; yields why there is none, or ""."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    folder.mkdir()
+    failed = libc.mount(b"tmpfs", bytes(folder), b"tmpfs", 0, b"size=" + size)
+    yield os.strerror(ctypes.get_errno()) if failed else ""
+    assert failed or libc.umount2(bytes(folder), 2) == 0
+
+
 @pytest.fixture
 def own_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, where that can be had; else a folder."""
-    folder = tmp_path / "own"
-    folder.mkdir()
-    libc = ctypes.CDLL(None)
-    is_mounted = os.geteuid() == 0 and not libc.mount(
-        b"tmpfs", bytes(folder), b"tmpfs", 0, b"size=64m"
-    )
-    yield folder
-    assert not is_mounted or libc.umount2(bytes(folder), 2) == 0
+    with mounted(tmp_path / "own", b"64m"):
+        yield tmp_path / "own"
 
 
 @pytest.mark.parametrize("limit", [400_000, pytest.param(1_500_000, marks=pytest.mark.long)])
@@ -240,15 +244,10 @@ def test_a_block_that_is_read_is_not_evicted_and_an_open_one_frees_its_space(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 kB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a file system of 256 kB needs root")
-    libc = ctypes.CDLL(None, use_errno=True)
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if libc.mount(b"tmpfs", bytes(folder), b"tmpfs", 0, b"size=256k"):
-        pytest.skip(f"no file system can be mounted here: {os.strerror(ctypes.get_errno())}")
-    yield folder
-    assert libc.umount2(bytes(folder), 2) == 0
+    with mounted(tmp_path / "disk", b"256k") as failed:
+        if failed:
+            pytest.skip(f"no file system can be mounted here: {failed}")
+        yield tmp_path / "disk"
 
 
 def test_a_disk_of_256_kb_completes_with_a_warning(small_disk: Path, tmp_path: Path) -> None:
