@@ -297,22 +297,6 @@ def test_threads_share_one_fetch_a_block(make: Make) -> None:
     assert set(file._file.reads().values()) == {1}
 
 
-def test_a_file_read_in_sequence_is_fetched_ahead_once(make: Make, tmp_path: Path) -> None:
-    data = random.Random(3).randbytes(8_000_000)
-    file = make("long", data, max_bytes=100_000_000)
-    for at in range(0, len(data), 500_000):
-        assert file.read(at, 500_000) == data[at : at + 500_000]
-    assert set(file._file.reads().values()) == {1}
-    half = make("long2", data, max_bytes=100_000_000)
-    for at in range(0, 4_000_000, 500_000):
-        assert half.read(at, 500_000) == data[at : at + 500_000]
-    helpers = [each for each in threading.enumerate() if each.name == "shardwise-cache"]
-    for helper in helpers:
-        helper.join(60)
-    fetched = max(at for at, _ in half._file.reads())
-    assert 4_000_000 < fetched <= 4_000_000 + 49 * BLOCK
-
-
 def test_reads_that_lack_nothing_cost_no_prefetching(make: Make, monkeypatch) -> None:
     make().read(0, SIZE)
     noted = []

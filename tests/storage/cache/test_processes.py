@@ -127,15 +127,6 @@ def test_eight_processes_keep_the_limit_at_every_moment(
     assert 0.5 * limit < most <= limit
 
 
-def test_a_limit_smaller_than_one_shard_completes(own_disk: Path, tmp_path: Path) -> None:
-    names = write_files(tmp_path, 3, 1_000_000)
-    cache = settings(own_disk, max_bytes=300_000)
-    readers = [start(folder=str(tmp_path), cache=cache, names=names, epochs=2) for _ in range(4)]
-    assert poll_while(readers, own_disk / "cache") <= 300_000
-    for reader in readers:
-        finish(reader)
-
-
 @pytest.mark.parametrize("num_kills", [4, pytest.param(20, marks=pytest.mark.long)])
 def test_kills_leave_nothing_that_is_trusted(tmp_path: Path, num_kills: int) -> None:
     names = write_files(tmp_path, 30, 400_000)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 import shardwise as sw
-from shardwise.errors import MissingShardError, StaleIndexError, StorageError
+from shardwise.errors import StaleIndexError, StorageError
 from shardwise.storage import StorageOptions, expand, open_file
 from shardwise.storage.requests import retry
 from shardwise.storage.write import upload
@@ -73,15 +73,8 @@ def test_odd_names_are_written_and_read(cluster):
 def test_what_is_wrong_is_told(cluster):
     cluster.put("a.tar", CONTENT)
     given = options(cluster)
-    with pytest.raises(MissingShardError, match="NoSuchKey"):
-        open_file("ais://bucket/none.tar", options=given).read(0, 1)
-    with pytest.raises(MissingShardError, match="NoSuchBucket"):
-        open_file("ais://nobucket/a.tar", options=given).read(0, 1)
     with pytest.raises(StorageError, match="NoSuchBucket"):
         upload("ais://nobucket/a.tar", b"x", options=given)
-    cluster.token = "ais_t0ken"
-    with pytest.raises(StorageError, match="check the credentials"):
-        open_file("ais://bucket/a.tar", options=options(cluster, token="wr0ng")).read(0, 1)
     with pytest.raises(StorageError, match="AIS_ENDPOINT"):
         open_file("ais://bucket/a.tar").read(0, 1)
     with pytest.raises(StorageError, match="names no host"):
