@@ -31,7 +31,7 @@ from shardwise.storage.cache.block_file import (
 )
 from shardwise.storage.cache.bypass import Bypass
 from shardwise.storage.cache.eviction import Eviction, Usage, UsageFile, remove_block, sweep_parts
-from shardwise.storage.cache.open_block import OpenBlock, Outcome
+from shardwise.storage.cache.open_block import DamagedError, OpenBlock
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.local import max_open_files
 from shardwise.storage.prefetch.into_cache import CacheReadAhead
@@ -83,35 +83,29 @@ class Cache:
         # Last: another thread of a forked child must not use a lock that was held at the fork.
         self._pid = os.getpid()
 
-    def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> Outcome:
-        """Read parts of a block into a buffer, if it is cached; see `OpenBlock.read`.
+    def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> bool:
+        """Read parts of a block into a buffer, if it is cached; whether it is.
 
-        A damaged block is removed. An unreadable disk counts as a missing block.
+        A damaged block is removed, and counts as a missing one, as an unreadable disk does.
         """
         if self._pid != os.getpid():
             self._start()
         block = self._open_blocks.get(name)
         try:
             if block is not None:
-                outcome = block.read(ranges, buffer)
-                if outcome is Outcome.READ:
-                    return outcome
-                self._forget(name, block)
+                if block.read(ranges, buffer):
+                    return True
+                self._forget(name)
             # Not open, or evicted: there may be a new file under the name.
-            opened = OpenBlock.open(f"{self._blocks}/{name}", name)
-            if isinstance(opened, Outcome):
-                outcome = opened
-            else:
-                outcome = opened.read(ranges, buffer)
-                if outcome is Outcome.READ:
-                    self._keep(opened)
-                    return outcome
-            if outcome is Outcome.DAMAGED:
-                self._remove_damaged(name)
+            block = OpenBlock.open(f"{self._blocks}/{name}", name)
+            if block is not None and block.read(ranges, buffer):
+                self._keep(block)
+                return True
+        except DamagedError:
+            self._remove_damaged(name)
         except OSError as error:
             self._degrade(error)
-            return Outcome.GONE
-        return outcome
+        return False
 
     def holds(self, name: str) -> bool:
         """Whether a block seems to be cached."""
@@ -226,9 +220,7 @@ class Cache:
         """Remove a block with useless bytes; False if it stays or is not cached."""
         if self._pid != os.getpid():
             self._start()
-        block = self._open_blocks.get(name)
-        if block is not None:
-            self._forget(name, block)
+        self._forget(name)
         try:
             with self.usage_file().lock() as usage:
                 freed = remove_block(f"{self._blocks}/{name}")
@@ -275,26 +267,31 @@ class Cache:
             while len(self._open_blocks) > self._max_open:
                 self._open_blocks.popitem(last=False)
 
-    def _forget(self, name: str, block: OpenBlock) -> None:
+    def _forget(self, name: str) -> None:
         with self._lock:
-            if self._open_blocks.get(name) is block:
-                del self._open_blocks[name]
+            self._open_blocks.pop(name, None)
 
     def _remove_damaged(self, name: str) -> None:
         """Remove a damaged block, unless another process has replaced it already."""
+        self._forget(name)
         path = f"{self._blocks}/{name}"
-        with self.usage_file().lock() as usage:
-            block = OpenBlock.open(path, name)
-            is_sound = isinstance(block, OpenBlock) and block.is_sound()
-            if block is Outcome.GONE or is_sound:
-                return
-            freed = remove_block(path)
-            if not freed:
-                return  # another reader locks it, and will find the damage as well
-            usage.num_bytes -= freed
-            usage.damaged += 1
-        IO_COUNTS.add(damaged=1)
-        _logger.warning("a block of the cache was damaged and is fetched once more: %s", path)
+        freed = 0
+        try:
+            with self.usage_file().lock() as usage:
+                try:
+                    block = OpenBlock.open(path, name)
+                    if block is not None:
+                        block.check()
+                except DamagedError:
+                    # 0 while another reader locks it, who will find the damage as well.
+                    freed = remove_block(path)
+                    usage.num_bytes -= freed
+                    usage.damaged += freed > 0
+        except OSError as error:
+            self._degrade(error)
+        if freed:
+            IO_COUNTS.add(damaged=1)
+            _logger.warning("a block of the cache was damaged and is fetched once more: %s", path)
 
     def _degrade(self, error: OSError) -> None:
         """Read past the cache for a while."""

@@ -24,7 +24,6 @@ from shardwise.storage.cache.block_file import (
     digest,
 )
 from shardwise.storage.cache.cache import Cache
-from shardwise.storage.cache.open_block import Outcome
 from shardwise.storage.protocol import ReadRequest
 from shardwise.storage.remote import RemoteFile
 from shardwise.storage.requests.counts import IO_COUNTS
@@ -68,7 +67,7 @@ def fetch_or_wait(missing: list[MissingBlock], view: memoryview) -> None:
             pause_s = min(2 * pause_s, _MAX_WAIT_S)
         missing = []
         for block in left:
-            if block.cache.read(block.name, block.ranges, view) is Outcome.READ:
+            if block.cache.read(block.name, block.ranges, view):
                 hits += 1
             else:
                 missing.append(block)

@@ -13,7 +13,6 @@ from shardwise.shown import shown
 from shardwise.storage.cache.block_file import BlockInfo, block_name, version_id
 from shardwise.storage.cache.cache import Cache
 from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, stream_blocks
-from shardwise.storage.cache.open_block import Outcome
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.prefetch.into_cache import FetchBlocks
 from shardwise.storage.prefetch.sequential import Readable
@@ -127,7 +126,7 @@ class CachedFile(RemoteReads):
         missing = [
             self._block(version, number, parts)
             for number, parts in by_block.items()
-            if cache.read(block_name(version.id, number), parts, view) is not Outcome.READ
+            if not cache.read(block_name(version.id, number), parts, view)
         ]
         if by_block and (missing or self._is_noted):
             self._is_noted = cache.read_ahead.note(

@@ -18,7 +18,7 @@ from shardwise.storage.cache.eviction import (
     scan_parts,
     sweep_parts,
 )
-from shardwise.storage.cache.open_block import OpenBlock
+from shardwise.storage.cache.open_block import DamagedError, OpenBlock
 
 
 @dataclass
@@ -90,9 +90,9 @@ def inspect(directory: str | os.PathLike[str]) -> CacheContents:
         num_bytes += entry.space
         try:
             block = OpenBlock.open(f"{folder}/blocks/{entry.name}", entry.name)
-        except OSError:
+        except (OSError, DamagedError):
             block = None
-        if not isinstance(block, OpenBlock):
+        if block is None:
             num_unreadable += 1
             continue
         info = block.info
