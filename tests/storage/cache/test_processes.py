@@ -163,10 +163,8 @@ def test_a_killed_process_holds_up_nobody(tmp_path: Path) -> None:
     file.open()
     child = os.fork()
     if child == 0:
-        # Claims the first block; dies while it changes the usage file, which is wrong then.
-        version = file._known()
-        block = file._block(version, 0, [])
-        file._cache.lock_block(block.name, block.info)
+        # Dies while it changes the usage file, which is wrong then.
+        _lock_first_block(file)
         usage_file = file._cache.usage_file()
         with usage_file.lock() as usage:
             usage.num_bytes = -(10**9)
@@ -190,9 +188,7 @@ def test_a_stopped_process_is_waited_for_and_then_read_past(tmp_path: Path) -> N
     file.open()
     child = os.fork()
     if child == 0:
-        version = file._known()
-        block = file._block(version, 0, [])
-        file._cache.lock_block(block.name, block.info)
+        _lock_first_block(file)
         (tmp_path / "claimed").touch()
         signal.pause()
     try:
@@ -317,6 +313,11 @@ def _open(base: Path, name: str, folder: Path | None = None, **limits: Any) -> C
     folder = folder or base
     counted = CountedFile(f"s3://bucket/{name}", folder / name, folder / "log")
     return CachedFile(counted, cache_of(CacheSettings(**settings(base, **limits))))
+
+
+def _lock_first_block(file: CachedFile) -> None:
+    block = file._block(file._known(), 0, [])
+    file._cache.lock_block(block.name, block.info)
 
 
 def _wait_for(path: Path) -> None:

@@ -128,10 +128,7 @@ def test_a_token_that_is_renewed_in_its_file_goes_unnoticed(cluster, monkeypatch
 def test_a_gateway_that_is_away_and_starts_again_is_waited_for(cluster, monkeypatch):
     # At pauses of up to 10 s, ten attempts in a row take 20 s.
     monkeypatch.setattr(retry, "_MAX_PAUSE_S", 0.1)
-    urls = put_shards(cluster, "train", [12, 12])
-    data = sw.tar(urls, storage={"endpoint": cluster.endpoint, "prefetch_bytes": 0}).decode(cls=int)
-    # Opened now; nothing is prefetched before the first batch is asked for.
-    batches = loader(data, batch_size=4, shuffle="full", num_threads=1)
+    batches = opened(cluster, [12, 12])
     gateway = cluster.nodes[0]
     gateway.leave()
 
@@ -154,10 +151,7 @@ def test_a_gateway_that_is_away_and_starts_again_is_waited_for(cluster, monkeypa
 
 def test_a_target_that_dies_is_waited_for_and_one_that_joins_is_asked_again(cluster, monkeypatch):
     monkeypatch.setattr(retry, "_MAX_PAUSE_S", 0.1)
-    urls = put_shards(cluster, "train", [40, 40])
-    data = sw.tar(urls, storage={"endpoint": cluster.endpoint, "prefetch_bytes": 0}).decode(cls=int)
-    # Opened now; nothing is prefetched before the first batch is asked for.
-    batches = loader(data, batch_size=4, shuffle="full", num_threads=1)
+    batches = opened(cluster, [40, 40])
     # Dead for good: the gateway sends readers to it until it notices.
     cluster.chosen = 0
     cluster.nodes[1].leave()
@@ -171,6 +165,13 @@ def test_a_target_that_dies_is_waited_for_and_one_that_joins_is_asked_again(clus
 
     with in_a_second(notice):
         check_epoch(batches, 80)
+
+
+def opened(cluster, sizes):
+    """A loader whose shards are open, and that prefetches nothing before its first batch."""
+    urls = put_shards(cluster, "train", sizes)
+    data = sw.tar(urls, storage={"endpoint": cluster.endpoint, "prefetch_bytes": 0}).decode(cls=int)
+    return loader(data, batch_size=4, shuffle="full", num_threads=1)
 
 
 @contextmanager
