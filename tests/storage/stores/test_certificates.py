@@ -7,7 +7,8 @@ import ssl
 import pytest
 
 from shardwise.errors import MissingShardError, StorageError
-from shardwise.storage import StorageOptions, open_file
+from shardwise.storage import StorageOptions, expand, open_file
+from shardwise.storage.write import upload
 from tests.storage.stores.test_hub import reply, send_range, serving
 from tests.support.certificates import Authority
 
@@ -17,6 +18,8 @@ CONTENT = bytes(range(256))
 def answer(handler):
     if handler.path == "/file.bin":
         send_range(handler, CONTENT)
+    elif handler.path.startswith("/api/datasets/"):
+        reply(handler, 200, b"[]")
     else:
         reply(handler, 404)
 
@@ -37,6 +40,15 @@ def test_an_authority_is_given_by_a_path_or_by_its_text(server, form):
     given = str(certificate) if form == "path" else certificate.read_text()
     options = StorageOptions.of({"root_certificate": given})
     assert open_file(f"{url}/file.bin", options=options).read(3, 5) == CONTENT[3:8]
+
+
+def test_what_obstore_has_no_call_for_trusts_it_too(server):
+    url, certificate = server
+    options = StorageOptions.of({"endpoint": url, "root_certificate": str(certificate)})
+    with pytest.raises(MissingShardError, match="it is empty"):
+        expand("hf://datasets/org/name/", options=options)
+    with pytest.raises(StorageError, match="can't write 'ais://bucket/x': HTTP 404"):
+        upload("ais://bucket/x", b"x", options=options)
 
 
 def test_without_it_the_cause_is_told_at_once(server):
