@@ -134,3 +134,7 @@ class RemoteReads(ABC):
     ) -> None:
         """Fill a buffer with several ranges; all requests for them are in flight at once."""
         self.read_many([ReadRequest(self, byte_ranges(offsets, ends, begin))], buffer)
+
+
+def no_next_file() -> None:
+    """The `next_file` of a remote file whose successor is not known."""

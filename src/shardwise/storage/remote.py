@@ -22,7 +22,7 @@ from shardwise.storage.pinned_object import PinnedObject
 from shardwise.storage.prefetch.memory import Fetch
 from shardwise.storage.prefetch.readahead import ReadAhead
 from shardwise.storage.prefetch.sequential import Readable
-from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
+from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads, no_next_file
 from shardwise.storage.requests.client import ObjectRange
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.event_loop import gather_or_cancel
@@ -65,7 +65,7 @@ class RemoteFile(RemoteReads):
         self.url = url
         self._options = options
         self._object = PinnedObject(url, options)
-        self.next_file: Callable[[], File | None] = _no_next_file
+        self.next_file: Callable[[], File | None] = no_next_file
 
     def __repr__(self) -> str:
         return f"RemoteFile({shown(self.url)!r})"
@@ -265,10 +265,6 @@ async def _get_batch(reading: list[tuple[RemoteFile, _Progress]]) -> None:
     files = {file._object.key: file for file, *_ in asked}
     if key := client.due_for_version_check(files):
         files[key]._object.check(await files[key]._object.current())
-
-
-def _no_next_file() -> None:
-    """The next file is not known."""
 
 
 def _rebuild(

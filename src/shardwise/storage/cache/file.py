@@ -16,7 +16,7 @@ from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, stream_bl
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.prefetch.into_cache import FetchBlocks
 from shardwise.storage.prefetch.sequential import Readable
-from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
+from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads, no_next_file
 from shardwise.storage.remote import RemoteFile
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
@@ -69,7 +69,7 @@ class CachedFile(RemoteReads):
         self._version: _Version | None = None
         # Whether reads that lack no block are noted: since a miss, while it helps.
         self._is_noted = False
-        self.next_file: Callable[[], File | None] = _no_next_file
+        self.next_file: Callable[[], File | None] = no_next_file
 
     def __repr__(self) -> str:
         return f"CachedFile({self._file!r})"
@@ -196,10 +196,6 @@ class CachedFile(RemoteReads):
         # Its beginning may be fetched ahead, so that its first reads lack nothing.
         file._is_noted = True
         return file._readable(file._version)
-
-
-def _no_next_file() -> None:
-    """The next file is not known."""
 
 
 def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRange]]:
