@@ -119,11 +119,6 @@ def test_what_is_not_there_is_missing_after_one_request(s3, use):
     assert after["retries"] == before["retries"]
 
 
-def test_a_bucket_that_is_gone_is_named(s3):
-    with pytest.raises(MissingShardError, match="NoSuchBucket"):
-        open_file("s3://gone/x.tar", options=options_of(s3)).read(0, 1)
-
-
 def test_a_wrong_key_is_refused_after_one_request_and_not_shown(s3, url):
     config = {**s3.config, "aws_secret_access_key": "wrong-s3cr3t"}
     before = IO_COUNTS.snapshot()

@@ -470,28 +470,3 @@ def test_a_query_is_not_written_down(tmp_path: Path) -> None:
 
 def _cache(tmp_path: Path):
     return cache_of(CacheSettings(tmp_path / "cache", max_bytes=10_000_000, block_bytes=BLOCK))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        ({"max_bytes": 0}, ValueError),
-        ({"block_bytes": -1}, ValueError),
-        ({"wait_s": 0}, ValueError),
-        ({"directory": ""}, ValueError),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(wrong: dict, error: type[Exception]) -> None:
-    with pytest.raises(error, match=next(iter(wrong))):
-        CacheSettings(**{"directory": "d", **wrong})
-
-
-def test_settings_come_from_a_path_or_nothing(tmp_path: Path) -> None:
-    assert CacheSettings.of(None) is None
-    given = CacheSettings.of(str(tmp_path))
-    assert given == CacheSettings(tmp_path)
-    assert CacheSettings.of(given) is given
-    assert cache_of(given) is cache_of(given)
-    assert pickle.loads(pickle.dumps(given)) == given
-    with pytest.raises(TypeError, match="cache=3"):
-        CacheSettings.of(3)
