@@ -41,10 +41,11 @@ def test_config_and_loose_settings_together_are_refused():
         (partial(CacheSettings, "d"), "block_bytes", -1),
         (partial(CacheSettings, "d"), "wait_s", 0),
         (CacheSettings, "directory", ""),
+        (CacheSettings, "directory", "file:///%00"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(kind, name, value):
-    with pytest.raises(ValueError, match=f"{name}={value!r}"):
+    with pytest.raises(ValueError, match=f"{name}(={value!r}| holds a NUL)"):
         kind(**{name: value})
 
 

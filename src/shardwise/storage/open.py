@@ -101,7 +101,7 @@ def local_path(url: str | os.PathLike[str]) -> str:
     """The local path that a URL names: `file:` is stripped, `~` expanded.
 
     Raises:
-        StorageError: the URL is not a local one.
+        StorageError: the URL is not a local one, or names no path.
     """
     text = os.fspath(url)
     scheme = scheme_of(text)
@@ -110,4 +110,7 @@ def local_path(url: str | os.PathLike[str]) -> str:
             f"{text!r} is not a local file, which is what is needed here: give a path or a file: "
             "URL"
         )
-    return os.path.expanduser(strip_file_scheme(text))  # noqa: PTH111 - keeps './'
+    path = os.path.expanduser(strip_file_scheme(text))  # noqa: PTH111 - keeps './'
+    if "\0" in path:
+        raise StorageError(f"{text!r} holds a NUL, which no file's name can")
+    return path
