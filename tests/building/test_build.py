@@ -13,7 +13,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.building.place import Place
-from shardwise.storage.stores.upload import upload
+from shardwise.storage.write import upload
 from tests.building.test_kills import shards_of
 from tests.support.tars import make_shards
 

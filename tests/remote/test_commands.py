@@ -77,11 +77,6 @@ def test_a_directory_of_another_format_is_told_by_its_index_json(s3, name):
     assert f"looks like what shardwise.{name} opens" in said
 
 
-def test_a_directory_without_its_slash_is_told_of_it(s3):
-    put_shards(s3, "slash", [2])
-    assert "written with a slash at its end" in run("info", s3.url("slash"), exit_code=1).stderr
-
-
 def test_arrow_files_in_a_store_are_told_to_be_copied(s3):
     pytest.importorskip("pyarrow")
     url = s3.put("arrow/a.arrow", b"ARROW1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
-import os
 import pickle
 import tarfile
 import time
@@ -18,7 +17,6 @@ from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions
 from shardwise.storage.requests.event_loop import runtime
 from tests.support.fault_proxy import FaultProxy
-from tests.support.python_code import run_code
 from tests.support.remote_shards import body, check_epoch, loader, put_shards
 
 
@@ -95,38 +93,6 @@ def test_neither_pickles_nor_states_nor_messages_hold_a_secret(s3):
         ):  # fmt: skip
             assert secret not in str(text)
             assert secret.encode() not in (text if isinstance(text, bytes) else b"")
-
-
-def test_a_pickle_read_elsewhere_says_that_the_credentials_did_not_come_along(s3, tmp_path):
-    urls = put_shards(s3, "elsewhere", [5])
-    (tmp_path / "data.pickle").write_bytes(pickle.dumps(sw.tar(urls, storage=s3.config)))
-    program = "import pickle, sys; len(pickle.load(open(sys.argv[1], 'rb')))"
-    done = run_code(program, tmp_path / "data.pickle")
-    assert done.returncode == 1
-    assert "credentials are never pickled; give them again" in done.stderr
-
-
-def test_a_forked_child_reads_or_is_told_at_once(s3):
-    urls = put_shards(s3, "forked", [5])
-    data = sw.tar(urls, storage=s3.config)
-    assert data[0]["__key__"] == "s00000000"
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            told = data[3]["__key__"]
-        except sw.StorageError as error:
-            told = f"{type(error).__name__}: {error}"
-        os.write(writer, told.encode())
-        os._exit(0)
-    os.close(writer)
-    deadline = time.monotonic() + 60
-    while not os.waitpid(child, os.WNOHANG)[0]:
-        assert time.monotonic() < deadline, "it hangs"
-        time.sleep(0.05)
-    with os.fdopen(reader) as file:
-        told = file.read()
-    assert told == "s00000003" or ("forked" in told and "spawn" in told), told
 
 
 @pytest.mark.parametrize(

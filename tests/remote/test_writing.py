@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.sources.tar.index.shard_index import index_path
 from shardwise.storage import StorageOptions
-from shardwise.storage.stores.upload import upload
+from shardwise.storage.write import upload
 from tests.support.fault_proxy import FaultProxy
 from tests.support.servers import S3Server, nginx
 
@@ -97,9 +96,3 @@ def test_a_store_that_refuses_is_an_error_that_says_so(s3, tmp_path):
         write(f"{server.url}/000.tar", 2)
     with pytest.raises(sw.StorageError, match="hub"):
         upload("hf://datasets/a/b/c.tar", b"")
-
-
-def test_fsspec_takes_shards(tmp_path):
-    url = "memory://bucket/000.tar"
-    write(url, 3)
-    assert index_path(url) == url + ".swi"

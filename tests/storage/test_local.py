@@ -312,6 +312,11 @@ def test_a_local_path_is_not_made_of_other_urls(url):
         local_path(url)
 
 
+def test_an_escaped_nul_is_refused_by_name():
+    with pytest.raises(StorageError, match="'file:///a%00' holds a NUL"):
+        local_path("file:///a%00")
+
+
 @pytest.mark.parametrize("error", [errno.EAGAIN, errno.EOPNOTSUPP, None])
 def test_bytes_that_are_not_at_hand_are_waited_for_and_counted(tmp_path, monkeypatch, error):
     data = bytes(range(256)) * 40

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+from functools import partial
+
 import pytest
 
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.cache import CacheSettings, cache_of
 from shardwise.storage.options import StorageOptions
 
 
@@ -27,18 +30,23 @@ def test_config_and_loose_settings_together_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("kind", "name", "value"),
     [
-        ("attempt_timeout_s", 0),
-        ("request_timeout_s", -1),
-        ("max_attempts", 0),
-        ("max_requests", 0),
-        ("prefetch_bytes", -1),
+        (StorageOptions, "attempt_timeout_s", 0),
+        (StorageOptions, "request_timeout_s", -1),
+        (StorageOptions, "max_attempts", 0),
+        (StorageOptions, "max_requests", 0),
+        (StorageOptions, "prefetch_bytes", -1),
+        (partial(CacheSettings, "d"), "max_bytes", 0),
+        (partial(CacheSettings, "d"), "block_bytes", -1),
+        (partial(CacheSettings, "d"), "wait_s", 0),
+        (CacheSettings, "directory", ""),
+        (CacheSettings, "directory", "file:///%00"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name}={value}"):
-        StorageOptions(**{name: value})
+def test_what_cannot_be_meant_is_refused(kind, name, value):
+    with pytest.raises(ValueError, match=f"{name}(={value!r}| holds a NUL)"):
+        kind(**{name: value})
 
 
 @pytest.mark.parametrize("given", ["s3", 5, ["a"]])
@@ -47,6 +55,17 @@ def test_other_types_are_refused(given):
         StorageOptions.of(given)
     with pytest.raises(TypeError):
         StorageOptions(config=given)
+
+
+def test_a_cache_is_given_by_a_path_or_by_settings(tmp_path):
+    assert CacheSettings.of(None) is None
+    given = CacheSettings.of(str(tmp_path))
+    assert given == CacheSettings(tmp_path)
+    assert CacheSettings.of(given) is given
+    assert cache_of(given) is cache_of(given)
+    assert pickle.loads(pickle.dumps(given)) == given
+    with pytest.raises(TypeError, match="cache=3"):
+        CacheSettings.of(3)
 
 
 def test_a_cache_in_a_store_is_refused_and_a_file_url_is_its_path(tmp_path):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import pickle
 import random
 import socket
-import threading
 import time
-from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -21,6 +19,7 @@ from shardwise.errors import (
     StorageError,
 )
 from shardwise.storage import IO_COUNTS, File, FilePool, StorageOptions, open_file, read_whole
+from tests.storage.stores.test_hub import reply, serving
 from tests.support.fault_proxy import FaultProxy
 from tests.support.python_code import printed_by
 from tests.support.servers import nginx
@@ -37,10 +36,6 @@ def url(s3):
     return s3.put("a/f.tar", CONTENT)
 
 
-def gets_of(server, path):
-    return [r for r in server.requests() if r["method"] == "GET" and r["path"].endswith(path)]
-
-
 def test_any_range_has_its_bytes(s3, url):
     file = open_file(url, options=options_of(s3))
     assert isinstance(file, File)
@@ -53,21 +48,6 @@ def test_any_range_has_its_bytes(s3, url):
     whole = bytearray(len(CONTENT))
     file.read_into(0, memoryview(whole))
     assert whole == CONTENT
-
-
-def test_many_spans_fill_one_buffer(s3, url):
-    file = open_file(url, options=options_of(s3))
-    rng = random.Random(1)
-    offsets = [rng.randrange(len(CONTENT) - 5000) for _ in range(60)]
-    lengths = [rng.randrange(5000) for _ in offsets]
-    ends, at = [], 7
-    for length in lengths:
-        at += length
-        ends.append(at)
-    buffer = bytearray(at + 3)
-    file.read_spans(offsets, ends, memoryview(buffer), 7)
-    wanted = b"".join(CONTENT[o : o + n] for o, n in zip(offsets, lengths, strict=True))
-    assert buffer == bytes(7) + wanted + bytes(3)
 
 
 def test_stat_says_length_time_and_etag(s3, url):
@@ -87,14 +67,6 @@ def test_random_access_costs_one_range_and_no_more_bytes(s3):
     seen = [r for r in s3.requests() if r["path"].endswith("random.tar") and r["method"] != "PUT"]
     assert [r["method"] for r in seen] == ["GET"] * 30
     assert {r["num_bytes"] for r in seen} == {30_000}
-
-
-def test_a_long_range_comes_in_several_requests(s3, url):
-    before = IO_COUNTS.snapshot()["requests"]
-    file = open_file(url, options=options_of(s3))
-    assert file.read(0, len(CONTENT)) == CONTENT
-    assert IO_COUNTS.snapshot()["requests"] > before
-    assert file.gap_bytes >= 32 << 10
 
 
 @pytest.mark.parametrize("offset", [0, 2_999_990, 3_000_000, 5_000_000])
@@ -147,11 +119,6 @@ def test_what_is_not_there_is_missing_after_one_request(s3, use):
     assert after["retries"] == before["retries"]
 
 
-def test_a_bucket_that_is_gone_is_named(s3):
-    with pytest.raises(MissingShardError, match="NoSuchBucket"):
-        open_file("s3://gone/x.tar", options=options_of(s3)).read(0, 1)
-
-
 def test_a_wrong_key_is_refused_after_one_request_and_not_shown(s3, url):
     config = {**s3.config, "aws_secret_access_key": "wrong-s3cr3t"}
     before = IO_COUNTS.snapshot()
@@ -176,11 +143,12 @@ def test_an_endpoint_that_hangs_is_given_up_at_its_deadline():
     assert "s3://bucket/x.tar" in str(caught.value)
 
 
-def test_a_refused_connection_says_so():
+@pytest.mark.parametrize("redirects", ["any", "none"])
+def test_a_refused_connection_says_so_and_is_tried_again(redirects):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    options = StorageOptions(max_attempts=2)
-    with pytest.raises(StorageError, match="connection refused"):
+    options = StorageOptions(max_attempts=2, redirects=redirects)
+    with pytest.raises(StorageError, match=r"(?i)connection ?refused.* \(2 attempts"):
         open_file(f"http://127.0.0.1:{port}/x.tar", options=options).read(0, 1)
 
 
@@ -241,55 +209,14 @@ def test_without_etags_another_length_or_time_is_another_version(tmp_path):
 def test_a_pool_pins_a_version_however_often_it_opens_the_file(s3):
     url = s3.put("pinned.tar", CONTENT)
     other = s3.put("other.tar", b"x")
-    pool = FilePool(limit=1, options=options_of(s3))
+    pool = FilePool(options=options_of(s3))
+    pool.limit = 1
     pool.pin(url, pool.get(url).stat())
     s3.put("pinned.tar", CONTENT[::-1])
     for again in (pool, pickle.loads(pickle.dumps(pool))):
         again.get(other)
         with pytest.raises(StaleIndexError):
             again.get(url).read(0, 10)
-
-
-def test_pickles_hold_no_secret_and_read_on(s3, url):
-    file = open_file(url, options=options_of(s3))
-    file.stat()
-    data = pickle.dumps(file)
-    assert s3.secret_key.encode() not in data
-    assert pickle.loads(data).read(5, 5) == CONTENT[5:10]
-
-
-def test_threads_share_a_file(s3, url):
-    file = open_file(url, options=options_of(s3))
-    failed = []
-
-    def work(seed):
-        rng = random.Random(seed)
-        for _ in range(10):
-            start = rng.randrange(len(CONTENT) - 9000)
-            if file.read(start, 9000) != CONTENT[start : start + 9000]:
-                failed.append(start)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
-
-
-def test_a_sequence_is_read_ahead_and_each_byte_comes_once(s3):
-    content = random.Random(6).randbytes(30_000_000)
-    url = s3.put("sequence.tar", content)
-    file = open_file(url, options=options_of(s3, hedge=False))
-    seen = bytearray()
-    for start in range(0, len(content), 1_000_000):
-        seen += file.read(start, 1_000_000)
-    assert seen == content
-    fetched = sum(r["num_bytes"] for r in gets_of(s3, "sequence.tar"))
-    assert fetched < 1.2 * len(content)
-    assert len(gets_of(s3, "sequence.tar")) < 20
-    file.close()
-    assert file.read(0, 10) == content[:10]
 
 
 def test_a_forked_child_of_a_reader_is_told_what_to_do_at_once(s3, url):
@@ -390,79 +317,36 @@ def test_settings_that_are_not_known_are_named():
         open_file("http://h/x", options=StorageOptions.of({"region": "x"})).read(0, 1)
 
 
-@contextmanager
-def serving(handler):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-class _Whole(http.server.BaseHTTPRequestHandler):
-    """Sends the whole file whatever is asked, as some servers do."""
-
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Length", "1000")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(bytes(1000))
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_):
-        pass
-
-
-class _Short(_Whole):
-    """Answers with fewer bytes than were asked for, and says so in a consistent way."""
-
-    def do_GET(self):
-        self.send_response(206)
-        self.send_header("Content-Range", "bytes 0-4/1000")
-        self.send_header("Content-Length", "5")
-        self.end_headers()
-        self.wfile.write(bytes(5))
-
-
 @pytest.mark.parametrize("weak", [False, True])
 def test_a_server_that_ignores_if_match_cannot_mix_versions(weak):
-    etags, asked = ['"one"'], []
+    etags = ['"one"']
 
-    class Versions(_Whole):
-        def do_GET(self):
-            asked.append(self.headers.get("If-Match"))
-            self.send_response(206)
-            self.send_header("Content-Range", "bytes 0-4/1000")
-            self.send_header("Content-Length", "5")
-            self.send_header("ETag", ("W/" if weak else "") + etags[-1])
-            self.end_headers()
-            self.wfile.write(bytes(5))
+    def answer(handler):
+        etag = ("W/" if weak else "") + etags[-1]
+        reply(handler, 206, bytes(5), Content_Range="bytes 0-4/1000", ETag=etag)
 
-    with serving(Versions) as root:
+    with serving(answer) as (root, asked):
         file = open_file(f"{root}/x.tar", options=StorageOptions(hedge=False))
         assert file.read(0, 5) == bytes(5)
         assert file.read(0, 5) == bytes(5)
         # A weak one never matches, so it is not asked for.
-        assert asked == [None, None if weak else '"one"']
+        matches = [headers.get("if-match") for _, _, headers in asked]
+        assert matches == [None, None if weak else '"one"']
         etags.append('"two"')
         with pytest.raises(StaleIndexError, match="two"):
             file.read(0, 5)
 
 
 def test_a_server_that_ignores_ranges_is_named_as_such():
-    with serving(_Whole) as root:
+    with serving(lambda handler: reply(handler, 200, bytes(1000))) as (root, _):
         with pytest.raises(StorageError, match=r"ignores the Range header.*nginx"):
             open_file(f"{root}/x.tar").read(10, 5)
 
 
 def test_a_reply_that_is_shorter_than_asked_is_never_taken():
-    with serving(_Short) as root:
+    # It says so in a consistent way.
+    answer = partial(reply, status=206, body=bytes(5), Content_Range="bytes 0-4/1000")
+    with serving(answer) as (root, _):
         options = StorageOptions(max_attempts=2)
         with pytest.raises(StorageError, match=r"0\.\.10, got 0\.\.5"):
             open_file(f"{root}/x.tar", options=options).read(0, 10)

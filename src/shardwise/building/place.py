@@ -26,8 +26,7 @@ from shardwise.errors import MissingShardError, StateError, StorageError
 from shardwise.shown import shown
 from shardwise.storage import StorageOptions, is_local, open_file, read_whole
 from shardwise.storage.listing import list_remote
-from shardwise.storage.stores.upload import remove
-from shardwise.storage.write import write_whole
+from shardwise.storage.write import remove, write_whole
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from shardwise.building.place import Place
 from shardwise.building.recipe import Failure, Outcome, Recipe
 from shardwise.errors import DataError
 from shardwise.sources.tar.write.copying_writer import CopyingWriter
-from shardwise.storage.stores.upload import upload
+from shardwise.storage.write import upload
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ publishes a file whole or not at all.
 
 from shardwise.storage.atomic import atomic_write
 from shardwise.storage.file_pool import FilePool, UrlRanges, read_files, read_payloads
-from shardwise.storage.limits import max_open_files
-from shardwise.storage.local import LocalFile
+from shardwise.storage.local import LocalFile, max_open_files
 from shardwise.storage.open import (
     is_local,
     local_path,

@@ -59,7 +59,7 @@ class CacheSettings:
             )
         for name in ("max_bytes", "block_bytes", "wait_s"):
             check_number(name, getattr(self, name))
-        directory = strip_file_scheme(directory)
+        directory = path_text("directory", strip_file_scheme(directory))
         path = os.path.abspath(os.path.expanduser(directory))  # noqa: PTH100, PTH111
         object.__setattr__(self, "directory", path)
         block_bytes = self.block_bytes

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from shardwise.storage.limits import max_open_files
+from shardwise.storage.local import max_open_files
 from shardwise.storage.open import is_local, open_file
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat, ReadRequest
@@ -21,22 +21,15 @@ from shardwise.storage.versions import require_same
 
 
 class FilePool:
-    """The files used last, opened open.
+    """The files used last.
 
     Any thread may call `get`. The least recently used file is dropped, and closed when its last
     reader drops it. After a fork the child begins without files; a pool pickles with its options
     and pins, and without its files.
-
-    Args:
-        limit: how many files are opened open; None for `max_open_files()`.
-        options: how remote files are reached; None for the defaults.
     """
 
-    def __init__(self, limit: int | None = None, *, options: StorageOptions | None = None) -> None:
-        if limit is not None and limit < 1:
-            raise ValueError(f"limit={limit}: keep at least one file open")
-        self._limit_argument = limit
-        self.limit = max_open_files() if limit is None else limit
+    def __init__(self, *, options: StorageOptions | None = None) -> None:
+        self.limit = max_open_files()
         self.options = StorageOptions() if options is None else options
         self._pins: dict[str, FileStat] = {}
         # By URL: the one that was pinned after it.
@@ -45,7 +38,7 @@ class FilePool:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy: another thread may pin a file while it is pickled.
-        return _rebuild, (self._limit_argument, self.options, dict(self._pins))
+        return _rebuild, (self.options, dict(self._pins))
 
     def __len__(self) -> int:
         return len(self._open.files)
@@ -106,8 +99,8 @@ class FilePool:
         self._open = _OpenFiles()
 
 
-def _rebuild(limit: int | None, options: StorageOptions, pins: dict[str, FileStat]) -> FilePool:
-    pool = FilePool(limit, options=options)
+def _rebuild(options: StorageOptions, pins: dict[str, FileStat]) -> FilePool:
+    pool = FilePool(options=options)
     for url, stat in pins.items():
         pool.pin(url, stat)
     return pool
@@ -178,8 +171,7 @@ def read_payloads(
         The parts; None for files that can only be read into a buffer: local and cached ones.
 
     Raises:
-        DataError: as `read_files` says.
-        StorageError: as `read_files` says.
+        DataError, StorageError: as `read_files` says.
     """
     files = [pool.get(url) for url, *_ in reads]
     if pool.options.cache is not None or not all(file.is_remote for file in files):

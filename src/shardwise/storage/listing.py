@@ -59,14 +59,8 @@ def list_remote(
     location = location_of(url)
     key = location.key
     if key.endswith("/") or not key:
-        names = _keys(url, key, options, delimiter=True)
-        matches = [
-            name
-            for name in names
-            if name.endswith(suffixes) and not name[len(key) :].startswith(".")
-        ]
-        if not matches:
-            raise empty_directory_error(url, [name[len(key) :] for name in names], suffixes)
+        names = [name[len(key) :] for name in _keys(url, key, options, delimiter=True)]
+        matches = [key + name for name in shards_among(names, url, suffixes)]
     else:
         start = _MAGIC.split(key, maxsplit=1)[0]
         is_flat = "/" not in key[len(start) :]
@@ -81,19 +75,24 @@ def list_remote(
     return [url_of(location, name) for name in sorted(matches)]
 
 
-def empty_directory_error(
-    url: str, names: Sequence[str], suffixes: tuple[str, ...]
-) -> MissingShardError:
-    """The error for a directory in which no name ends in one of `suffixes`."""
+def shards_among(names: Sequence[str], url: str, suffixes: tuple[str, ...]) -> list[str]:
+    """The names in the directory at `url` that end in one of `suffixes`, hidden ones left out.
+
+    Raises:
+        MissingShardError: there is none.
+    """
+    matches = [name for name in names if name.endswith(suffixes) and not name.startswith(".")]
+    if matches:
+        return matches
     patterns = ", ".join(f"*{suffix}" for suffix in suffixes)
     examples = f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
     if "index.json" in names:
-        return MissingShardError(
+        raise MissingShardError(
             f"no {patterns} in the directory, which has an index.json (it holds {examples}): "
             "sw.mds reads that of MosaicML Streaming, sw.litdata and sw.tokens those of LitData",
             url=url,
         )
-    return MissingShardError(
+    raise MissingShardError(
         f"no {patterns} in the directory ({f'it holds {examples}' if names else 'it is empty'}); "
         f"subdirectories are not searched: give a glob such as 'DIR/**/*{suffixes[0]}' for them",
         url=url,

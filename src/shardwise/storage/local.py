@@ -13,16 +13,17 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import resource
 import stat as mode_bits
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import DataError, MissingShardError, ShardwiseError, StorageError
-from shardwise.storage.protocol import FileStat, ReadRequest
+from shardwise.errors import MissingShardError, ShardwiseError, StorageError
+from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.versions import require_same
+from shardwise.storage.versions import ends_early, require_same
 
 # Reads bytes of the page cache only; without this flag, any read may wait.
 _AT_ONCE: int | None = getattr(os, "RWF_NOWAIT", None)
@@ -34,15 +35,23 @@ _CHECKED_BYTES = 64 << 20
 LOOK_EVERY_NS = 10_000_000
 
 
+def max_open_files() -> int:
+    """How many files a set of shards may keep open: a quarter of the process's limit, 4 to 2,048.
+
+    A window shuffle has some 1,000 shards in use at a time: where the limit (`ulimit -n`) is below
+    5,000, some of them are opened again and again.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 2048
+    return most if soft == resource.RLIM_INFINITY else max(4, min(most, soft // 4))
+
+
 class LocalFile:
-    """A file on this machine, read at any offset by any thread.
+    """A file on this machine, read at any offset by any thread; see `File` for what is raised.
 
     It may be made before the file exists, is opened at the first read, and is opened anew in a
     forked child. It pickles by its name and version. The descriptor is closed by `close` or when
     the object is collected; a read in another thread that is under way ends well.
-
-    Args:
-        path: the file. Errors name it as `url`.
     """
 
     __slots__ = ("_opened", "_pinned", "url")
@@ -63,21 +72,11 @@ class LocalFile:
         return _rebuild, (self.url, self._version)
 
     def open(self) -> None:
-        """Open the file now, rather than at the first read.
-
-        Raises:
-            MissingShardError: it is not there.
-            StorageError: it can't be opened, or is not a regular file.
-        """
+        """Open the file now, rather than at the first read."""
         self._descriptor()
 
     def stat(self) -> FileStat:
-        """Length and modification time of the file that has the name now.
-
-        Raises:
-            MissingShardError: there is nothing.
-            StorageError: it is not a regular file, or can't be reached.
-        """
+        """Length and modification time of the file that has the name now."""
         try:
             status = os.stat(self.url)  # noqa: PTH116 - twice as fast as by way of a Path
         except OSError as error:
@@ -86,11 +85,7 @@ class LocalFile:
         return FileStat(status.st_size, status.st_mtime_ns)
 
     def pin(self, stat: FileStat) -> None:
-        """Allow this version only, by length and time.
-
-        Raises:
-            StaleIndexError: another one is open.
-        """
+        """Allow this version only, by length and time; StaleIndexError if another one is open."""
         opened, self._pinned = self._opened, stat
         if opened is not None:
             # If it is another one, reads open the file anew, and compare it again.
@@ -99,21 +94,11 @@ class LocalFile:
             self._opened = opened
 
     def check(self) -> None:
-        """Look at the open file, for what is read from a map of it.
-
-        Raises:
-            StaleIndexError: it was written to, or is not the version that was pinned.
-            MissingShardError: it is not there.
-            StorageError: it can't be opened.
-        """
+        """Look at the open file, for what is read from a map of it."""
         self._descriptor().check(self.url)
 
     def map(self) -> mmap.mmap:
-        """All bytes of the open file, mapped; call `check` before and after they are read.
-
-        Raises:
-            MissingShardError, StaleIndexError, StorageError: as `check` says.
-        """
+        """All bytes of the open file, mapped; call `check` before and after they are read."""
         opened = self._descriptor()
         try:
             return mmap.mmap(opened.fd, 0, access=mmap.ACCESS_READ)
@@ -121,14 +106,7 @@ class LocalFile:
             raise _explained(error, self.url, "map") from None
 
     def read(self, offset: int, length: int) -> bytes:
-        """Read exactly `length` bytes at `offset`.
-
-        Raises:
-            DataError: the file ends before that.
-            StaleIndexError: it was written to, or is not the version that was pinned.
-            MissingShardError: the file is not there.
-            StorageError: it could not be read.
-        """
+        """Read exactly `length` bytes at `offset`."""
         _check_range(offset, length)
         opened = self._descriptor()
         try:
@@ -138,24 +116,16 @@ class LocalFile:
             data = os.pread(opened.fd, length, offset)
         except OSError as error:
             raise _explained(error, self.url, "read") from None
-        if len(data) == length:
-            opened.check_read(self.url)
-            return data
-        # One call gives no more than 2 GiB, and may give less for other reasons.
-        whole = bytearray(length)
-        whole[: len(data)] = data
-        view = memoryview(whole)
-        self._fill(opened, offset, view, done=len(data))
+        if len(data) != length:
+            # One call gives no more than 2 GiB, and may give less for other reasons.
+            whole = bytearray(length)
+            self._fill(opened, offset, memoryview(whole), done=0)
+            data = bytes(whole)
         opened.check_read(self.url)
-        return bytes(whole)
+        return data
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a writable contiguous buffer with the bytes at `offset`; releases the GIL.
-
-        Raises:
-            DataError: the file ends before the buffer is full.
-            StaleIndexError, MissingShardError, StorageError: as `read` says.
-        """
+        """Fill a writable contiguous buffer with the bytes at `offset`; releases the GIL."""
         view = memoryview(buffer).cast("B")
         _check_range(offset, len(view))
         opened = self._descriptor()
@@ -165,15 +135,7 @@ class LocalFile:
     def read_spans(
         self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
     ) -> None:
-        """Fill a buffer from `begin` on with several ranges of the file, one behind the other.
-
-        The same as `read_into` for each, in less time a range. Range i begins at `offsets[i]` in
-        the file and ends at `ends[i]` in the buffer; it begins where the one before ends.
-
-        Raises:
-            DataError: the file ends before a range does.
-            StaleIndexError, MissingShardError, StorageError: as `read` says.
-        """
+        """The same as `read_into` for each of several ranges, in less time; see `File`."""
         opened = self._descriptor()
         fd, preadv, flags = opened.fd, os.preadv, _AT_ONCE or 0
         num_waits = int(_AT_ONCE is None)
@@ -198,14 +160,6 @@ class LocalFile:
         if num_waits:
             IO_COUNTS.add(waits=num_waits)
 
-    @staticmethod
-    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files, one after the other."""
-        view = memoryview(buffer).cast("B")
-        for file, ranges in requests:
-            for start, stop, begin in ranges:
-                file.read_into(start, view[begin : begin + stop - start])
-
     def close(self) -> None:
         """Close the descriptor; the next read opens the file again."""
         self._opened = None
@@ -220,19 +174,12 @@ class LocalFile:
             if not got:
                 # Cut since it was opened, rather than by who wrote it.
                 opened.check(self.url)
-                self._check_end(
-                    offset, length, offset + done if done else min(offset, opened.size())
-                )
+                self._check_end(offset, length, min(opened.stat.num_bytes, offset + done))
             done += got
 
     def _check_end(self, offset: int, length: int, end: int) -> None:
         if end < offset + length:
-            raise DataError(
-                f"asked for {length} bytes, there are {max(0, end - offset)}: the file ended at "
-                f"byte {end} of {offset + length}: truncated?",
-                url=self.url,
-                offset=offset,
-            )
+            raise ends_early(offset, length, end, self.url)
 
     def _descriptor(self) -> _Descriptor:
         opened = self._opened
@@ -259,11 +206,7 @@ def _rebuild(url: str, pinned: FileStat | None) -> LocalFile:
 
 
 class _Descriptor:
-    """An open descriptor of this process, closed when the last reference to it goes.
-
-    Attributes:
-        stat: the version that was opened.
-    """
+    """An open descriptor of this process, closed when the last reference to it goes."""
 
     __slots__ = ("_next_look_ns", "fd", "pid", "stat")
 
@@ -287,14 +230,11 @@ class _Descriptor:
             require_same(self.stat, FileStat(status.st_size, status.st_mtime_ns), url)
 
     def check_read(self, url: str) -> None:
-        """The same after a read, unless it was looked at in the last `LOOK_EVERY_NS`."""
+        """The same after a read, if the last look is `LOOK_EVERY_NS` ago."""
         now = time.monotonic_ns()
         if now >= self._next_look_ns:
             self.check(url)
             self._next_look_ns = now + LOOK_EVERY_NS
-
-    def size(self) -> int:
-        return os.fstat(self.fd).st_size
 
     def __del__(self) -> None:
         # In a forked child, the number may belong to another file by now.

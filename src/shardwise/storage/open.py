@@ -31,18 +31,15 @@ def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = N
         file = LocalFile(local_path(text))
         file.open()
         return file
-    return _open_remote(text, options or StorageOptions())
-
-
-def _open_remote(url: str, options: StorageOptions) -> File:
-    """The file of a remote URL, behind the cache that the options name."""
     from shardwise.storage.remote import RemoteFile
 
+    options = options or StorageOptions()
+    remote = RemoteFile(text, options)
     if options.cache is None:
-        return RemoteFile(url, options)
+        return remote
     from shardwise.storage.cache import CachedFile, cache_of
 
-    return CachedFile(RemoteFile(url, options), cache_of(options.cache))
+    return CachedFile(remote, cache_of(options.cache))
 
 
 # Asked for without knowing the length. Longer requests would be late and sent again, and through
@@ -104,7 +101,7 @@ def local_path(url: str | os.PathLike[str]) -> str:
     """The local path that a URL names: `file:` is stripped, `~` expanded.
 
     Raises:
-        StorageError: the URL is not a local one.
+        StorageError: the URL is not a local one, or names no path.
     """
     text = os.fspath(url)
     scheme = scheme_of(text)
@@ -113,4 +110,7 @@ def local_path(url: str | os.PathLike[str]) -> str:
             f"{text!r} is not a local file, which is what is needed here: give a path or a file: "
             "URL"
         )
-    return os.path.expanduser(strip_file_scheme(text))  # noqa: PTH111 - keeps './'
+    path = os.path.expanduser(strip_file_scheme(text))  # noqa: PTH111 - keeps './'
+    if "\0" in path:
+        raise StorageError(f"{text!r} holds a NUL, which no file's name can")
+    return path

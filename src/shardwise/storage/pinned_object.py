@@ -6,7 +6,9 @@ object's URL. Except for `process` and `pin`, used in the event loop's thread.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from shardwise.errors import DataError
 from shardwise.storage.options import StorageOptions
@@ -14,9 +16,9 @@ from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.event_loop import Runtime, runtime
 from shardwise.storage.requests.retry import RetryingClient
-from shardwise.storage.stores.connect import location_of
-from shardwise.storage.stores.shared_client import shared_client
-from shardwise.storage.versions import require_same
+from shardwise.storage.stores.connect import StoreLocation, location_of, open_client
+from shardwise.storage.stores.credential_discovery import environment_digest
+from shardwise.storage.versions import ends_early, require_same
 
 # Prefetch requests up to this length are one attempt each; longer ones are streamed.
 _MAX_UNSTREAMED_BYTES = 8 << 20
@@ -25,12 +27,7 @@ _MAX_UNSTREAMED_BYTES = 8 << 20
 class PinnedObject:
     """An object of a store. Its version is the pinned one, or that of the first reply.
 
-    Args:
-        url: with a scheme that is supported.
-        options: how it is reached.
-
     Attributes:
-        url: as given.
         key: of the object in its store.
         stat: its version; None before the first reply.
         is_known: whether the object was seen before.
@@ -57,7 +54,7 @@ class PinnedObject:
         """The client of the object's store, which the process shares."""
         process = self.process
         if self.connected is None or self.connected[0] is not process:
-            self.connected = process, shared_client(self._location, self._options, process)
+            self.connected = process, _shared_client(self._location, self._options, process)
         return self.connected[1]
 
     def pin(self, stat: FileStat) -> None:
@@ -65,6 +62,10 @@ class PinnedObject:
         self.is_known = True
         if stat.etag:
             self.stat = stat
+
+    def holds(self, stop: int) -> bool:
+        """Whether it is known to be at least `stop` bytes long."""
+        return self.stat is not None and stop <= self.stat.num_bytes
 
     async def current(self) -> FileStat:
         """The version that the store has now."""
@@ -124,6 +125,22 @@ class PinnedObject:
             require_same(self.stat, current, self.url)
 
 
+def _shared_client(
+    location: StoreLocation, options: StorageOptions, process: Runtime
+) -> RetryingClient:
+    """The client of a store, process and environment."""
+
+    def make() -> RetryingClient:
+        slots = process.get(
+            ("slots", options.max_requests), lambda: asyncio.Semaphore(options.max_requests)
+        )
+        return RetryingClient(open_client(location, options), options, slots)
+
+    of_client = replace(options, cache=None, prefetch_bytes=0)
+    # A token that is exported after a first refusal makes another client.
+    return process.get(("client", location.root, of_client, environment_digest()), make)
+
+
 def _range_error(start: int, stop: int, num_bytes: int, url: str) -> DataError:
     """The error for bytes [start, stop) that a store did not send, of a file of `num_bytes`."""
     if stop <= num_bytes:
@@ -133,9 +150,4 @@ def _range_error(start: int, stop: int, num_bytes: int, url: str) -> DataError:
             url=url,
             offset=start,
         )
-    return DataError(
-        f"asked for {stop - start} bytes, there are {max(0, num_bytes - start)}: the file "
-        f"ended at byte {num_bytes} of {stop}: truncated?",
-        url=url,
-        offset=start,
-    )
+    return ends_early(start, stop - start, num_bytes, url)

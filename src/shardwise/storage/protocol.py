@@ -100,14 +100,6 @@ class File(Protocol):
         """
         ...
 
-    @staticmethod
-    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files of this class.
-
-        All requests to stores are in flight at once; the first failure cancels the others.
-        """
-        ...
-
     def close(self) -> None:
         """Release descriptors and prefetched blocks; the next read opens the file again."""
         ...
@@ -121,7 +113,10 @@ class RemoteReads(ABC):
     @staticmethod
     @abstractmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files; see `File.read_many`."""
+        """Fill a buffer with ranges of several files of this class.
+
+        All requests to stores are in flight at once; the first failure cancels the others.
+        """
 
     def read(self, offset: int, length: int) -> bytes:
         """Read exactly `length` bytes at `offset`."""
@@ -139,3 +134,7 @@ class RemoteReads(ABC):
     ) -> None:
         """Fill a buffer with several ranges; all requests for them are in flight at once."""
         self.read_many([ReadRequest(self, byte_ranges(offsets, ends, begin))], buffer)
+
+
+def no_next_file() -> None:
+    """The `next_file` of a remote file whose successor is not known."""

@@ -22,7 +22,7 @@ from shardwise.storage.pinned_object import PinnedObject
 from shardwise.storage.prefetch.memory import Fetch
 from shardwise.storage.prefetch.readahead import ReadAhead
 from shardwise.storage.prefetch.sequential import Readable
-from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
+from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads, no_next_file
 from shardwise.storage.requests.client import ObjectRange
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.event_loop import gather_or_cancel
@@ -49,10 +49,6 @@ class RemoteFile(RemoteReads):
     It may be made before the file exists: nothing is asked until the first read. See `File` for
     what its methods raise.
 
-    Args:
-        url: with a scheme that is supported.
-        options: how it is reached.
-
     Attributes:
         next_file: gives the file that is likely to be read after this one, if any.
 
@@ -69,7 +65,7 @@ class RemoteFile(RemoteReads):
         self.url = url
         self._options = options
         self._object = PinnedObject(url, options)
-        self.next_file: Callable[[], File | None] = _no_next_file
+        self.next_file: Callable[[], File | None] = no_next_file
 
     def __repr__(self) -> str:
         return f"RemoteFile({shown(self.url)!r})"
@@ -100,7 +96,7 @@ class RemoteFile(RemoteReads):
 
     @staticmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files; see `File.read_many`."""
+        """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
         copy_received(receive(requests), buffer)
 
     def stream(self, start: int, stop: int) -> Iterator[memoryview]:
@@ -159,7 +155,7 @@ class RemoteFile(RemoteReads):
         latency = client.latency
         requests = coalesce(
             ranges,
-            gap_bytes=_BATCH_GAP_BYTES if client.has_many else latency.gap_bytes,
+            gap_bytes=_BATCH_GAP_BYTES if client.client.has_many else latency.gap_bytes,
             max_request_bytes=latency.max_request_bytes,
         )
         if requests:
@@ -211,13 +207,6 @@ class RemoteFile(RemoteReads):
             key, lambda: ReadAhead(options.prefetch_bytes, options.max_requests)
         )
 
-    def _object_range(self, request: RangeRequest) -> ObjectRange | None:
-        """A request for `get_many`, which answers none behind the object's end."""
-        pinned = self._object.stat
-        if pinned is None or request.stop > pinned.num_bytes:
-            return None
-        return ObjectRange(self._object.key, request.start, request.stop)
-
 
 class _Progress(NamedTuple):
     """A read under way: what prefetched blocks gave, and the requests for the rest."""
@@ -240,47 +229,42 @@ def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
     first = reads[0][0]._object
 
     async def read_all() -> list[list[ReceivedBytes]]:
-        if not first.client().has_many:
+        if not first.client().client.has_many:
             # No file's requests wait for another file's prefetched blocks.
             return await gather_or_cancel(file._read(ranges) for file, ranges in reads)
-        files = [file for file, _ in reads]
         begun = await gather_or_cancel(file._begin(ranges) for file, ranges in reads)
-        begun = await _get_batch(files, begun)
-        return await gather_or_cancel(
-            file._finish(progress) for file, progress in zip(files, begun, strict=True)
-        )
+        reading = [(file, progress) for (file, _), progress in zip(reads, begun, strict=True)]
+        await _get_batch(reading)
+        return await gather_or_cancel(file._finish(progress) for file, progress in reading)
 
     # The process is the same for all, unless a fork came between fsspec and obstore.
     return list(chain.from_iterable(first.process.run(read_all())))
 
 
-async def _get_batch(files: list[RemoteFile], begun: list[_Progress]) -> list[_Progress]:
+async def _get_batch(reading: list[tuple[RemoteFile, _Progress]]) -> None:
     """Send the requests to one store as a single GetBatch; what it lacks stays to be requested."""
-    client = files[0]._object.client()
+    client = reading[0][0]._object.client()
     asked = [
-        (number, request, object_range)
-        for number, (file, progress) in enumerate(zip(files, begun, strict=True))
+        (file, progress, request)
+        for file, progress in reading
         if file._object.client() is client
         for request in progress.requests
-        if (object_range := file._object_range(request)) is not None
+        # Ranges behind an object's end are never answered.
+        if file._object.holds(request.stop)
     ]
     if len(asked) < _MIN_BATCH_RANGES:
-        return begun
-    payloads = await client.get_many([object_range for *_, object_range in asked])
-    left = [_Progress(received, list(requests)) for received, requests in begun]
-    for (number, request, _), data in zip(asked, payloads, strict=True):
+        return
+    payloads = await client.get_many(
+        [ObjectRange(file._object.key, request.start, request.stop) for file, _, request in asked]
+    )
+    for (_, progress, request), data in zip(asked, payloads, strict=True):
         if data is not None:
-            left[number].received.extend(received_for(request, data))
-            left[number].requests.remove(request)
+            progress.received.extend(received_for(request, data))
+            progress.requests.remove(request)
     # A GetBatch reply names no versions: now and then, one object's version is asked for.
-    if key := client.due_for_version_check({object_range.key for *_, object_range in asked}):
-        file = next(file for file in files if file._object.key == key)
-        file._object.check(await file._object.current())
-    return left
-
-
-def _no_next_file() -> None:
-    """The next file is not known."""
+    files = {file._object.key: file for file, *_ in asked}
+    if key := client.due_for_version_check(files):
+        files[key]._object.check(await files[key]._object.current())
 
 
 def _rebuild(

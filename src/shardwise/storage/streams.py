@@ -23,7 +23,7 @@ from shardwise.shown import shown
 from shardwise.storage.open import is_local, open_file
 from shardwise.storage.program_pipe import Pipe
 from shardwise.storage.requests.event_loop import is_cut_off
-from shardwise.storage.stores.upload import upload
+from shardwise.storage.write import upload
 
 # Much longer than a request takes to be made, and short beside a shard; storage reads ahead itself.
 _READ_BYTES = 1 << 20

@@ -18,7 +18,7 @@ from shardwise.arguments import path_text
 from shardwise.errors import MissingShardError, StorageError
 from shardwise.shown import shown
 from shardwise.storage.braces import expand_braces
-from shardwise.storage.listing import empty_directory_error, is_remote_pattern, list_remote
+from shardwise.storage.listing import is_remote_pattern, list_remote, shards_among
 from shardwise.storage.local import in_directory
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.urls import scheme_of, strip_file_scheme
@@ -134,15 +134,8 @@ def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def _list_directory(path: str, suffixes: tuple[str, ...]) -> list[str]:
-    names = sorted(os.listdir(path))
-    matches = [
-        os.path.join(path, name)
-        for name in names
-        if name.endswith(suffixes) and not name.startswith(".")
-    ]
-    if not matches:
-        raise empty_directory_error(path, names, suffixes)
-    return matches
+    names = shards_among(sorted(os.listdir(path)), path, suffixes)
+    return [os.path.join(path, name) for name in names]
 
 
 def _refuse_repeats(urls: list[str]) -> None:

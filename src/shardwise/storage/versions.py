@@ -1,4 +1,4 @@
-"""Whether a file is the version that its dataset was opened with; the messages where it is not.
+"""Whether a file is the version that its dataset was opened with; the errors where it is not.
 
 Keeps I6: bytes of two versions of a file are never mixed, also where a dataset's index names no
 versions. The Python standard library and the protocol only.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from shardwise.errors import StaleIndexError
+from shardwise.errors import DataError, StaleIndexError
 from shardwise.storage.protocol import FileStat
 
 CLOCKS_DIFFER_NS = 10 * 10**9
@@ -61,6 +61,16 @@ def require_not_written_since(opened_ns: int, current: FileStat, url: str) -> No
             "the dataset anew, and begin the epoch anew",
             url=url,
         )
+
+
+def ends_early(offset: int, length: int, end: int, url: str) -> DataError:
+    """The error for a range of a file that ends at `end`."""
+    return DataError(
+        f"asked for {length} bytes, there are {max(0, end - offset)}: the file ended at byte {end} "
+        f"of {offset + length}: truncated?",
+        url=url,
+        offset=offset,
+    )
 
 
 def described(stat: FileStat) -> str:

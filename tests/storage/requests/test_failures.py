@@ -49,50 +49,34 @@ def test_only_what_may_pass_is_tried_again(status, kind):
 
 
 @pytest.mark.parametrize(
-    ("text", "cause"),
+    ("text", "cause", "kind"),
     [
-        ("x\n ConnectionRefused", "connection refused"),
-        ("x\n dns error: SECRET", "the host's name is not known"),
-        ("x\n kind: UnexpectedEof", "cut short"),
-        ("x\n source: TimedOut", "no answer in time"),
-        ("http://169.254.169.254/latest\n kind: Connect", "no credentials"),
-    ],
-)
-def test_failures_of_the_network_are_named(text, cause):
-    failed = from_obstore(OSError(text))
-    assert cause in failed.cause
-    assert "SECRET" not in failed.cause
-    assert failed.kind == "passing"
-
-
-def test_a_certificate_that_is_not_trusted_is_named_and_not_asked_for_again():
-    text = "error sending request\n kind: Connect, error: InvalidCertificate(UnknownIssuer) SECRET"
-    failed = from_obstore(OSError(text))
-    assert "certificate is not trusted: give" in failed.cause
-    assert failed.kind == "refused"
-
-
-def test_servers_without_ranges_are_named_as_such():
-    assert "Range" in from_obstore(OSError("Generic\n source: NotPartial")).cause
-    assert from_obstore(OSError("Generic\n source: NotPartial")).kind == "refused"
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        ('Could not parse path: Error parsing Path "a\nb": SECRET', "takes no such name"),
+        ("x\n ConnectionRefused", "connection refused", "passing"),
+        ("x\n dns error: SECRET", "the host's name is not known", "passing"),
+        ("x\n kind: UnexpectedEof", "cut short", "passing"),
+        ("x\n source: TimedOut", "no answer in time", "passing"),
+        ("http://169.254.169.254/latest\n kind: Connect", "no credentials", "passing"),
+        # What no other attempt can mend is refused at once.
         (
-            "Error performing GET https://h/SECRET - HTTP error: error following redirect",
-            "redirects",
+            "error sending request\n kind: Connect, InvalidCertificate(UnknownIssuer) SECRET",
+            "certificate is not trusted: give",
+            "refused",
         ),
-        ("Generic HTTP error: Content-Length Header missing from response", "Content-Length"),
+        ("Generic\n source: NotPartial", "ignores the Range header", "refused"),
+        (
+            'Could not parse path: Error parsing Path "a\nb": SECRET',
+            "takes no such name",
+            "refused",
+        ),
+        ("GET https://h/SECRET - HTTP error: error following redirect", "redirects", "refused"),
+        ("HTTP error: Content-Length Header missing from response", "Content-Length", "refused"),
     ],
 )
-def test_what_no_other_attempt_can_mend_is_refused_at_once(text, cause):
+def test_failures_are_named_without_secrets(text, cause, kind):
     failed = from_obstore(OSError(text))
     assert cause in failed.cause
     assert "SECRET" not in failed.cause
-    assert failed.kind == "refused"
+    assert failed.kind == kind
 
 
 def test_of_azures_message_the_first_line_is_told():

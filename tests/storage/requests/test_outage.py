@@ -15,39 +15,10 @@ from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.requests.outage import outages
 from shardwise.storage.requests.retry import RetryingClient
-from tests.storage.requests.test_retry import Scripted, passing
+from tests.storage.requests.test_retry import Scripted, passing, virtual_time  # noqa: F401
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """Time that passes only while somebody sleeps, a hundred thousand times as fast."""
-    sleep, now = asyncio.sleep, [time.monotonic()]
-
-    async def passed(seconds, *args):
-        # In steps, so that timers in between are seen to.
-        end = now[0] + seconds
-        while now[0] < end:
-            now[0] = min(end, now[0] + 0.25)
-            await sleep(0)
-
-    real = asyncio.new_event_loop
-
-    def new_loop():
-        loop = real()
-        monkeypatch.setattr(loop, "time", lambda: now[0])
-        return loop
-
-    monkeypatch.setattr(asyncio, "sleep", passed)
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return new_loop
-
-
-def run(clock, work):
-    with asyncio.Runner(loop_factory=clock) as runner:
-        return runner.run(work())
-
-
-def ask(clock, *clients, is_known=False, **options):
+def ask(*clients, is_known=False, **options):
     """Let each client serve one request of the same store, all at a time."""
 
     async def work():
@@ -65,10 +36,10 @@ def ask(clock, *clients, is_known=False, **options):
         await asyncio.gather(*(one(client) for client in clients))
         return replies
 
-    return run(clock, work)
+    return asyncio.run(work())
 
 
-def test_a_store_that_is_away_for_a_minute_is_waited_for(clock, caplog):
+def test_a_store_that_is_away_for_a_minute_is_waited_for(caplog):
     began = time.monotonic()
 
     class Away(Scripted):
@@ -80,71 +51,70 @@ def test_a_store_that_is_away_for_a_minute_is_waited_for(clock, caplog):
 
     before = IO_COUNTS.snapshot()["outage_ms"]
     with caplog.at_level(logging.WARNING, "shardwise"):
-        assert len(ask(clock, *[Away() for _ in range(5)], is_known=True)) == 5
+        assert len(ask(*[Away() for _ in range(5)], is_known=True)) == 5
     took = time.monotonic() - began
     assert 60 < took < 75
     away, back = caplog.messages
     assert "S3CRET" not in caplog.text
     assert "connection refused" in away
-    # The clock passes in steps of the pauses of five requests.
     assert re.search(r"for 1[0-3] s .* 2(8[7-9]|90) s more \(request_timeout_s=300\)", away)
     assert "answers again" in back
     assert 60_000 < IO_COUNTS.snapshot()["outage_ms"] - before < 75_000
     assert outages() == []
 
 
-def test_what_passes_within_ten_seconds_is_not_told(clock, caplog):
+def test_what_passes_within_ten_seconds_is_not_told(caplog):
     client = Scripted(*[passing()] * 6, "ok")
-    ask(clock, client, is_known=True)
+    ask(client, is_known=True)
     assert not caplog.messages
 
 
-def test_time_bounds_a_request_and_pauses_grow_to_ten_seconds(clock):
+def test_time_bounds_a_request_and_pauses_grow_to_ten_seconds():
     client = Scripted(passing("connection refused"))
     began = time.monotonic()
     with pytest.raises(StorageError, match=r"connection refused \(.*request_timeout_s=300\)"):
-        ask(clock, client, is_known=True)
+        ask(client, is_known=True)
     assert 285 < time.monotonic() - began <= 300
     # 0.05 s doubled up to 10 s: some nine attempts on the way there, then one in 5 to 10 s.
     assert 300 / 10 < client.num_asked < 300 / 5 + 12
 
 
-def test_a_host_that_has_never_answered_gets_half_a_minute(clock):
+def test_a_host_that_has_never_answered_gets_half_a_minute():
     began = time.monotonic()
     with pytest.raises(StorageError, match="never answered gets 30 s: is its name right"):
-        ask(clock, Scripted(passing("the host's name is not known")))
+        ask(Scripted(passing("the host's name is not known")))
     assert 15 < time.monotonic() - began <= 30
 
 
-def test_a_host_that_answers_with_an_error_is_one(clock):
+def test_a_host_that_answers_with_an_error_is_one():
     began = time.monotonic()
     with pytest.raises(StorageError, match="request_timeout_s=300"):
-        ask(clock, Scripted(AttemptError("HTTP 503", "passing", status=503)))
+        ask(Scripted(AttemptError("HTTP 503", "passing", status=503)))
     assert time.monotonic() - began > 285
 
 
 @pytest.mark.parametrize(("moves", "known"), [(True, False), (False, True)])
-def test_a_missing_object_is_final(clock, moves, known):
+def test_a_missing_object_is_final(moves, known):
     client = Scripted(AttemptError("HTTP 404", "missing"))
     client.moves_objects = moves
     with pytest.raises(MissingShardError):
-        ask(clock, client, is_known=known)
+        ask(client, is_known=known)
     assert client.num_asked == 1
 
 
-def test_an_object_that_moves_between_servers_is_waited_for(clock):
+def test_an_object_that_moves_between_servers_is_waited_for():
     client = Scripted(*[AttemptError("HTTP 404", "missing")] * 8, "ok")
     client.moves_objects = True
-    ask(clock, client, is_known=True)
+    ask(client, is_known=True)
     gone = Scripted(AttemptError("HTTP 404", "missing"))
     gone.moves_objects = True
     began = time.monotonic()
     with pytest.raises(MissingShardError):
-        ask(clock, gone, is_known=True)
+        ask(gone, is_known=True)
     assert 45 < time.monotonic() - began <= 60
 
 
-def test_a_request_that_is_given_up_by_its_reader_leaves_no_outage(clock):
+def test_a_request_that_is_given_up_by_its_reader_leaves_no_outage():
     async def work():
         requests = RetryingClient(Scripted(passing()), StorageOptions(), asyncio.Semaphore(1))
         task = asyncio.ensure_future(requests.get("u", "k", 0, 1, "", is_known=True))
@@ -154,4 +124,4 @@ def test_a_request_that_is_given_up_by_its_reader_leaves_no_outage(clock):
         await asyncio.gather(task, return_exceptions=True)
         assert outages() == []
 
-    run(clock, work)
+    asyncio.run(work())

@@ -175,38 +175,27 @@ def test_a_failed_hedge_does_not_end_the_first():
     assert len(ask(client, max_attempts=1).data) == 10
 
 
-def test_no_more_requests_are_in_flight_than_there_are_slots():
-    running = most = 0
+@pytest.mark.parametrize("slots", [1, 3])
+def test_slots_bound_requests_in_flight_and_waiting_for_one_takes_no_budget(slots):
+    most = 0
 
     class Slow(Scripted):
         async def get(self, key, start, stop, etag):
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await asyncio.sleep(0.01)
-            running -= 1
-            return Reply(memoryview(bytes(stop - start)), STAT, 0.001)
-
-    async def work():
-        requests = RetryingClient(Slow(), StorageOptions(hedge=False), asyncio.Semaphore(3))
-        await asyncio.gather(*(requests.get("u", "k", 0, 1, "") for _ in range(12)))
-
-    asyncio.run(work())
-    assert most == 3
-
-
-def test_waiting_for_a_slot_does_not_use_up_the_budget():
-    class Slow(Scripted):
-        async def get(self, key, start, stop, etag):
+            nonlocal most
+            most = max(most, self.num_asked - self.num_ended + 1)
+            self.num_asked += 1
             await asyncio.sleep(0.05)
+            self.num_ended += 1
             return Reply(memoryview(bytes(stop - start)), STAT, 0.001)
 
     async def work():
+        # The last of 90 requests waits for 1.5 s and more.
         options = StorageOptions(hedge=False, request_timeout_s=1.0)
-        requests = RetryingClient(Slow(), options, asyncio.Semaphore(1))
-        return await asyncio.gather(*(requests.get("u", "k", 0, 1, "") for _ in range(30)))
+        requests = RetryingClient(Slow(), options, asyncio.Semaphore(slots))
+        return await asyncio.gather(*(requests.get("u", "k", 0, 1, "") for _ in range(90)))
 
-    assert len(asyncio.run(work())) == 30
+    assert len(asyncio.run(work())) == 90
+    assert most == slots
 
 
 def test_head_and_names_are_tried_again_too():

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 
 import shardwise as sw
-from shardwise.errors import MissingShardError, StaleIndexError, StorageError
+from shardwise.errors import StaleIndexError, StorageError
 from shardwise.storage import StorageOptions, expand, open_file
 from shardwise.storage.requests import retry
-from shardwise.storage.stores.upload import upload
+from shardwise.storage.write import upload
 from tests.support.ais_cluster import ais_cluster
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards
 
@@ -73,15 +73,8 @@ def test_odd_names_are_written_and_read(cluster):
 def test_what_is_wrong_is_told(cluster):
     cluster.put("a.tar", CONTENT)
     given = options(cluster)
-    with pytest.raises(MissingShardError, match="NoSuchKey"):
-        open_file("ais://bucket/none.tar", options=given).read(0, 1)
-    with pytest.raises(MissingShardError, match="NoSuchBucket"):
-        open_file("ais://nobucket/a.tar", options=given).read(0, 1)
     with pytest.raises(StorageError, match="NoSuchBucket"):
         upload("ais://nobucket/a.tar", b"x", options=given)
-    cluster.token = "ais_t0ken"
-    with pytest.raises(StorageError, match="check the credentials"):
-        open_file("ais://bucket/a.tar", options=options(cluster, token="wr0ng")).read(0, 1)
     with pytest.raises(StorageError, match="AIS_ENDPOINT"):
         open_file("ais://bucket/a.tar").read(0, 1)
     with pytest.raises(StorageError, match="names no host"):
@@ -135,10 +128,7 @@ def test_a_token_that_is_renewed_in_its_file_goes_unnoticed(cluster, monkeypatch
 def test_a_gateway_that_is_away_and_starts_again_is_waited_for(cluster, monkeypatch):
     # At pauses of up to 10 s, ten attempts in a row take 20 s.
     monkeypatch.setattr(retry, "_MAX_PAUSE_S", 0.1)
-    urls = put_shards(cluster, "train", [12, 12])
-    data = sw.tar(urls, storage={"endpoint": cluster.endpoint, "prefetch_bytes": 0}).decode(cls=int)
-    # Opened now; nothing is prefetched before the first batch is asked for.
-    batches = loader(data, batch_size=4, shuffle="full", num_threads=1)
+    batches = opened(cluster, [12, 12])
     gateway = cluster.nodes[0]
     gateway.leave()
 
@@ -161,10 +151,7 @@ def test_a_gateway_that_is_away_and_starts_again_is_waited_for(cluster, monkeypa
 
 def test_a_target_that_dies_is_waited_for_and_one_that_joins_is_asked_again(cluster, monkeypatch):
     monkeypatch.setattr(retry, "_MAX_PAUSE_S", 0.1)
-    urls = put_shards(cluster, "train", [40, 40])
-    data = sw.tar(urls, storage={"endpoint": cluster.endpoint, "prefetch_bytes": 0}).decode(cls=int)
-    # Opened now; nothing is prefetched before the first batch is asked for.
-    batches = loader(data, batch_size=4, shuffle="full", num_threads=1)
+    batches = opened(cluster, [40, 40])
     # Dead for good: the gateway sends readers to it until it notices.
     cluster.chosen = 0
     cluster.nodes[1].leave()
@@ -178,6 +165,13 @@ def test_a_target_that_dies_is_waited_for_and_one_that_joins_is_asked_again(clus
 
     with in_a_second(notice):
         check_epoch(batches, 80)
+
+
+def opened(cluster, sizes):
+    """A loader whose shards are open, and that prefetches nothing before its first batch."""
+    urls = put_shards(cluster, "train", sizes)
+    data = sw.tar(urls, storage={"endpoint": cluster.endpoint, "prefetch_bytes": 0}).decode(cls=int)
+    return loader(data, batch_size=4, shuffle="full", num_threads=1)
 
 
 @contextmanager
@@ -200,22 +194,15 @@ def wait_for_requests(cluster, *, node, num_more):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("setting", ["endpoint", "token", "headers"])
-def test_settings_reach_worker_processes_and_a_second_client(cluster, setting, monkeypatch):
+def test_settings_come_before_the_environment_and_reach_workers(cluster, monkeypatch):
     urls = put_shards(cluster, "train", [40, 40])
     cluster.token = "ais_t0ken"
-    storage = {"endpoint": cluster.endpoint, "token": "ais_t0ken", "headers": {"X-Own": "1"}}
-    if setting == "endpoint":
-        monkeypatch.setenv("AIS_ENDPOINT", "http://127.0.0.1:1")
-    if setting == "token":
-        monkeypatch.setenv("AIS_AUTHN_TOKEN", "wr0ng")
-    given = StorageOptions.of(storage)
-    first, second = (sw.tar(urls, storage=given).decode(cls=int) for _ in range(2))
-    with loader(first, num_workers=2) as made:
+    monkeypatch.setenv("AIS_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("AIS_AUTHN_TOKEN", "wr0ng")
+    given = options(cluster, token="ais_t0ken", headers={"X-Own": "1"})
+    with loader(sw.tar(urls, storage=given).decode(cls=int), num_workers=1) as made:
         check_epoch(made, 80)
-    check_epoch(loader(second, num_threads=1), 80)
     upload("ais://bucket/x", b"x", options=given)
-    assert given.settings() == storage
     assert all(headers.get("x-own") for node, _, _, headers in cluster.asked if node == 0)
 
 

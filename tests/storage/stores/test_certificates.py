@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import http.server
 import ssl
-import threading
 
 import pytest
 
 from shardwise.errors import MissingShardError, StorageError
-from shardwise.storage import StorageOptions, open_file
+from shardwise.storage import StorageOptions, expand, open_file
+from shardwise.storage.write import upload
+from tests.storage.stores.test_hub import reply, send_range, serving
 from tests.support.certificates import Authority
 
 CONTENT = bytes(range(256))
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        found = self.path == "/file.bin"
-        self.send_response(206 if found else 404)
-        body = CONTENT[3:8] if found else b""
-        if found:
-            self.send_header("Content-Range", "bytes 3-7/256")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+def answer(handler):
+    if handler.path == "/file.bin":
+        send_range(handler, CONTENT)
+    elif handler.path.startswith("/api/datasets/"):
+        reply(handler, 200, b"[]")
+    else:
+        reply(handler, 404)
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +30,8 @@ def server(tmp_path_factory):
     authority = Authority(tmp_path_factory.mktemp("tls"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.certificate("server"))
-    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.daemon_threads = True
-    made.handle_error = lambda *_: None
-    made.socket = context.wrap_socket(made.socket, server_side=True)
-    thread = threading.Thread(target=made.serve_forever)
-    thread.start()
-    yield f"https://127.0.0.1:{made.server_port}", authority.ca
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    with serving(answer, tls=context) as (url, _):
+        yield url, authority.ca
 
 
 @pytest.mark.parametrize("form", ["path", "text"])
@@ -56,6 +40,15 @@ def test_an_authority_is_given_by_a_path_or_by_its_text(server, form):
     given = str(certificate) if form == "path" else certificate.read_text()
     options = StorageOptions.of({"root_certificate": given})
     assert open_file(f"{url}/file.bin", options=options).read(3, 5) == CONTENT[3:8]
+
+
+def test_what_obstore_has_no_call_for_trusts_it_too(server):
+    url, certificate = server
+    options = StorageOptions.of({"endpoint": url, "root_certificate": str(certificate)})
+    with pytest.raises(MissingShardError, match="it is empty"):
+        expand("hf://datasets/org/name/", options=options)
+    with pytest.raises(StorageError, match="can't write 'ais://bucket/x': HTTP 404"):
+        upload("ais://bucket/x", b"x", options=options)
 
 
 def test_without_it_the_cause_is_told_at_once(server):

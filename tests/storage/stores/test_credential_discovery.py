@@ -98,6 +98,10 @@ def test_the_hub_is_found_in_the_environment_and_in_its_token_file(monkeypatch, 
     (tmp_path / "other").write_text("t2")
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "other"))
     assert hub_endpoint_and_token()[1] == "t2"
+    monkeypatch.delenv("HF_TOKEN_PATH")
+    (tmp_path / "token").write_text("t4\n")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert hub_endpoint_and_token()[1] == "t4"
     monkeypatch.setenv("HF_TOKEN", "t3")
     monkeypatch.setenv("HF_ENDPOINT", "http://mirror/")
     assert hub_endpoint_and_token() == ("http://mirror", "t3")

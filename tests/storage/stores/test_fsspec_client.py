@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 import random
 import time
 from typing import ClassVar
@@ -13,7 +12,7 @@ import pytest
 from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.errors import StaleIndexError, StorageError
 from shardwise.storage import IO_COUNTS, StorageOptions, open_file, read_whole
 from shardwise.storage.cache import CacheSettings
 
@@ -56,24 +55,6 @@ def url():
     Faulty.failures = []
     Faulty().pipe_file("/d/x.tar", CONTENT)
     return "faulty://d/x.tar"
-
-
-def test_ranges_have_their_bytes(url):
-    file = open_file(url)
-    assert file.read(100, 50) == CONTENT[100:150]
-    buffer = bytearray(12)
-    file.read_spans([0, 25_000], [4, 12], memoryview(buffer), 0)
-    assert buffer == CONTENT[:4] + CONTENT[25_000:25_008]
-    assert file.stat().num_bytes == len(CONTENT)
-    assert pickle.loads(pickle.dumps(file)).read(0, 3) == CONTENT[:3]
-
-
-def test_what_is_missing_or_ends_early_is_told(url):
-    with pytest.raises(MissingShardError):
-        open_file("faulty://d/none.tar").read(0, 1)
-    for offset in (len(CONTENT) - 1, len(CONTENT) + 5):
-        with pytest.raises(DataError, match="ended at byte 25600"):
-            open_file(url).read(offset, 2)
 
 
 def test_failures_pass_and_short_replies_are_asked_for_again(url):

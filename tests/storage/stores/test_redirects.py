@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.errors import DataError, StorageError
 from shardwise.storage import StorageOptions, open_file
-from shardwise.storage.stores.upload import upload
+from shardwise.storage.write import upload
 from tests.storage.stores.test_hub import CONTENT, reply, send_range, serving
 
 OWN = {"X-Api-Key": "KEYCANARY", "PRIVATE-TOKEN": "TOKENCANARY", "Authorization": "Bearer BEARER"}
@@ -61,6 +61,8 @@ def test_redirects_are_followed_as_far_as_they_are_allowed(redirects, path, is_f
         file = open_file(f"{url}{path}", options=options)
         if is_followed:
             assert file.read(5, 7) == CONTENT[5:12]
+            # On the same host the headers are sent again.
+            assert {sent["x-key"] for _, _, sent in asked_here} == {"KEYCANARY"}
         else:
             with pytest.raises(StorageError, match=f"redirects='{redirects}' forbids") as caught:
                 file.read(5, 7)

@@ -51,9 +51,6 @@ class BlockInfo(NamedTuple):
     Attributes:
         url: of the file, without a query, which may hold secrets.
         version: its ETag, or its time where the store has none.
-        file_bytes: the whole file's length.
-        offset: where the payload begins in the file.
-        num_bytes: the payload's length.
     """
 
     url: str
@@ -107,10 +104,7 @@ def parse_trailer(
 ) -> tuple[BlockInfo, tuple[int, ...]] | None:
     """The info and the chunk digests of a file; None if it is no block.
 
-    Args:
-        name: the file's name.
-        num_bytes: its length.
-        read: gives bytes of it: `read(length, offset)`.
+    `read(length, offset)` gives bytes of it.
     """
     begin = max(0, num_bytes - _PAGE)
     tail = read(num_bytes - begin, begin)
@@ -144,8 +138,6 @@ class BlockLock:
     """The right to fetch a block; its holder must end it by `publish` or `abandon`.
 
     Attributes:
-        name: the block's name.
-        info: its place in the file.
         fd: the part file, locked.
         num_bytes_on_disk: counted against the cache's limit.
         is_over: whether it was published or abandoned.

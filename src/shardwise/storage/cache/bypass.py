@@ -19,17 +19,11 @@ _PAUSE_S = 30.0
 
 
 class Bypass:
-    """Why a process reads past its cache.
-
-    Args:
-        directory: of the cache.
-
-    Attributes:
-        resume_at: when the disk is tried again, by `time.monotonic`.
-    """
+    """Why a process reads past its cache."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = directory
+        # When the disk is tried again, by `time.monotonic`.
         self.resume_at = 0.0
         self._is_warned = self._is_uncacheable_noted = False
 

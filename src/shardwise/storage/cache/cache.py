@@ -21,7 +21,6 @@ from shardwise.storage.cache.block_file import (
     BlockLock,
     LockDenied,
     block_name,
-    chunk_digests,
     holds_bytes,
     make_part,
     require_space,
@@ -32,9 +31,9 @@ from shardwise.storage.cache.block_file import (
 )
 from shardwise.storage.cache.bypass import Bypass
 from shardwise.storage.cache.eviction import Eviction, Usage, UsageFile, remove_block, sweep_parts
-from shardwise.storage.cache.open_block import OpenBlock, Outcome
+from shardwise.storage.cache.open_block import DamagedError, OpenBlock
 from shardwise.storage.cache_settings import CacheSettings
-from shardwise.storage.limits import max_open_files
+from shardwise.storage.local import max_open_files
 from shardwise.storage.prefetch.into_cache import CacheReadAhead
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
@@ -77,42 +76,36 @@ class Cache:
             block_bytes=self.settings.block_bytes,
             most_blocks=self._limit // self.settings.block_bytes,
         )
-        self._eviction = Eviction(self._blocks, self._parts)
+        self._eviction = Eviction(self.folder)
         self._usage_file: UsageFile | None = None
         self.bypass = Bypass(self.settings.directory)
         self._hits = 0
         # Last: another thread of a forked child must not use a lock that was held at the fork.
         self._pid = os.getpid()
 
-    def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> Outcome:
-        """Read parts of a block into a buffer, if it is cached; see `OpenBlock.read`.
+    def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> bool:
+        """Read parts of a block into a buffer, if it is cached; whether it is.
 
-        A damaged block is removed. An unreadable disk counts as a missing block.
+        A damaged block is removed, and counts as a missing one, as an unreadable disk does.
         """
         if self._pid != os.getpid():
             self._start()
         block = self._open_blocks.get(name)
         try:
             if block is not None:
-                outcome = block.read(ranges, buffer)
-                if outcome is Outcome.READ:
-                    return outcome
-                self._forget(name, block)
+                if block.read(ranges, buffer):
+                    return True
+                self._forget(name)
             # Not open, or evicted: there may be a new file under the name.
-            opened = OpenBlock.open(f"{self._blocks}/{name}", name)
-            if isinstance(opened, Outcome):
-                outcome = opened
-            else:
-                outcome = opened.read(ranges, buffer)
-                if outcome is Outcome.READ:
-                    self._keep(opened)
-                    return outcome
-            if outcome is Outcome.DAMAGED:
-                self._remove_damaged(name)
+            block = OpenBlock.open(f"{self._blocks}/{name}", name)
+            if block is not None and block.read(ranges, buffer):
+                self._keep(block)
+                return True
+        except DamagedError:
+            self._remove_damaged(name)
         except OSError as error:
             self._degrade(error)
-            return Outcome.GONE
-        return outcome
+        return False
 
     def holds(self, name: str) -> bool:
         """Whether a block seems to be cached."""
@@ -166,11 +159,6 @@ class Cache:
         self._hits = 0
         return lock
 
-    def publish(self, lock: BlockLock, payload: memoryview) -> None:
-        """Rename a whole block to its name, visible to all processes."""
-        if self.write(lock, payload, 0):
-            self.publish_written(lock, chunk_digests(payload))
-
     def write(self, lock: BlockLock, data: memoryview, offset: int) -> bool:
         """Write a part of a block's payload; False, and the lock is over, if the disk refuses."""
         try:
@@ -181,7 +169,7 @@ class Cache:
             return False
         return True
 
-    def publish_written(self, lock: BlockLock, digests: Sequence[int]) -> None:
+    def publish(self, lock: BlockLock, digests: Sequence[int]) -> None:
         """Rename a block whose payload is written, with its chunks' digests, to its name."""
         part = f"{self._parts}/{lock.name}.part"
         try:
@@ -232,9 +220,7 @@ class Cache:
         """Remove a block with useless bytes; False if it stays or is not cached."""
         if self._pid != os.getpid():
             self._start()
-        block = self._open_blocks.get(name)
-        if block is not None:
-            self._forget(name, block)
+        self._forget(name)
         try:
             with self.usage_file().lock() as usage:
                 freed = remove_block(f"{self._blocks}/{name}")
@@ -261,12 +247,6 @@ class Cache:
             # Statistics are not worth a warning.
             self._hits = 0
 
-    def close(self) -> None:
-        """Close all files; the next use opens them again."""
-        if self._pid == os.getpid() and self._hits:
-            self.flush()
-        self._start()
-
     def usage_file(self) -> UsageFile:
         """The usage file; the first use creates the folders and sweeps parts of dead processes."""
         with self._lock:
@@ -275,9 +255,9 @@ class Cache:
                 os.makedirs(os.path.dirname(self.folder), 0o700, exist_ok=True)  # noqa: PTH103, PTH120
                 for folder in (self.folder, self._blocks, self._parts):
                     os.makedirs(folder, exist_ok=True)  # noqa: PTH103
-                usage_file = UsageFile(f"{self.folder}/ledger", self._eviction.count)
+                usage_file = UsageFile(self.folder)
                 with usage_file.lock() as usage:
-                    sweep_parts(self._parts, usage)
+                    sweep_parts(self.folder, usage)
                 self._usage_file = usage_file
             return usage_file
 
@@ -287,26 +267,31 @@ class Cache:
             while len(self._open_blocks) > self._max_open:
                 self._open_blocks.popitem(last=False)
 
-    def _forget(self, name: str, block: OpenBlock) -> None:
+    def _forget(self, name: str) -> None:
         with self._lock:
-            if self._open_blocks.get(name) is block:
-                del self._open_blocks[name]
+            self._open_blocks.pop(name, None)
 
     def _remove_damaged(self, name: str) -> None:
         """Remove a damaged block, unless another process has replaced it already."""
+        self._forget(name)
         path = f"{self._blocks}/{name}"
-        with self.usage_file().lock() as usage:
-            block = OpenBlock.open(path, name)
-            is_sound = isinstance(block, OpenBlock) and block.is_sound()
-            if block is Outcome.GONE or is_sound:
-                return
-            freed = remove_block(path)
-            if not freed:
-                return  # another reader locks it, and will find the damage as well
-            usage.num_bytes -= freed
-            usage.damaged += 1
-        IO_COUNTS.add(damaged=1)
-        _logger.warning("a block of the cache was damaged and is fetched once more: %s", path)
+        freed = 0
+        try:
+            with self.usage_file().lock() as usage:
+                try:
+                    block = OpenBlock.open(path, name)
+                    if block is not None:
+                        block.check()
+                except DamagedError:
+                    # 0 while another reader locks it, who will find the damage as well.
+                    freed = remove_block(path)
+                    usage.num_bytes -= freed
+                    usage.damaged += freed > 0
+        except OSError as error:
+            self._degrade(error)
+        if freed:
+            IO_COUNTS.add(damaged=1)
+            _logger.warning("a block of the cache was damaged and is fetched once more: %s", path)
 
     def _degrade(self, error: OSError) -> None:
         """Read past the cache for a while."""

@@ -20,7 +20,7 @@ import re
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from typing import NamedTuple
 from shardwise.storage.cache.block_file import BLOCK_NAME, space_of
 
 _MAGIC = b"swledgr1"
-# Magic, mark, bytes on disk, hits, misses, evictions, damaged, limit, boot id.
+# Magic, mark, the numbers of `Usage` in their order, boot id.
 _FORM = struct.Struct("<8sqqqqqqq36s")
 # The lock is held for microseconds, or while all blocks are listed.
 _TIMEOUT_S = 60.0
@@ -57,16 +57,11 @@ class Usage:
 
 
 class UsageFile:
-    """The file of a cache's usage.
+    """The file of the usage of a cache in some folder, created at the first write."""
 
-    Args:
-        path: the file; created at the first write.
-        count: adds up the space of all files, for when the number can't be trusted.
-    """
-
-    def __init__(self, path: str, count: Callable[[], int]) -> None:
-        self._path = path
-        self._count = count
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._path = f"{folder}/ledger"
         self._fd = -1
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -101,7 +96,7 @@ class UsageFile:
             data = Path(self._path).read_bytes()
         except OSError:
             return Usage()
-        return self._parse(data)[1] or Usage()
+        return self._parse(data)[1]
 
     def _acquire(self) -> int:
         end = time.monotonic() + _TIMEOUT_S
@@ -129,32 +124,19 @@ class UsageFile:
 
     def _read(self, fd: int) -> Usage:
         is_sound, usage = self._parse(os.pread(fd, _FORM.size, 0))
-        if usage is None or not is_sound:
-            usage = usage or Usage()
-            usage.num_bytes = self._count()
+        if not is_sound:
+            usage.num_bytes = disk_space(self._folder)
         return usage
 
     def _write(self, fd: int, usage: Usage, *, mark: int) -> None:
-        data = _FORM.pack(
-            _MAGIC,
-            mark,
-            usage.num_bytes,
-            usage.hits,
-            usage.misses,
-            usage.evictions,
-            usage.damaged,
-            usage.max_bytes,
-            self._boot,
-        )
+        data = _FORM.pack(_MAGIC, mark, *vars(usage).values(), self._boot)
         os.pwrite(fd, data, 0)
 
-    def _parse(self, data: bytes) -> tuple[bool, Usage | None]:
-        """Whether `num_bytes` can be trusted, and the numbers; None if the file has none."""
-        if len(data) != _FORM.size:
-            return False, None
-        magic, mark, *numbers, boot = _FORM.unpack(data)
-        if magic != _MAGIC:
-            return False, None
+    def _parse(self, data: bytes) -> tuple[bool, Usage]:
+        """Whether `num_bytes` can be trusted, and the numbers; zeros if the file has none."""
+        if len(data) != _FORM.size or not data.startswith(_MAGIC):
+            return False, Usage()
+        _, mark, *numbers, boot = _FORM.unpack(data)
         return mark == 0 and boot == self._boot, Usage(*numbers)
 
 
@@ -166,7 +148,7 @@ def _boot() -> bytes:
         return b""
 
 
-PART_NAME = re.compile(BLOCK_NAME.pattern + r"\.part")
+_PART_NAME = re.compile(BLOCK_NAME.pattern + r"\.part")
 
 
 class CacheEntry(NamedTuple):
@@ -177,7 +159,7 @@ class CacheEntry(NamedTuple):
     space: int
 
 
-def scan(folder: str, pattern: re.Pattern[str]) -> Iterator[CacheEntry]:
+def _scan(folder: str, pattern: re.Pattern[str]) -> Iterator[CacheEntry]:
     """The files of a folder whose names match."""
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -190,29 +172,33 @@ def scan(folder: str, pattern: re.Pattern[str]) -> Iterator[CacheEntry]:
             yield CacheEntry(status.st_atime_ns, entry.name, space_of(status.st_size))
 
 
+def scan_blocks(folder: str) -> Iterator[CacheEntry]:
+    """The blocks of a cache."""
+    return _scan(f"{folder}/blocks", BLOCK_NAME)
+
+
+def scan_parts(folder: str) -> Iterator[CacheEntry]:
+    """The parts of a cache, which are being written, or were when their process died."""
+    return _scan(f"{folder}/parts", _PART_NAME)
+
+
+def disk_space(folder: str) -> int:
+    """The disk space of all blocks and parts of a cache."""
+    # Parts first: a part that becomes a block meanwhile is counted once.
+    space = {entry.name.removesuffix(".part"): entry.space for entry in scan_parts(folder)}
+    space |= {entry.name: entry.space for entry in scan_blocks(folder)}
+    return sum(space.values())
+
+
 class Eviction:
-    """The least recently used blocks, in a heap that is rebuilt when it may be out of date.
+    """The least recently used blocks, in a heap that is rebuilt when it may be out of date."""
 
-    Args:
-        blocks: the folder of the blocks.
-        parts: the folder of the parts, which are being written.
-    """
-
-    def __init__(self, blocks: str, parts: str) -> None:
-        self._blocks = blocks
-        self._parts = parts
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._blocks = f"{folder}/blocks"
         self._heap: list[CacheEntry] = []
         # The heap lacks blocks that were published after this.
         self._scanned_ns = 0
-
-    def count(self) -> int:
-        """The disk space of all blocks and parts."""
-        # Parts first: a part that becomes a block meanwhile is counted at least once.
-        parts = {entry.name.removesuffix(".part"): entry for entry in scan(self._parts, PART_NAME)}
-        blocks = list(scan(self._blocks, BLOCK_NAME))
-        named = {entry.name for entry in blocks}
-        inside = sum(entry.space for entry in blocks)
-        return inside + sum(entry.space for name, entry in parts.items() if name not in named)
 
     def make_room(self, usage: Usage, space: int, limit: int) -> int:
         """Evict until `space` bytes are free below the limit; returns the number of blocks.
@@ -247,17 +233,17 @@ class Eviction:
     def _rescan(self, usage: Usage) -> None:
         """Sweep, list all blocks, and correct the usage."""
         self._scanned_ns = time.time_ns()
-        sweep_parts(self._parts, usage)
-        self._heap = list(scan(self._blocks, BLOCK_NAME))
+        sweep_parts(self._folder, usage)
+        self._heap = list(scan_blocks(self._folder))
         heapq.heapify(self._heap)
-        usage.num_bytes = self.count()
+        usage.num_bytes = disk_space(self._folder)
 
 
 def sweep_parts(folder: str, usage: Usage) -> int:
     """Remove the parts of dead processes; returns their number."""
     swept = 0
-    for entry in list(scan(folder, PART_NAME)):
-        freed = remove_block(f"{folder}/{entry.name}")
+    for entry in list(scan_parts(folder)):
+        freed = remove_block(f"{folder}/parts/{entry.name}")
         usage.num_bytes -= freed
         swept += bool(freed)
     return swept

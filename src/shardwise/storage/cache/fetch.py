@@ -9,7 +9,7 @@ and published one by one as their bytes arrive.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,8 @@ from shardwise.storage.cache.block_file import (
     digest,
 )
 from shardwise.storage.cache.cache import Cache
-from shardwise.storage.cache.open_block import Outcome
-from shardwise.storage.protocol import File, ReadRequest
+from shardwise.storage.protocol import ReadRequest
+from shardwise.storage.remote import RemoteFile
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
 
@@ -38,18 +38,15 @@ _MAX_WAIT_S = 0.01
 
 @dataclass
 class MissingBlock:
-    """A block that is not in the cache, and the ranges that a read needs of it.
+    """A block that is not in the cache.
 
     Attributes:
-        file: its source.
-        cache: where it belongs.
         info: its place in the file.
-        name: its name in the cache.
-        ranges: of the file, within the block.
+        ranges: what a read needs of it.
         tries: how often it was reported as cached and was gone.
     """
 
-    file: File
+    file: RemoteFile
     cache: Cache
     info: BlockInfo
     name: str
@@ -70,7 +67,7 @@ def fetch_or_wait(missing: list[MissingBlock], view: memoryview) -> None:
             pause_s = min(2 * pause_s, _MAX_WAIT_S)
         missing = []
         for block in left:
-            if block.cache.read(block.name, block.ranges, view) is Outcome.READ:
+            if block.cache.read(block.name, block.ranges, view):
                 hits += 1
             else:
                 missing.append(block)
@@ -87,7 +84,7 @@ def fetch_blocks(
         The blocks that others hold or have published, or that exceed this round's memory; and
         whether nothing was fetched.
     """
-    locked: list[tuple[MissingBlock, BlockLock]] = []
+    locked: list[_PartialBlock] = []
     left: list[MissingBlock] = []
     direct: list[MissingBlock] = []
     num_bytes = 0
@@ -98,7 +95,7 @@ def fetch_blocks(
                 continue
             lock = block.cache.lock_block(block.name, block.info)
             if isinstance(lock, BlockLock):
-                locked.append((block, lock))
+                locked.append(_PartialBlock(block, lock))
                 num_bytes += block.info.num_bytes
                 continue
             block.tries += lock is LockDenied.THERE
@@ -106,50 +103,39 @@ def fetch_blocks(
                 direct.append(block)
             else:
                 left.append(block)
-        num_fetched = len(locked) + len(direct)
         if locked:
             _fetch_locked(locked, num_bytes, view)
     except BaseException:
-        for block, lock in locked:
-            block.cache.abandon(lock)
+        for part in locked:
+            part.abandon()
         raise
     if direct:
-        read_direct(_by_file(direct), view)
+        direct[0].file.read_many(_by_file(direct), view)
+    num_fetched = len(locked) + len(direct)
     if num_fetched:
         IO_COUNTS.add(misses=num_fetched)
     return left, not num_fetched
 
 
-def _fetch_locked(
-    locked: list[tuple[MissingBlock, BlockLock]], num_bytes: int, view: memoryview
-) -> None:
+def _fetch_locked(locked: Sequence[_PartialBlock], num_bytes: int, view: memoryview) -> None:
     """Fetch whole blocks at once, copy the ranges that were asked for, publish the blocks."""
     buffer = np.empty(num_bytes, np.uint8).data
-    requests = []
+    requests, payloads = [], []
     begin = 0
-    for block, _ in locked:
-        start, length = block.info.offset, block.info.num_bytes
-        requests.append(ReadRequest(block.file, [ByteRange(start, start + length, begin)]))
-        begin += length
-    read_direct(requests, buffer)
-    while locked:
-        block, lock = locked[-1]
-        payload = buffer[begin - block.info.num_bytes : begin]
-        begin -= block.info.num_bytes
-        for start, stop, at in block.ranges:
-            first = start - block.info.offset
-            view[at : at + stop - start] = payload[first : first + stop - start]
-        block.cache.publish(lock, payload)
-        locked.pop()
-
-
-def read_direct(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-    """Read past the cache, with all requests in flight at once."""
-    requests[0].file.read_many(requests, buffer)
+    for part in locked:
+        end = begin + part.stop - part.start
+        requests.append(ReadRequest(part.block.file, [ByteRange(part.start, part.stop, begin)]))
+        payloads.append(buffer[begin:end])
+        begin = end
+    locked[0].block.file.read_many(requests, buffer)
+    for part, payload in zip(locked, payloads, strict=True):
+        for start, stop, at in part.block.ranges:
+            view[at : at + stop - start] = payload[start - part.start : stop - part.start]
+        part.add(payload)
 
 
 def _by_file(blocks: Iterable[MissingBlock]) -> list[ReadRequest]:
-    ranges: dict[int, tuple[File, list[ByteRange]]] = {}
+    ranges: dict[int, tuple[RemoteFile, list[ByteRange]]] = {}
     for block in blocks:
         ranges.setdefault(id(block.file), (block.file, []))[1].extend(block.ranges)
     return [ReadRequest(file, of_file) for file, of_file in ranges.values()]
@@ -159,17 +145,13 @@ def stream_blocks(blocks: Sequence[MissingBlock], arrived: Callable[[int, float]
     """Fetch blocks of one file before they are asked for, in ascending order.
 
     Blocks that others fetch are left out. An error ends it: the reader that needs the block meets
-    it itself.
-
-    Args:
-        blocks: the blocks.
-        arrived: called for each that is whole, with its bytes, and the seconds from the request to
-            the first of them.
+    it itself. `arrived` is called for each block that is whole, with its bytes, and the seconds
+    from the request to the first of them.
 
     Returns:
         Whether it came to the end: False where the cache has no more room, or after an error.
     """
-    run: list[_Part] = []
+    run: list[_PartialBlock] = []
     has_room = True
     try:
         for block in blocks:
@@ -178,7 +160,7 @@ def stream_blocks(blocks: Sequence[MissingBlock], arrived: Callable[[int, float]
                 run = []
             lock = block.cache.lock_block(block.name, block.info)
             if isinstance(lock, BlockLock):
-                run.append(_Part(block, lock))
+                run.append(_PartialBlock(block, lock))
             elif lock is LockDenied.FULL:
                 has_room = False
                 break
@@ -188,68 +170,50 @@ def stream_blocks(blocks: Sequence[MissingBlock], arrived: Callable[[int, float]
         return False
     finally:
         for part in run:
-            part.cache.abandon(part.lock)
+            part.abandon()
     return has_room
 
 
-def _stream(run: list[_Part], arrived: Callable[[int, float], None]) -> None:
+def _stream(run: Sequence[_PartialBlock], arrived: Callable[[int, float], None]) -> None:
     """Distribute the bytes of one request over the blocks, and publish each that is whole."""
     began, head_s = time.monotonic(), 0.0
     IO_COUNTS.add(misses=len(run))
-    at, end = run[0].lock.info.offset, run[-1].stop
+    at = run[0].start
     waiting = iter(run)
     part = next(waiting)
-    for piece in _pieces(run[0].block, at, end):
-        data, head_s = piece, head_s or time.monotonic() - began
+    for data in part.block.file.stream(at, run[-1].stop):
+        head_s = head_s or time.monotonic() - began
         while data:
             taken = data[: part.stop - at]
             part.add(taken)
             at += len(taken)
             data = data[len(taken) :]
             if at == part.stop:
-                arrived(part.lock.info.num_bytes, head_s)
+                arrived(part.stop - part.start, head_s)
                 part = next(waiting, part)
 
 
-def _pieces(block: MissingBlock, start: int, stop: int) -> Iterator[memoryview]:
-    """The bytes as they arrive; a file that has no streams is read a block at a time."""
-    stream = getattr(block.file, "stream", None)
-    if stream is not None:
-        yield from stream(start, stop)
-        return
-    step = block.cache.settings.block_bytes
-    for at in range(start, stop, step):
-        yield memoryview(block.file.read(at, min(step, stop - at)))
+class _PartialBlock:
+    """A locked block, bytes [start, stop) of its file, that is being written."""
 
-
-class _Part:
-    """A locked block that is being written.
-
-    Attributes:
-        block: the block.
-        lock: its lock.
-        cache: where it belongs.
-        stop: where it ends in the file.
-    """
-
-    __slots__ = ("_chunk", "_digests", "_num_bytes", "block", "cache", "lock", "stop")
+    __slots__ = ("_at", "_chunk", "_digests", "_lock", "block", "start", "stop")
 
     def __init__(self, block: MissingBlock, lock: BlockLock) -> None:
         self.block = block
-        self.lock = lock
-        self.cache: Cache = block.cache
-        self.stop = block.info.offset + block.info.num_bytes
-        self._num_bytes = 0
+        self.start = self._at = block.info.offset
+        self.stop = self.start + block.info.num_bytes
+        self._lock = lock
         self._digests: list[int] = []
         # The beginning of a chunk whose end has not arrived.
         self._chunk = bytearray()
 
     def add(self, data: memoryview) -> None:
         """Write the next bytes; after the last ones, publish the block."""
-        if self.lock.is_over or not self.cache.write(self.lock, data, self._num_bytes):
+        cache = self.block.cache
+        if self._lock.is_over or not cache.write(self._lock, data, self._at - self.start):
             return  # the disk refused a write: the rest of the reply is of use to other blocks
-        self._num_bytes += len(data)
-        is_last = self._num_bytes == self.lock.info.num_bytes
+        self._at += len(data)
+        is_last = self._at == self.stop
         if self._chunk:
             need = CHUNK_BYTES - len(self._chunk)
             self._chunk += data[:need]
@@ -261,4 +225,8 @@ class _Part:
         self._digests += chunk_digests(data[:whole])
         self._chunk += data[whole:]
         if is_last:
-            self.cache.publish_written(self.lock, self._digests)
+            cache.publish(self._lock, self._digests)
+
+    def abandon(self) -> None:
+        """Release the lock, unless the block was published."""
+        self.block.cache.abandon(self._lock)

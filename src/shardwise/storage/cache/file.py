@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from shardwise.shown import shown
 from shardwise.storage.cache.block_file import BlockInfo, block_name, version_id
 from shardwise.storage.cache.cache import Cache
-from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, read_direct, stream_blocks
-from shardwise.storage.cache.open_block import Outcome
+from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, stream_blocks
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.prefetch.into_cache import FetchBlocks
 from shardwise.storage.prefetch.sequential import Readable
-from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
+from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads, no_next_file
+from shardwise.storage.remote import RemoteFile
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.ranges import ByteRange
 
@@ -37,7 +37,6 @@ class _Version(NamedTuple):
     Attributes:
         id: the beginning of its blocks' names; "" for a file that can't be cached.
         text: its ETag or time.
-        num_bytes: its length.
         url: of the file, without secrets.
     """
 
@@ -53,10 +52,6 @@ class CachedFile(RemoteReads):
     A file whose store names neither an ETag nor a time has no versions: it is read past the cache.
     See `File` for what the methods raise.
 
-    Args:
-        file: the file itself.
-        cache: where its blocks are kept.
-
     Attributes:
         next_file: gives the file that is likely to be read after this one, if any.
     """
@@ -67,14 +62,14 @@ class CachedFile(RemoteReads):
     gap_bytes = 16 << 10
     is_remote = True
 
-    def __init__(self, file: File, cache: Cache) -> None:
+    def __init__(self, file: RemoteFile, cache: Cache) -> None:
         self.url = file.url
         self._file = file
         self._cache = cache
         self._version: _Version | None = None
         # Whether reads that lack no block are noted: since a miss, while it helps.
         self._is_noted = False
-        self.next_file: Callable[[], File | None] = _no_next_file
+        self.next_file: Callable[[], File | None] = no_next_file
 
     def __repr__(self) -> str:
         return f"CachedFile({self._file!r})"
@@ -101,7 +96,7 @@ class CachedFile(RemoteReads):
 
     @staticmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files; see `File.read_many`."""
+        """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
         view = memoryview(buffer).cast("B")
         missing: list[MissingBlock] = []
         hits = 0
@@ -125,13 +120,13 @@ class CachedFile(RemoteReads):
                 cache.bypass.note_uncacheable(self.url)
             # The file itself raises the error for a range behind its end.
             if ranges:
-                read_direct([ReadRequest(self._file, ranges)], view)
+                self._file.read_many([ReadRequest(self._file, ranges)], view)
             return 0, []
         by_block = _by_block(ranges, cache.settings.block_bytes)
         missing = [
             self._block(version, number, parts)
             for number, parts in by_block.items()
-            if cache.read(block_name(version.id, number), parts, view) is not Outcome.READ
+            if not cache.read(block_name(version.id, number), parts, view)
         ]
         if by_block and (missing or self._is_noted):
             self._is_noted = cache.read_ahead.note(
@@ -203,10 +198,6 @@ class CachedFile(RemoteReads):
         return file._readable(file._version)
 
 
-def _no_next_file() -> None:
-    """The next file is not known."""
-
-
 def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRange]]:
     """Ranges cut at the boundaries of blocks, by the block's number."""
     by_block: dict[int, list[ByteRange]] = {}
@@ -216,7 +207,7 @@ def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRang
     return by_block
 
 
-def _rebuild(file: File, settings: CacheSettings, version: _Version | None) -> CachedFile:
+def _rebuild(file: RemoteFile, settings: CacheSettings, version: _Version | None) -> CachedFile:
     cached = CachedFile(file, cache_of(settings))
     cached._version = version
     return cached

@@ -9,30 +9,24 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.storage.cache.block_file import BLOCK_NAME
 from shardwise.storage.cache.cache import FOLDER
 from shardwise.storage.cache.eviction import (
-    PART_NAME,
-    Eviction,
     Usage,
     UsageFile,
     remove_block,
-    scan,
+    scan_blocks,
+    scan_parts,
     sweep_parts,
 )
-from shardwise.storage.cache.open_block import OpenBlock
+from shardwise.storage.cache.open_block import DamagedError, OpenBlock
 
 
 @dataclass
 class KeptFile:
-    """The cached blocks of one version of a file.
+    """The cached blocks of one version of a file, as `BlockInfo` names it.
 
     Attributes:
-        url: its URL, without a query.
-        version: its ETag, or its time.
-        file_bytes: its whole length.
-        num_blocks: blocks in the cache.
-        num_bytes: their bytes.
+        num_bytes: of the blocks.
         used_ns: the last use of any of them, in nanoseconds since 1970.
     """
 
@@ -50,11 +44,9 @@ class CacheContents:
 
     Attributes:
         files: sorted by URL.
-        num_blocks: all blocks.
         num_bytes: disk space of blocks and parts.
         num_unreadable: blocks that can't be read, or whose trailer is damaged.
         num_parts: blocks that are being fetched, or were when their process died.
-        usage: statistics of the cache's processes.
     """
 
     files: list[KeptFile]
@@ -93,14 +85,14 @@ def inspect(directory: str | os.PathLike[str]) -> CacheContents:
     folder = f"{directory}/{FOLDER}"
     files: dict[tuple[str, str], KeptFile] = {}
     num_blocks = num_bytes = num_unreadable = 0
-    for entry in scan(f"{folder}/blocks", BLOCK_NAME):
+    for entry in scan_blocks(folder):
         num_blocks += 1
         num_bytes += entry.space
         try:
             block = OpenBlock.open(f"{folder}/blocks/{entry.name}", entry.name)
-        except OSError:
+        except (OSError, DamagedError):
             block = None
-        if not isinstance(block, OpenBlock):
+        if block is None:
             num_unreadable += 1
             continue
         info = block.info
@@ -109,14 +101,14 @@ def inspect(directory: str | os.PathLike[str]) -> CacheContents:
         kept.num_blocks += 1
         kept.num_bytes += info.num_bytes
         kept.used_ns = max(kept.used_ns, entry.used_ns)
-    parts = list(scan(f"{folder}/parts", PART_NAME))
+    parts = list(scan_parts(folder))
     return CacheContents(
         files=sorted(files.values(), key=lambda kept: (kept.url, kept.version)),
         num_blocks=num_blocks,
         num_bytes=num_bytes + sum(part.space for part in parts),
         num_unreadable=num_unreadable,
         num_parts=len(parts),
-        usage=_usage_file(folder).read(),
+        usage=UsageFile(folder).read(),
     )
 
 
@@ -132,20 +124,15 @@ def clean(directory: str | os.PathLike[str], *, before_ns: int | None = None) ->
     """
     cleaned = Cleaned()
     folder = f"{directory}/{FOLDER}"
-    blocks, parts = f"{folder}/blocks", f"{folder}/parts"
-    with _usage_file(folder).lock() as usage:
+    with UsageFile(folder).lock() as usage:
         before = usage.num_bytes
-        cleaned.num_parts = sweep_parts(parts, usage)
-        for entry in list(scan(blocks, BLOCK_NAME)):
+        cleaned.num_parts = sweep_parts(folder, usage)
+        for entry in list(scan_blocks(folder)):
             if before_ns is not None and entry.used_ns >= before_ns:
                 continue
-            freed = remove_block(f"{blocks}/{entry.name}")
+            freed = remove_block(f"{folder}/blocks/{entry.name}")
             usage.num_bytes -= freed
             cleaned.num_blocks += bool(freed)
             cleaned.num_in_use += not freed
         cleaned.num_bytes = before - usage.num_bytes
     return cleaned
-
-
-def _usage_file(folder: str) -> UsageFile:
-    return UsageFile(f"{folder}/ledger", Eviction(f"{folder}/blocks", f"{folder}/parts").count)

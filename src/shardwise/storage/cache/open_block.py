@@ -9,7 +9,6 @@ locks of a process that dies.
 from __future__ import annotations
 
 import ctypes
-import enum
 import fcntl
 import os
 import threading
@@ -25,37 +24,15 @@ _LOCK_TRIES = 50
 _READ_TRIES = 3
 
 
-class Outcome(enum.Enum):
-    """How a read of a block ended."""
-
-    READ = enum.auto()
-    GONE = enum.auto()  # not cached, or evicted: no fault
-    DAMAGED = enum.auto()
+class DamagedError(Exception):
+    """A block's digest differs, or its file is none of a block."""
 
 
 class OpenBlock:
-    """A block of the cache with an open descriptor.
+    """A block of the cache with an open descriptor, which this object closes.
 
-    Args:
-        name: the file's name.
-        fd: an open descriptor; this object closes it.
-        info: its place in the file.
-        digests: of its chunks.
-        checked_ns: the time of its last change, if its bytes were checked since; else None.
+    `checked_ns` is the time of its last change, if its bytes were checked since; else None.
     """
-
-    __slots__ = (
-        "_all",
-        "_digests",
-        "_lock",
-        "_pid",
-        "_readers",
-        "_seen",
-        "_touched_ns",
-        "fd",
-        "info",
-        "name",
-    )
 
     def __init__(
         self,
@@ -81,8 +58,8 @@ class OpenBlock:
         self._pid = os.getpid()
 
     @classmethod
-    def open(cls, path: str, name: str) -> OpenBlock | Outcome:
-        """Open a block; GONE if there is none, DAMAGED if its trailer is."""
+    def open(cls, path: str, name: str) -> OpenBlock | None:
+        """Open a block; None if there is none. Raises DamagedError."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             # Only `read` sets its access time. O_NOATIME is refused for files of other users.
@@ -90,18 +67,18 @@ class OpenBlock:
         except PermissionError:
             fd = os.open(path, flags)
         except FileNotFoundError:
-            return Outcome.GONE
+            return None
         block: OpenBlock | None = None
         try:
             num_bytes = os.fstat(fd).st_size
             if not num_bytes:
-                return Outcome.GONE
+                return None
             contents = parse_trailer(name, num_bytes, lambda length, at: os.pread(fd, length, at))
             if contents is not None:
                 block = cls(name, fd, *contents)
-                return block
-            # It may have been evicted meanwhile.
-            return Outcome.DAMAGED if os.fstat(fd).st_size == num_bytes else Outcome.GONE
+            elif os.fstat(fd).st_size == num_bytes:  # not evicted meanwhile
+                raise DamagedError(path)
+            return block
         finally:
             if block is None:
                 os.close(fd)
@@ -111,18 +88,18 @@ class OpenBlock:
         if self._pid == os.getpid():
             os.close(self.fd)
 
-    def read(self, ranges: Sequence[ByteRange], buffer: memoryview) -> Outcome:
-        """Fill parts of a buffer.
+    def read(self, ranges: Sequence[ByteRange], buffer: memoryview) -> bool:
+        """Fill parts of a buffer with ranges of the file, within the block.
 
-        Args:
-            ranges: of the file, within the block.
-            buffer: receives the bytes.
+        Returns:
+            Whether they were read: False if the block was evicted.
 
         Raises:
+            DamagedError: a digest differs.
             OSError: the disk can't be read.
         """
         if not self._enter():
-            return Outcome.GONE
+            return False
         try:
             for _ in range(_READ_TRIES):
                 seen = self._seen
@@ -130,29 +107,29 @@ class OpenBlock:
                 # After the read, so that a write before or during it shows.
                 status = os.fstat(self.fd)
                 if not status.st_nlink or not status.st_size:
-                    return Outcome.GONE
+                    return False
                 if status.st_mtime_ns == seen[0]:
                     break
                 # The file was written to: earlier checks count no more.
                 self._seen = status.st_mtime_ns, 0
             else:
-                return Outcome.DAMAGED
+                is_filled = False
             if not is_filled:
-                return Outcome.DAMAGED
+                raise DamagedError(self.name)
             now = time.time_ns()
             if now - self._touched_ns > _TOUCH_NS:
                 # On a read-only disk, or for another user's block, never try again.
                 self._touched_ns = now if set_last_used(self.fd, now) else 1 << 63
         finally:
             self._leave()
-        return Outcome.READ
+        return True
 
-    def is_sound(self) -> bool:
-        """Whether all chunks match their digests."""
+    def check(self) -> None:
+        """Compare all chunks with their digests; raises as `read` does."""
         self._seen = self._seen[0], 0
         start, num_bytes = self.info.offset, self.info.num_bytes
         whole = ByteRange(start, start + num_bytes, 0)
-        return self.read([whole], memoryview(bytearray(num_bytes))) is Outcome.READ
+        self.read([whole], memoryview(bytearray(num_bytes)))
 
     def _fill(self, ranges: Sequence[ByteRange], buffer: memoryview, seen: tuple[int, int]) -> bool:
         """Read some ranges; False if a digest differs."""

@@ -30,10 +30,6 @@ class Block:
     """Bytes [start, stop) of a file.
 
     Attributes:
-        key: its file's name and its number.
-        request: fetches it.
-        start: where it begins in the file.
-        stop: where it ends.
         unread: bytes of it that were not read yet.
         num_readers: readers that wait for it now.
         is_needed: False once it was dropped while no reader waited.
@@ -91,18 +87,14 @@ class Block:
 
 
 class _Request:
-    """A request in flight.
-
-    Attributes:
-        task: runs it.
-        due: the blocks that have not arrived yet, in order.
-    """
+    """A request in flight."""
 
     __slots__ = ("due", "task")
 
     task: asyncio.Task[None]
 
     def __init__(self) -> None:
+        # The blocks that have not arrived yet, in order.
         self.due: deque[Block] = deque()
 
     def add(self, at: int, data: memoryview) -> list[Block]:
@@ -124,19 +116,13 @@ class _Request:
 
 
 class BlockMemory:
-    """The prefetched blocks of a process, in the order of their last use.
-
-    Args:
-        limit_bytes: memory for all of them, requested ones included.
-
-    Attributes:
-        num_bytes: memory of the blocks, requested ones included.
-        read_share: moving average of the share of a block that was read before it was dropped.
-    """
+    """The prefetched blocks of a process, in the order of their last use."""
 
     def __init__(self, limit_bytes: int) -> None:
+        # Memory for all blocks, requested ones included; and that of the blocks now.
         self.limit_bytes = limit_bytes
         self.num_bytes = 0
+        # Moving average of the share of a block that was read before it was dropped.
         self.read_share = 1.0
         self._blocks: OrderedDict[Key, Block] = OrderedDict()
 
@@ -160,7 +146,7 @@ class BlockMemory:
         arrived: Callable[[Block, Reply], None],
         ended: Callable[[BaseException | None], None],
     ) -> None:
-        """Request adjacent blocks, by one request.
+        """Request adjacent blocks of a file, by one request.
 
         Args:
             name: of the file.

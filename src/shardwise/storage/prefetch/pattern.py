@@ -51,13 +51,10 @@ class Pattern:
         return min((start for start, _, _ in self._calls), default=0)
 
     def note(self, ranges: Sequence[ByteRange], num_bytes: int, *, follows: int = 0) -> Reading:
-        """Add the ranges of one call.
+        """Add the ranges of one call, of a file of `num_bytes`.
 
-        Args:
-            ranges: at least one.
-            num_bytes: the file's length.
-            follows: bytes that were read in sequence of the file before, up to its end: a file that
-                is then read from its beginning is likely to be read on.
+        `follows` bytes were read in sequence of the file before, up to its end: a file that is then
+        read from its beginning is likely to be read on.
         """
         self._ranges.extend(ranges[-_RANGES:])
         starts, stops, _ = zip(*ranges, strict=True)

@@ -27,12 +27,7 @@ _REST_RANGES = 1024
 
 
 class ReadAhead(SequentialPrefetch[Fetch]):
-    """The read-ahead of a process.
-
-    Args:
-        limit_bytes: memory for blocks, requested ones included.
-        max_requests: in flight at a time, for all files.
-    """
+    """The read-ahead of a process: its memory for blocks, requested ones included, is bounded."""
 
     def __init__(self, limit_bytes: int, max_requests: int) -> None:
         # A quarter is left for blocks that are being read.
@@ -40,19 +35,10 @@ class ReadAhead(SequentialPrefetch[Fetch]):
         self._memory = BlockMemory(limit_bytes)
         self._resting = 0
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory of the blocks, requested ones included."""
-        return self._memory.num_bytes
-
     async def read(
         self, source: Readable[Fetch], ranges: Sequence[ByteRange]
     ) -> tuple[list[ReceivedBytes], list[ByteRange]]:
-        """Read from blocks, and request the blocks that will be read next.
-
-        Args:
-            source: the file.
-            ranges: at least one; all end within the file.
+        """Read ranges within a file from blocks, and request the blocks that will be read next.
 
         Returns:
             The bytes in blocks, and the ranges that are to be requested directly.
@@ -118,7 +104,6 @@ class ReadAhead(SequentialPrefetch[Fetch]):
     def _start(
         self, source: Readable[Fetch], numbers: range, *, begin: int, is_needed: bool = False
     ) -> int:
-        """Request the blocks that there is room for, from offset `begin` on; their number."""
         name, file = source.name, self._file(source.name)
         unit = file.block_bytes
         edges = [

@@ -29,8 +29,7 @@ class Readable(NamedTuple, Generic[F]):
     """One version of a file.
 
     Attributes:
-        name: of this version of the file, unique.
-        num_bytes: its length.
+        name: unique to the version.
         fetch: reads bytes of it, as the class that keeps them says.
         next_file: gives the file that is likely to be read after it, if any.
     """
@@ -48,11 +47,8 @@ class FileState:
     Attributes:
         follows: bytes that were read in sequence before it, if it was guessed to be next.
         block_bytes: the length of its blocks; 0 before the first.
-        in_flight: requests in flight.
         is_sequential: whether the last read was part of a sequence.
-        is_started: whether it has been read in sequence.
         is_ended: whether it was read in sequence to its end.
-        num_reads: since its first byte was read.
         next_number: of blocks on disk: those below were requested or found there.
         num_idle: blocks found there, or reads at random without a miss, since prefetching helped.
     """
@@ -72,9 +68,7 @@ class FileState:
 class SequentialPrefetch(ABC, Generic[F]):
     """Decides which blocks are requested, when, and by how long requests. One thread at a time.
 
-    Args:
-        concurrency: how many requests, and how far ahead.
-        block_bytes: the length of the blocks of a file that is read in sequence.
+    `block_bytes` is the length of the blocks of a file that is read in sequence.
     """
 
     def __init__(self, concurrency: AdaptiveConcurrency, block_bytes: int) -> None:
@@ -114,10 +108,7 @@ class SequentialPrefetch(ABC, Generic[F]):
     def _go_on(self, source: Readable[F], file: FileState, *, is_late: bool) -> None:
         """Note the progress of a sequence, and whether its file was guessed right; prefetch.
 
-        Args:
-            source: the file.
-            file: its state.
-            is_late: whether a reader waits for a requested block.
+        With `is_late`, a reader waits for a requested block.
         """
         if file.pattern.position >= source.num_bytes - _near(source.num_bytes):
             file.is_ended = True
@@ -161,14 +152,7 @@ class SequentialPrefetch(ABC, Generic[F]):
     def _missing(
         self, source: Readable[F], file: FileState, position: int, ahead: int
     ) -> Iterator[tuple[Readable[F], range]]:
-        """The blocks to request, in a file and in those that are guessed to follow it.
-
-        Args:
-            source: the file.
-            file: its state.
-            position: where it is being read.
-            ahead: bytes from there on.
-        """
+        """The blocks to request `ahead`, in a file and in those that are guessed to follow it."""
         yield from self._missing_of(source, position, position + ahead)
         left, last = position + ahead - source.num_bytes, source
         while left > 0 and (after := last.next_file()) is not None:
@@ -229,13 +213,10 @@ _MAX_WRONG = 2
 
 
 class GuessedFiles:
-    """The files of a process that are guessed to be read next.
-
-    Attributes:
-        names: of the files, in the order in which they are expected.
-    """
+    """The files of a process that are guessed to be read next."""
 
     def __init__(self) -> None:
+        # In the order in which they are expected.
         self.names: list[str] = []
         self._num_wrong = 0
         # Guessed files that a reader left out. Another thread may yet read them: their blocks stay

@@ -49,10 +49,6 @@ class BlockingPool(Generic[S]):
     async def call(self, work: Callable[[S], T], *, timeout_s: float) -> T:
         """The result of `work(connection)`, in a thread; an error drops the connection.
 
-        Args:
-            work: blocks.
-            timeout_s: for the call.
-
         Raises:
             TimeoutError: it has not returned in time.
             AttemptError: too many calls have not returned at all.

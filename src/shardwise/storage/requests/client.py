@@ -1,10 +1,11 @@
-"""The protocol of a store's client, which makes single attempts, and its replies."""
+"""What a store's client is, which makes single attempts, and its replies."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from shardwise.storage.protocol import FileStat
 
@@ -34,63 +35,28 @@ class Reply(NamedTuple):
     head_s: float
 
 
-class Client(Protocol):
+class Client(ABC):
     """A client of one store: raises AttemptError, never retries."""
 
-    moves_objects: bool
+    moves_objects = False
     """Whether an object may be missing for seconds because the store moves it between servers."""
+    has_many = False
+    """Whether `get_many` is one request."""
 
+    @abstractmethod
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
         """Bytes [start, stop) of an object: all of them, or fewer where it ends before.
 
         With an `etag`, of that version only.
         """
-        ...
-
-    def stream(
-        self, key: str, start: int, stop: int, etag: str, piece_bytes: int
-    ) -> AsyncGenerator[Reply, None]:
-        """The same as the bytes arrive, in pieces of about `piece_bytes`."""
-        ...
-
-    async def head(self, key: str) -> FileStat:
-        """The version under a key."""
-        ...
-
-    async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """The keys that begin with a prefix; with a delimiter, those of one directory only.
-
-        Directories end in a slash.
-        """
-        ...
-
-    async def put(self, key: str, source: bytes | Path) -> None:
-        """Store an object whole; the one before is replaced at the end."""
-        ...
-
-    async def remove(self, key: str) -> None:
-        """Remove an object."""
-        ...
-
-
-@runtime_checkable
-class BatchClient(Protocol):
-    """A client that reads ranges of many objects by one request, where `has_many` holds."""
-
-    has_many: bool
-
-    async def get_many(self, ranges: Sequence[ObjectRange]) -> list[memoryview | None]:
-        """The bytes of each range; None for each that is not in the reply."""
-        ...
-
-
-class StreamsByGet:
-    """`Client.stream` of a client that can't stream: each piece is a request."""
 
     async def stream(
-        self: Client, key: str, start: int, stop: int, etag: str, piece_bytes: int
+        self, key: str, start: int, stop: int, etag: str, piece_bytes: int
     ) -> AsyncGenerator[Reply, None]:
-        """See `Client.stream`."""
+        """The same as the bytes arrive, in pieces of about `piece_bytes`.
+
+        Of a client that can't stream, each piece is a request.
+        """
         piece_bytes = max(_MIN_PIECE_BYTES, piece_bytes)
         while start < stop:
             reply = await self.get(key, start, min(stop, start + piece_bytes), etag)
@@ -98,3 +64,26 @@ class StreamsByGet:
                 return
             yield reply
             start += len(reply.data)
+
+    async def get_many(self, ranges: Sequence[ObjectRange]) -> list[memoryview | None]:
+        """The bytes of ranges of many objects; None for each that is not in the reply."""
+        raise NotImplementedError
+
+    @abstractmethod
+    async def head(self, key: str) -> FileStat:
+        """The version under a key."""
+
+    @abstractmethod
+    async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
+        """The keys that begin with a prefix; with a delimiter, those of one directory only.
+
+        Directories end in a slash.
+        """
+
+    @abstractmethod
+    async def put(self, key: str, source: bytes | Path) -> None:
+        """Store an object whole; the one before is replaced at the end."""
+
+    @abstractmethod
+    async def remove(self, key: str) -> None:
+        """Remove an object."""

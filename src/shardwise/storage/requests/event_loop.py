@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Iterable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -32,9 +32,6 @@ class Runtime:
     """An event loop in a thread of its own, and what files share in this process.
 
     Everything in `shared` is made and used in that thread only, so it needs no locks.
-
-    Attributes:
-        native: the calls of obstore in flight.
     """
 
     def __init__(self) -> None:
@@ -58,9 +55,7 @@ class Runtime:
         """
         cancellable = self._running[threading.get_ident()] = _Cancellable(self.loop)
         try:
-            with self._submitting:
-                done = self._begin(cancellable.over(work))
-            return done.result()
+            return self.start(cancellable.over(work)).result()
         except CancelledError:
             work.close()
             why = "the interpreter is ending" if self._is_ended else "its reader was closed"
@@ -74,21 +69,18 @@ class Runtime:
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine in the loop's thread; its result later."""
         with self._submitting:
-            return self._begin(work)
+            if not self._is_ended:
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
+        work.close()
+        done: Future[T] = Future()
+        done.cancel()
+        return done
 
     def give_up(self, thread: int) -> None:
         """Cancel the `run` of a thread (its identifier), if it waits in one: StorageError there."""
         cancellable = self._running.get(thread)
         if cancellable is not None and not self._is_ended:
             self.post(cancellable.cancel)
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if not self._is_ended:
-            return asyncio.run_coroutine_threadsafe(work, self.loop)
-        work.close()
-        done: Future[T] = Future()
-        done.cancel()
-        return done
 
     def post(self, work: Callable[[], object]) -> None:
         """Call a function in the loop's thread, without waiting for it."""
@@ -122,7 +114,7 @@ class Runtime:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
         while tasks := asyncio.all_tasks(self.loop):
-            self.loop.run_until_complete(_cancel(tasks))
+            self.loop.run_until_complete(cancel(tasks))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         # A loop that obstore may still call is left open.
         if self.loop.run_until_complete(self.native.settle(_EXIT_S)):
@@ -166,21 +158,19 @@ class _Cancellable:
             self._task.cancel()
 
 
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def cancel(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Cancel tasks, and wait until they are over."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Process:
-    """The state of the process as a whole.
+    """The state of the process as a whole."""
 
-    Attributes:
-        current: the runtime of this process, or of a parent before a fork.
-        obstore_pid: the first process that used obstore: this one or a parent before a fork.
-    """
-
+    # Of this process, or of a parent before a fork.
     current: Runtime | None = None
+    # The first process that used obstore: this one or a parent before a fork.
     obstore_pid: int | None = None
     lock = threading.Lock()
 
@@ -188,11 +178,8 @@ class _Process:
 def runtime(*, obstore: bool) -> Runtime:
     """The runtime of this process, begun at the first call.
 
-    Args:
-        obstore: whether obstore will be used.
-
     Raises:
-        StorageError: this is a forked child, and its parent has used obstore.
+        StorageError: obstore will be used, in a forked child whose parent has used it.
     """
     pid = os.getpid()
     if obstore and _Process.obstore_pid != pid:
@@ -241,9 +228,7 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
         raise
 
 

@@ -123,15 +123,15 @@ def from_obstore(error: Exception) -> AttemptError:
             "break, '..' or an empty part: rename it, or name the others by braces or in a list",
             "refused",
         )
-    for sign, cause, kind in _SIGNS:
-        if sign in text or sign == type(error).__name__:
-            return AttemptError(cause, kind)
-    cause = _network_cause(text)
-    if any(host in text for host in _METADATA_HOSTS):
+    name, first_line = type(error).__name__, text.partition("\n")[0]
+    unknown: tuple[str, Kind] = (shown_in(first_line)[:200], "passing")
+    known = ((cause, kind) for sign, cause, kind in _SIGNS if sign in text or sign == name)
+    cause, kind = next(known, unknown)
+    if kind == "passing" and any(host in text for host in _METADATA_HOSTS):
         cause = (
             f"no credentials: none were given or found, and asking the instance failed ({cause})"
         )
-    return AttemptError(cause or _first_line(text), "passing")
+    return AttemptError(cause, kind)
 
 
 CERTIFICATE = (
@@ -172,29 +172,16 @@ _SIGNS: tuple[tuple[str, str, Kind], ...] = (
         "answers while it sends them; serve the files as they are",
         "refused",
     ),
+    ("dns error", "the host's name is not known", "passing"),
+    ("ConnectionRefused", "connection refused", "passing"),
+    ("Connection refused", "connection refused", "passing"),
+    ("IncompleteBody", "the reply was cut short", "passing"),
+    ("UnexpectedEof", "the reply was cut short", "passing"),
+    ("ConnectionReset", "the connection was reset", "passing"),
+    ("TimedOut", "no answer in time", "passing"),
+    ("kind: Timeout", "no answer in time", "passing"),
+    ("kind: Connect", "no connection", "passing"),
+    ("kind: Interrupted", "the reply was cut short", "passing"),
+    ("request or response body error", "the reply was cut short", "passing"),
+    ("error sending request", "the connection was lost", "passing"),
 )
-
-
-def _network_cause(text: str) -> str:
-    for sign, cause in (
-        ("dns error", "the host's name is not known"),
-        ("ConnectionRefused", "connection refused"),
-        ("Connection refused", "connection refused"),
-        ("IncompleteBody", "the reply was cut short"),
-        ("UnexpectedEof", "the reply was cut short"),
-        ("ConnectionReset", "the connection was reset"),
-        ("TimedOut", "no answer in time"),
-        ("kind: Timeout", "no answer in time"),
-        ("kind: Connect", "no connection"),
-        ("kind: Interrupted", "the reply was cut short"),
-        ("request or response body error", "the reply was cut short"),
-        ("error sending request", "the connection was lost"),
-    ):
-        if sign in text:
-            return cause
-    return ""
-
-
-def _first_line(text: str) -> str:
-    """The first line with its URLs masked, at most 200 characters."""
-    return shown_in(text.partition("\n")[0])[:200]

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Self, TypeVar
 
 from shardwise.storage.requests.counts import IO_COUNTS
+from shardwise.storage.requests.event_loop import cancel
 from shardwise.storage.requests.failures import AttemptError
 
 _KEPT = 256
@@ -110,12 +111,8 @@ async def hedged(
 ) -> T:
     """One attempt, duplicated while it is late; the first success is the result.
 
-    A failure counts only when no attempt is left that may succeed.
-
-    Args:
-        once: makes an attempt.
-        late_s: seconds until an attempt is late; None never duplicates it.
-        latency: holds the budget of duplicates.
+    A failure counts only when no attempt is left that may succeed. With `late_s` None, no attempt
+    is late.
     """
     running = {_start(once)}
     delay_s = late_s
@@ -146,10 +143,8 @@ async def hedged(
                     running.add(_start(once))
                 delay_s = max(delay_s, min(2 * delay_s, _MAX_DELAY_S))
     finally:
-        for task in running:
-            task.cancel()
         if running:
-            await asyncio.gather(*running, return_exceptions=True)
+            await cancel(running)
 
 
 def _start(once: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
@@ -158,17 +153,10 @@ def _start(once: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
 
 
 class StallTimer:
-    """Ends a streamed reply if no piece arrives for some seconds.
+    """Ends a streamed reply if `num_pieces` does not rise for some seconds (None: for no time).
 
     Checks at intervals, which costs nothing per piece. A check that comes late itself ends nothing:
     the loop was busy, and pieces may have arrived unseen.
-
-    Args:
-        limit: made to expire.
-        interval_s: seconds between two checks; None for no limit.
-
-    Attributes:
-        num_pieces: the pieces so far.
     """
 
     def __init__(self, limit: asyncio.Timeout, interval_s: float | None) -> None:

@@ -26,11 +26,7 @@ def outages() -> list[str]:
 
 
 class Outage:
-    """The requests to one store that have failed and are being retried.
-
-    Args:
-        patience_s: seconds that a request may take in all.
-    """
+    """The requests to one store that have failed and are being retried, each for `patience_s`."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s

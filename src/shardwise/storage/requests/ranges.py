@@ -66,12 +66,10 @@ def byte_ranges(offsets: Sequence[int], ends: Sequence[int], begin: int) -> list
 def coalesce(
     ranges: Iterable[ByteRange], *, gap_bytes: int, max_request_bytes: int
 ) -> list[RangeRequest]:
-    """The requests for some ranges, in the order of the file.
+    """The requests for some ranges, which may overlap, in the order of the file.
 
-    Args:
-        ranges: in any order; they may overlap.
-        gap_bytes: ranges at most this far apart share a request.
-        max_request_bytes: a longer range is read by several requests at once.
+    Ranges at most `gap_bytes` apart share a request; one longer than `max_request_bytes` is read by
+    several at once.
     """
     requests: list[RangeRequest] = []
     joined: list[ByteRange] = []
@@ -126,10 +124,7 @@ def payloads_of(
 ) -> list[bytes | None]:
     """Parts of the buffer that received bytes would fill, each copied once.
 
-    Args:
-        received: in any order; together they cover the parts.
-        starts: where each part begins in the buffer.
-        lengths: bytes of each; negative for None.
+    The received bytes cover the parts, in any order. A negative length gives None.
 
     >>> received = [ReceivedBytes(3, memoryview(b"def")), ReceivedBytes(0, memoryview(b"abc"))]
     >>> payloads_of(received, [0, 1, 5, 0], [3, 4, 0, -1])

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.client import BatchClient, Client, ObjectRange, Reply
+from shardwise.storage.requests.client import Client, ObjectRange, Reply
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError, library_error
 from shardwise.storage.requests.hedge import VERY_LATE_S, LatencyTracker, StallTimer, hedged
@@ -38,13 +38,7 @@ _MAX_BROKEN_STREAMS = 2
 
 
 class _Purpose(NamedTuple):
-    """What errors say about a request, and whether its object is known to exist.
-
-    Attributes:
-        url: named in errors.
-        verb: "read", "list" and so on.
-        is_known: whether the object was seen before.
-    """
+    """What errors say about a request, and whether its object was seen before."""
 
     url: str
     verb: str
@@ -58,15 +52,10 @@ class RetryingClient:
         client: makes single attempts.
         options: time limits, attempts, hedging.
         slots: bounds the requests in flight.
-
-    Attributes:
-        client: as given.
-        latency: times of the store's replies.
     """
 
     def __init__(self, client: Client, options: StorageOptions, slots: asyncio.Semaphore) -> None:
         self.client = client
-        self._batches = client if isinstance(client, BatchClient) else None
         self.latency = LatencyTracker()
         self._options = options
         self._outage = Outage(options.request_timeout_s)
@@ -103,11 +92,6 @@ class RetryingClient:
         late_s = self.latency.late_s(stop - start) if self._options.hedge else None
         return await self._retry(once, _Purpose(url, "read", is_known), late_s=late_s)
 
-    @property
-    def has_many(self) -> bool:
-        """Whether `get_many` may be one request."""
-        return self._batches is not None and self._batches.has_many
-
     def due_for_version_check(self, keys: Collection[str]) -> str:
         """After every eighth GetBatch, the key whose version was checked longest ago; else ""."""
         self._num_batches += 1
@@ -123,11 +107,10 @@ class RetryingClient:
         Returns:
             The bytes of each; None for each that the reply lacks, which is left to `get`.
         """
-        assert self._batches is not None
         IO_COUNTS.add(requests=1)
         async with self._slots:
             try:
-                payloads = await self._batches.get_many(ranges)
+                payloads = await self.client.get_many(ranges)
             except AttemptError:
                 IO_COUNTS.add(retries=1)
                 return [None] * len(ranges)
@@ -147,21 +130,10 @@ class RetryingClient:
         """A long range, passed to `take` as its bytes arrive; by one request, if nothing fails.
 
         A stream that breaks off or stalls is abandoned: the next part is read by `get`, the rest
-        by another stream.
-
-        Args:
-            url: named in errors.
-            key: of the object.
-            start: the first byte.
-            stop: the byte behind the last one.
-            etag: as in `get`.
-            take: called with each piece, in order.
+        by another stream. Raises as `get` does; the pieces before are right.
 
         Returns:
             The end of the bytes read: `stop`, or less where the object ends before that.
-
-        Raises:
-            StorageError, DataError: as `get` says; the pieces before it are right.
         """
         at, num_broken = start, 0
         while at < stop:

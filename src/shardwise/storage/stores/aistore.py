@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import http
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from shardwise.shown import shown
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.blocking_pool import BlockingPool, in_thread
-from shardwise.storage.requests.client import ObjectRange, Reply
+from shardwise.storage.requests.client import ObjectRange
 from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.stores.getbatch import Connections, get_batch
 from shardwise.storage.stores.obstore_client import (
@@ -32,12 +31,37 @@ from shardwise.storage.stores.obstore_client import (
 )
 from shardwise.storage.stores.web import Web, WebClient, put_file
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _log = logging.getLogger("shardwise")
 
 # Answers of clusters that have no GetBatch, or no ranges in it.
 _NO_GET_BATCH = (400, 404, 405, 501)
+
+
+def _renewing(
+    ask: Callable[Concatenate[AisClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[AisClient, P], Coroutine[Any, Any, T]]:
+    """A request that is sent once more if the token was renewed in its file meanwhile."""
+
+    async def renewing(client: AisClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        token = client.token
+        try:
+            try:
+                return await ask(client, *args, **kwargs)
+            except AttemptError as error:
+                # Another request may have renewed it since.
+                if error.kind != "denied" or (client.token == token and not client.renew()):
+                    raise
+            return await ask(client, *args, **kwargs)
+        except AttemptError as error:
+            if error.status == http.HTTPStatus.BAD_REQUEST:
+                # "No storage targets": a gateway that has just started says so for seconds.
+                raise AttemptError(error.cause, "passing", status=error.status) from None
+            raise
+
+    return renewing
 
 
 class AisClient(ObstoreClient):
@@ -74,7 +98,7 @@ class AisClient(ObstoreClient):
         self._bare_web = web
         self._find_token = find_token
         self._by_hand = by_hand
-        self._token = find_token()
+        self.token = find_token()
         self.has_many = not by_hand and web.proxy is None
         self._calls = BlockingPool(
             "ais://",
@@ -99,7 +123,7 @@ class AisClient(ObstoreClient):
 
     @property
     def _authorization(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     @property
     def _web_client(self) -> WebClient:
@@ -112,12 +136,14 @@ class AisClient(ObstoreClient):
             return self._web_client, quote(key)
         return None
 
-    async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
-        """See `Client.get`. The cluster ignores If-Match: the caller compares the ETags."""
-        return await self._authorized(lambda: ObstoreClient.get(self, key, start, stop, etag))
+    # The cluster ignores If-Match: the caller compares the ETags.
+    get = _renewing(ObstoreClient.get)
+    head = _renewing(ObstoreClient.head)
+    remove = _renewing(ObstoreClient.remove)
+    names = _renewing(ObstoreClient.names)
 
     async def get_many(self, ranges: Sequence[ObjectRange]) -> list[memoryview | None]:
-        """See `BatchClient.get_many`. A cluster without GetBatch is asked once; with a warning."""
+        """See `Client.get_many`. A cluster without GetBatch is asked once; with a warning."""
         headers = {**self._bare_web.headers, **self._authorization}
         endpoint, bucket, seconds = self._endpoint, self._bucket, self._attempt_s
         try:
@@ -137,13 +163,10 @@ class AisClient(ObstoreClient):
                 )
             raise
 
-    async def head(self, key: str) -> FileStat:
-        """See `Client.head`."""
-        return await self._authorized(lambda: ObstoreClient.head(self, key))
-
+    @_renewing
     async def put(self, key: str, source: bytes | Path) -> None:
         """Store an object whole, by one request to its target."""
-        await self._authorized(lambda: in_thread(partial(self._put, key, source)))
+        await in_thread(partial(self._put, key, source))
 
     def _put(self, key: str, source: bytes | Path) -> None:
         client = self._web_client
@@ -152,37 +175,11 @@ class AisClient(ObstoreClient):
             raise AttemptError("the gateway names no target for a write", "passing")
         put_file(replace(self._bare_web, headers={}), target, source)
 
-    async def remove(self, key: str) -> None:
-        """See `Client.remove`."""
-        await self._authorized(lambda: ObstoreClient.remove(self, key))
-
-    async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """See `Client.names`."""
-        return await self._authorized(
-            lambda: ObstoreClient.names(self, prefix, delimiter=delimiter)
-        )
-
-    async def _authorized(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask, and once more if the token was renewed in its file meanwhile."""
-        token = self._token
-        try:
-            try:
-                return await ask()
-            except AttemptError as error:
-                # Another request may have renewed it since.
-                if error.kind != "denied" or (self._token == token and not self._renew()):
-                    raise
-            return await ask()
-        except AttemptError as error:
-            if error.status == http.HTTPStatus.BAD_REQUEST:
-                # "No storage targets": a gateway that has just started says so for seconds.
-                raise AttemptError(error.cause, "passing", status=error.status) from None
-            raise
-
-    def _renew(self) -> bool:
+    def renew(self) -> bool:
+        """Look the token up again; whether it is another one."""
         token = self._find_token()
-        if not token or token == self._token:
+        if not token or token == self.token:
             return False
-        self._token = token
+        self.token = token
         self._store = self._open()
         return True

@@ -180,6 +180,12 @@ def _open_web(location: StoreLocation, options: StorageOptions, settings: dict[s
         )
     headers = {**(client.pop("default_headers", None) or {}), **headers}
     by_hand = options.redirects != "any" or not _SAFE_HEADERS.issuperset(map(str.lower, headers))
+    unknown = sorted(set(client) - _WEB_SETTINGS)
+    if by_hand and unknown:
+        raise StorageError(
+            f"{', '.join(unknown)}: not available where redirects= is set or headers other than "
+            f"Authorization and Cookie are given; there are {', '.join(sorted(_WEB_SETTINGS))}"
+        )
     allowed = {"allow_http": True} if endpoint.startswith("http://") else {}
     if location.family == "ais":
         return AisClient(
@@ -187,7 +193,7 @@ def _open_web(location: StoreLocation, options: StorageOptions, settings: dict[s
             options,
             endpoint=endpoint,
             client=allowed | client,
-            web=_web(options, headers, client if by_hand else {}),
+            web=_web(options, headers, client),
             find_token=find_token,
             by_hand=by_hand,
         )
@@ -207,9 +213,8 @@ def _open_web(location: StoreLocation, options: StorageOptions, settings: dict[s
         )
     except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
         raise StorageError(_setting_error(endpoint, client, error)) from None
-    web = Web(headers, options.attempt_timeout_s)
     if location.family == "hf":
-        return HubClient(store, options, endpoint=endpoint, web=web)
+        return HubClient(store, options, HubWebClient(endpoint, _web(options, headers, client)))
     return ObstoreClient(store, options, head_by_get=True)
 
 
@@ -239,13 +244,7 @@ def _server(location: StoreLocation, settings: dict[str, Any]) -> tuple[str, Cal
 
 
 def _web(options: StorageOptions, headers: dict[str, str], client: dict[str, Any]) -> Web:
-    """Settings of `WebClient`, which has fewer than obstore."""
-    unknown = sorted(set(client) - _WEB_SETTINGS)
-    if unknown:
-        raise StorageError(
-            f"{', '.join(unknown)}: not available where redirects= is set or headers other than "
-            f"Authorization and Cookie are given; there are {', '.join(sorted(_WEB_SETTINGS))}"
-        )
+    """The settings that `WebClient` has of those of obstore's client."""
     context = ssl.create_default_context()
     if _is_true(client.get("allow_invalid_certificates")):
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -19,7 +19,7 @@ from shardwise.errors import MissingExtraError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.blocking_pool import BlockingPool
-from shardwise.storage.requests.client import Reply, StreamsByGet
+from shardwise.storage.requests.client import Client, Reply
 from shardwise.storage.requests.failures import AttemptError, no_answer
 
 T = TypeVar("T")
@@ -116,15 +116,8 @@ class _Instance:
         return 0, ""
 
 
-class FsspecClient(StreamsByGet):
-    """A file system of fsspec. Keys are whole URLs.
-
-    Args:
-        root: scheme and host, `sftp://user@host:2222`.
-        options: its settings, and the time that an attempt may take.
-    """
-
-    moves_objects = False
+class FsspecClient(Client):
+    """A file system of fsspec; `root` is `sftp://user@host:2222`. Keys are whole URLs."""
 
     def __init__(self, root: str, options: StorageOptions) -> None:
         import fsspec

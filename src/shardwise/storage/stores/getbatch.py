@@ -72,14 +72,9 @@ def get_batch(
     ranges: Sequence[ObjectRange],
     headers: Mapping[str, str],
 ) -> list[memoryview | None]:
-    """Read ranges by one request.
+    """Read ranges by one request to a gateway, within the objects' sizes: else it never answers.
 
-    Args:
-        connections: to the gateway and the targets.
-        endpoint: the gateway's URL.
-        bucket: holds all of the objects.
-        ranges: within the objects' sizes: the request is not answered otherwise.
-        headers: for the gateway only, including the token.
+    The headers, with the token, are for the gateway only.
 
     Returns:
         The bytes of each range, in order; None for each that the reply lacks.

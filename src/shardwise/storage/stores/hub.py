@@ -6,7 +6,10 @@ listings come from its tree API. Source: the HTTP API of the hub.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from shardwise.storage.options import StorageOptions
 from shardwise.storage.requests.blocking_pool import in_thread
 from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.stores.obstore_client import ObstoreClient, redirects_are_followed
-from shardwise.storage.stores.web import Web, WebClient, json_page
+from shardwise.storage.stores.web import Web, WebClient, body_of
 
 _URL = re.compile(
     r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)"
@@ -25,6 +28,7 @@ _URL = re.compile(
     re.DOTALL,
 )
 _KEY = re.compile(r"datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.*)", re.DOTALL)
+_MAX_JSON_BYTES = 256 << 20
 _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 
 
@@ -55,14 +59,20 @@ def _parts(key: str) -> tuple[str, str, str]:
     return parts[1], parts[2], parts[3]
 
 
-class HubListing:
-    """The hub's tree API."""
+class HubWebClient(WebClient):
+    """The hub with controlled redirects."""
 
-    _endpoint: str
-    _web: Web
+    def __init__(self, endpoint: str, web: Web) -> None:
+        super().__init__(endpoint, web)
+        self._endpoint = endpoint
+
+    def url(self, key: str) -> str:
+        """The URL of a key."""
+        repo, revision, path = _parts(key)
+        return f"{self._endpoint}/datasets/{repo}/resolve/{revision}/{quote(path)}"
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """See `Client.names`."""
+        """See `Client.names`: by the hub's tree API."""
         if not _KEY.fullmatch(prefix):
             return []  # a pattern for repositories
         repo, revision, path = _parts(prefix)
@@ -85,6 +95,15 @@ class HubListing:
                 raise StorageError("the hub's listing goes on at another host: not followed")
         return sorted(name for name in names if name.startswith(prefix))
 
+    def _page(self, url: str) -> tuple[Any, Mapping[str, str]]:
+        """A page of a listing: its entries, and the reply's headers."""
+        with closing(self.web.open(url, headers={"Accept": "application/json"})) as reply:
+            text = body_of(reply, _MAX_JSON_BYTES)
+            try:
+                return json.loads(text), reply.headers
+            except (ValueError, RecursionError):
+                raise AttemptError("the reply is not JSON", "refused") from None
+
     async def put(self, key: str, source: bytes | Path) -> None:
         """Raise: files of the hub belong to commits."""
         del key, source
@@ -94,34 +113,24 @@ class HubListing:
             "refused",
         )
 
-    def _page(self, url: str) -> Any:
-        return json_page(url, web=self._web)
 
+class HubClient(ObstoreClient):
+    """The hub: files by obstore, what it has no call for by another client."""
 
-class HubClient(HubListing, ObstoreClient):
-    """The hub: files by obstore."""
-
-    def __init__(self, store: Any, options: StorageOptions, *, endpoint: str, web: Web) -> None:
+    def __init__(self, store: Any, options: StorageOptions, other: HubWebClient) -> None:
         super().__init__(store, options)
-        self._endpoint = endpoint
-        self._web = web
+        self._other = other
+
+    async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
+        """See `Client.names`."""
+        return await self._other.names(prefix, delimiter=delimiter)
+
+    async def put(self, key: str, source: bytes | Path) -> None:
+        """See `Client.put`."""
+        await self._other.put(key, source)
 
     def _substitute(self, key: str) -> tuple[WebClient, str] | None:
         # obstore would escape the % of a revision once more.
         if redirects_are_followed(key) and "%" not in _parts(key)[1]:
             return None
-        return HubWebClient(self._endpoint, self._web), key
-
-
-class HubWebClient(HubListing, WebClient):
-    """The hub with controlled redirects."""
-
-    def __init__(self, endpoint: str, web: Web) -> None:
-        super().__init__(endpoint, web)
-        self._endpoint = endpoint
-        self._web = web
-
-    def url(self, key: str) -> str:
-        """The URL of a key."""
-        repo, revision, path = _parts(key)
-        return f"{self._endpoint}/datasets/{repo}/resolve/{revision}/{quote(path)}"
+        return self._other, key

@@ -41,7 +41,7 @@ _MAX_PARTS = 9000
 _CONCURRENT_PARTS = 8
 
 
-class ObstoreClient:
+class ObstoreClient(Client):
     """A client of one bucket, container or web server.
 
     Args:
@@ -50,8 +50,6 @@ class ObstoreClient:
         head_by_get: whether a refused HEAD is repeated as a GET of one byte: signed URLs often
             allow nothing else.
     """
-
-    moves_objects = False
 
     def __init__(self, store: Any, options: StorageOptions, *, head_by_get: bool = False) -> None:
         import obstore

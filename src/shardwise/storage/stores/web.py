@@ -2,13 +2,12 @@
 
 obstore follows every redirect and sends all headers but Authorization and Cookie along, so it is
 not used with other headers, which may be secret, or where redirects are restricted. This client is
-slower: a connection a request. It also reads listings, which obstore has no call for.
+slower: a connection a request.
 """
 
 from __future__ import annotations
 
 import http.client
-import json
 import re
 import socket
 import ssl
@@ -27,7 +26,7 @@ from urllib.parse import quote, urlsplit
 from shardwise.storage.options import Redirects
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.blocking_pool import in_thread
-from shardwise.storage.requests.client import Reply, StreamsByGet
+from shardwise.storage.requests.client import Client, Reply
 from shardwise.storage.requests.failures import (
     CERTIFICATE,
     AttemptError,
@@ -37,7 +36,6 @@ from shardwise.storage.requests.failures import (
     short_reply,
 )
 
-_MAX_JSON_BYTES = 256 << 20
 _MAX_ERROR_BYTES = 4096
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 # Unescaped in paths; a % begins an escape that the caller made.
@@ -129,7 +127,7 @@ def _unreachable(reason: object) -> AttemptError:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects with the body; the user's headers go to the first host only."""
+    """Follows redirects of reads; the user's headers go to the first host only."""
 
     def __init__(self, web: Web, targets: list[str] | None) -> None:
         self._web = web
@@ -159,55 +157,21 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if self._targets is not None:
             self._targets.append(newurl)
             raise AttemptError(f"HTTP {code}: a redirect", "refused", status=code)
-        # The base class refuses methods other than GET and HEAD, and drops the body.
+        # The base class refuses methods other than GET and HEAD.
         follow = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if follow is None:
-            return None
-        # A body would make a POST of it.
-        follow.data, follow.method = req.data, req.get_method()
-        if not is_here:
+        if follow is not None and not is_here:
             for name in self._web.headers:
                 # urllib capitalizes the names of headers.
                 follow.remove_header(name.capitalize())
         return follow
 
 
-def json_page(url: str, *, web: Web, body: Any = None) -> tuple[Any, Mapping[str, str]]:
-    """A JSON document by GET, and the reply's headers.
-
-    Args:
-        url: http or https.
-        web: settings of the request.
-        body: sent as JSON with the request.
-
-    Raises:
-        AttemptError: no such reply.
-    """
-    data = None if body is None else json.dumps(body).encode()
-    extra = {"Accept": "application/json"}
-    if data is not None:
-        extra["Content-Type"] = "application/json"
-    with closing(web.open(url, body=data, headers=extra)) as reply:
-        text = _body(reply, _MAX_JSON_BYTES)
-        try:
-            return json.loads(text), reply.headers
-        except (ValueError, RecursionError):
-            raise AttemptError("the reply is not JSON", "refused") from None
-
-
-class WebClient(StreamsByGet):
-    """A web server, one attempt at a time; see `Client`.
-
-    Args:
-        root: the URL before a key.
-        web: settings of the requests.
-    """
+class WebClient(Client):
+    """A web server, one attempt at a time; `root` is the URL before a key."""
 
     def __init__(self, root: str, web: Web) -> None:
         self._root = root
         self.web = web
-
-    moves_objects = False
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
         """See `Client.get`."""
@@ -261,7 +225,7 @@ class WebClient(StreamsByGet):
                     "asked for",
                     "passing",
                 )
-            data = _body(reply, last + 1 - first)
+            data = body_of(reply, last + 1 - first)
         if len(data) != last + 1 - first:
             raise short_reply(len(data), last + 1 - first)
         stat = FileStat(num_bytes, _mtime_ns(reply), reply.headers.get("ETag") or "")
@@ -278,7 +242,8 @@ def put_file(web: Web, url: str, source: bytes | Path) -> None:
         web.open(url, method="PUT", body=file, headers=length).close()
 
 
-def _body(reply: Any, max_bytes: int) -> bytes:
+def body_of(reply: Any, max_bytes: int) -> bytes:
+    """The bytes of a reply, of which there may be fewer. Raises AttemptError."""
     try:
         data: bytes = reply.read(max_bytes)
     except (OSError, http.client.HTTPException) as error:

@@ -29,8 +29,8 @@ from shardwise.storage import (
     open_file,
     read_whole,
 )
-from shardwise.storage.stores.upload import upload
 from shardwise.storage.user_dirs import user_cache_dir
+from shardwise.storage.write import upload
 
 _logger = logging.getLogger("shardwise")
 

@@ -21,7 +21,7 @@ from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.sources.tar.scan.members import Members
 from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.storage import FileStat, StorageOptions, atomic_write, is_local, open_file
-from shardwise.storage.stores.upload import upload
+from shardwise.storage.write import upload
 
 # A member's name, where its payload begins, and the payload's bytes.
 Member: TypeAlias = tuple[bytes, int, int]
