@@ -22,7 +22,7 @@ from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards
-from shardwise.sources.tar.index.opened_shards import open_shards
+from shardwise.sources.tar.index.opened_shards import OpenedShards
 from shardwise.sources.tar.index.shard_items import (
     ShardPart,
     example_names,
@@ -170,7 +170,7 @@ class TarSource:
         parts: list[ShardPart] = []
         for item in self._items:
             # Parts that came pickled are open.
-            part = open_shards(item, store=self._store) if isinstance(item, Sequence) else item
+            part = OpenedShards(item, self._store) if isinstance(item, Sequence) else item
             parts.append(part)
             if self._check_all and isinstance(part, ListedShards):
                 part.check_all()

@@ -29,6 +29,10 @@ _DTYPES = {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 _NAMES = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}
 
 
+# What a reader meets in metadata or descriptions that are JSON of another form.
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
+
+
 class ColumnFileError(ValueError):
     """The bytes are no file of columns, or a damaged one; the message is a clause."""
 
@@ -81,7 +85,7 @@ def decode_columns(
                 for name, described in descriptions.items()
             }
             checksum = columns.pop("checksum").tobytes()
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        except MALFORMED as error:
             raise ColumnFileError(
                 f"it is cut, or its table of columns is damaged ({error})"
             ) from error
@@ -138,7 +142,7 @@ def parse_header(first: bytes, whole: memoryview) -> tuple[Any, dict[str, Any], 
         text = first if start <= len(first) else whole
         described = json.loads(bytes(text[_LENGTH_BYTES:start]))
         return described.pop("__metadata__"), described, start
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         raise ColumnFileError(f"its header can't be read ({error})") from error
 
 
@@ -156,11 +160,11 @@ def map_file(path: str) -> mmap.mmap | bytes:
             return b""
 
 
-def as_metadata(header: Any) -> dict[str, str]:
-    """The fields of a dataclass as metadata, in their order: str as it is, all else as JSON."""
+def as_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Metadata as it stands in files: str as it is, all else as JSON."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=sorted)
-        for name, value in vars(header).items()
+        for name, value in metadata.items()
     }
 
 

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from shardwise.errors import DataError
 from shardwise.shown import in_command
 from shardwise.sources.tar.index.column_file import (
+    MALFORMED,
     ColumnFileError,
-    as_metadata,
+    as_texts,
     decode_columns,
     encode_columns,
     map_file,
@@ -83,7 +84,7 @@ class IndexHeader:
     def to_metadata(self) -> dict[str, str]:
         """As safetensors' metadata: strings only."""
         header = replace(self, writer=self.writer or f"shardwise {_release()}")
-        texts = {"format": _FORMAT, "version": _VERSION, **as_metadata(header)}
+        texts = {"format": _FORMAT, "version": _VERSION, **as_texts(vars(header))}
         if not self.etag:
             del texts["etag"]
         return texts
@@ -173,9 +174,7 @@ def read_header(path: str) -> IndexHeader:
 def _header_of(metadata: Any, path: str) -> IndexHeader:
     try:
         return IndexHeader.from_metadata(metadata)
-    except (
-        ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
-    ) as error:  # fmt: skip
+    except MALFORMED as error:
         raise _unusable(path, f"its header can't be read ({error})") from error
 
 

@@ -12,14 +12,14 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.parallel import in_threads
 from shardwise.shown import in_command, shown, without_query
+from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import NumberedNames, ShardNames
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.column_file import map_file
@@ -75,8 +75,8 @@ class ListedShards:
         store: where the indexes are; a manifest does not say.
 
     Attributes:
-        urls, sizes, shard_bytes, fields, key_lengths, has_digests, unsaved: as of `OpenedShards`.
-        fingerprint: of a dataset of these shards alone.
+        url: the manifest file.
+        fields, key_lengths, has_digests, unsaved: as of `OpenedShards`.
 
     Raises:
         MissingShardError: the file is not there.
@@ -90,9 +90,23 @@ class ListedShards:
         self._store = store
         self._version = ""
         self._opened_ns = time.time_ns()
-        self._set_content()
+        self._stats: dict[int, FileStat] = {}
+        self.unsaved: dict[int, ShardIndex] = {}
+        content = self.content
+        self.fields, self.has_digests = content.fields, content.has_digests
+        has_keys = self.manifest.num_samples > 0
+        self.key_lengths = frozenset({content.key_length} if has_keys else ())
 
-    def _set_content(self) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_stats": {}, "unsaved": {}}
+        return {name: state[name] for name in state.keys() - {"content", "manifest"}}
+
+    @cached_property
+    def content(self) -> ManifestFile:
+        """What the file says. A process that got this pickled reads it at the first look.
+
+        Errors then come from a read, where they are reported, and not from unpickling.
+        """
         content, version = self._load()
         if self._version not in ("", version):
             raise StaleIndexError(
@@ -101,36 +115,22 @@ class ListedShards:
                 url=self.url,
             )
         self._version = version
-        header = content.header
-        if header.num_unfinished and not self._store.accept_unfinished:
+        if content.num_unfinished and not self._store.accept_unfinished:
             raise DataError(
-                f"{header.num_unfinished} of {header.num_shards} shards that the manifest lists "
-                f"are not whole: {unfinished(header.num_samples)}",
+                f"{content.num_unfinished} of {len(content.names)} shards that the manifest lists "
+                f"are not whole: {unfinished(int(content.samples.sum()))}",
                 url=self.url,
             )
-        self.urls: Sequence[str] = _urls_of(content.names, self.url)
-        self.sizes = content.samples.astype(np.int64)
-        self.shard_bytes = content.lengths.astype(np.int64)
-        self.fields = header.fields
-        self.key_lengths = frozenset({header.key_length} if header.num_samples else ())
-        self.has_digests = header.has_digests
-        self.fingerprint: str | None = header.fingerprint
-        self.unsaved: dict[int, ShardIndex] = {}
-        self._stats: dict[int, FileStat] = {}
-        # Set last: a thread that sees it finds the others set, too.
-        self.content = content
+        return content
 
-    def __getstate__(self) -> dict[str, Any]:
-        names = ("url", "_store", "_version", "_opened_ns")
-        return {name: self.__dict__[name] for name in names}
-
-    def __getattr__(self, name: str) -> Any:
-        # Of a pickled one, whatever is read first reads the file: errors then come from a read,
-        # where they are reported, and not from unpickling.
-        if name.startswith("__") or "_version" not in self.__dict__ or "content" in self.__dict__:
-            raise AttributeError(name)
-        self._set_content()
-        return getattr(self, name)
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The shards with their counts; the fingerprint is of a dataset of these alone."""
+        content = self.content
+        urls = _urls_of(content.names, self.url)
+        manifest = Manifest.of_columns("tar", urls, content.samples, content.lengths)
+        manifest.fingerprint = content.fingerprint
+        return manifest
 
     def pins(self) -> Iterator[tuple[str, FileStat]]:
         """Nothing: versions are known at first use."""
@@ -154,13 +154,13 @@ class ListedShards:
 
     def check_all(self) -> None:
         """Hold every shard against its entry; raises as `stat` does."""
-        are_local = all(map(is_local, ShardNames.of(self.urls).examples()))
-        if are_local:
-            for shard in range(len(self.urls)):
-                self.stat(shard)
-        else:
-            shards = range(len(self.urls))
-            deque(in_threads(self.stat, shards, REMOTE_THREADS), maxlen=0)
+        urls = self.manifest.urls
+        are_local = all(map(is_local, ShardNames.of(urls).examples()))
+        shards = range(len(urls))
+        checked = (
+            map(self.stat, shards) if are_local else in_threads(self.stat, shards, REMOTE_THREADS)
+        )
+        deque(checked, maxlen=0)
 
     def check(self, shard: int, *, save: bool = True) -> FileStat:
         """Hold a shard against its entry; `stat` does that once.
@@ -170,7 +170,7 @@ class ListedShards:
         Raises:
             MissingShardError, StaleIndexError, DataError, StorageError: as `stat` says.
         """
-        url, content, store = self.urls[shard], self.content, self._store
+        url, content, store = self.manifest.urls[shard], self.content, self._store
         try:
             stat = store.stat(url)
         except MissingShardError as error:
@@ -181,7 +181,7 @@ class ListedShards:
                 url=url,
             ) from error
         tag = int(content.tags[shard])
-        length = self.shard_bytes.item(shard)
+        length = self.manifest.shard_bytes.item(shard)
         if stat.num_bytes != length:
             raise self._stale(url, f"it lists {length:,} bytes, there are {described(stat)}")
         if stat.etag and tag_says_etag(tag) and tag_of(stat) != tag:
@@ -206,7 +206,7 @@ class ListedShards:
         if index.content_digest() != int(content.index_digests[shard]):
             raise self._stale(
                 url,
-                f"it lists {self.sizes[shard]:,} samples in {length:,} bytes, the index has "
+                f"it lists {content.samples[shard]:,} samples in {length:,} bytes, the index has "
                 f"{index.num_samples:,} in {index.num_bytes:,}, at other places or of other names",
             )
         if is_new and save:
@@ -262,7 +262,7 @@ class ListedShards:
 
 def _decode(data: mmap.mmap | bytes, path: str) -> tuple[ManifestFile, str]:
     content = decode(data, path=path)
-    return content, f"{content.header.fingerprint}-{bytes(data[-4:]).hex()}"
+    return content, f"{content.fingerprint}-{bytes(data[-4:]).hex()}"
 
 
 def _urls_of(names: Sequence[str], manifest: str) -> ShardNames:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from shardwise.columns import fixed_width_texts
 from shardwise.errors import StaleIndexError
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards
@@ -161,14 +160,8 @@ class ShardSet:
         *,
         pin: Callable[[str, FileStat], None],
     ) -> None:
-        self.manifest = Manifest.of_columns(
-            "tar",
-            ShardNames.joined([part.urls for part in parts]),
-            np.concatenate([part.sizes for part in parts]),
-            np.concatenate([part.shard_bytes for part in parts]),
-        )
-        if len(parts) == 1 and parts[0].fingerprint is not None:
-            self.manifest.fingerprint = parts[0].fingerprint
+        manifests = [part.manifest for part in parts]
+        self.manifest = Manifest.joined("tar", manifests) if len(manifests) > 1 else manifests[0]
         self.fields = tuple(dict.fromkeys(name for part in parts for name in part.fields))
         self._field_set = frozenset(self.fields)
         self.has_digests = any(part.has_digests for part in parts)
@@ -177,7 +170,7 @@ class ShardSet:
         few = len(ends) <= _MAX_LISTED_ENDS
         self._ends = ends.tolist() if few else cast("list[int]", ends.data)
         self._parts = tuple(parts)
-        self._part_ends = list(accumulate(len(part.sizes) for part in parts))
+        self._part_ends = list(accumulate(len(each.urls) for each in manifests))
         self._store = store
         self._pin = pin
         key_lengths = frozenset().union(*(part.key_lengths for part in parts))
@@ -197,7 +190,7 @@ class ShardSet:
         """The times and ETags of all shards: 16 hex digits, others after any shard is rewritten."""
         digest = hashlib.sha256()
         for part in self._parts:
-            for place in range(len(part.sizes)):
+            for place in range(len(part.manifest.urls)):
                 stat = part.stat(place)
                 digest.update(f"{stat.num_bytes} {stat.mtime_ns} {stat.etag}\n".encode())
         return digest.hexdigest()[:16]
@@ -247,7 +240,7 @@ class ShardSet:
         owner = bisect_right(self._part_ends, shard)
         part = self._parts[owner]
         place = shard - (self._part_ends[owner - 1] if owner else 0)
-        url, num_samples = part.urls[place], part.sizes.item(place)
+        url, num_samples = self.manifest.urls[shard], self.manifest.sizes.item(shard)
         # The first look at a listed shard holds it against its entry, before its index is used.
         opened = part.stat(place)
         is_pinned = bool(opened.etag) and not isinstance(part, ListedShards)
