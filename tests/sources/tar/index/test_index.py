@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from shardwise.errors import DataError
 from shardwise.sources.tar.index.build import build_index
-from shardwise.sources.tar.index.index_file import IndexHeader, encode, read_header
+from shardwise.sources.tar.index.index_file import IndexHeader, read_header
 from shardwise.sources.tar.index.shard_index import Keys, ShardIndex, index_path
 from tests.support.tars import write_tar
 
@@ -302,4 +302,4 @@ def test_equal_columns_give_equal_bytes():
         name: values.astype(values.dtype.newbyteorder(">"))
         for name, values in index._columns.items()
     }
-    assert encode(index.header, columns) == index.to_bytes()
+    assert ShardIndex(index.header, columns).to_bytes() == index.to_bytes()

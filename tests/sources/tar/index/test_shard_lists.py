@@ -92,13 +92,12 @@ def test_a_list_named_without_a_directory_names_shards_without_one(write, tmp_pa
     assert read_shard_list("sizes.json") == [ListedShard("a.tar", 1, None)]
 
 
-def test_a_split_of_a_timm_file_is_chosen_by_name_or_by_fragment(write, tmp_path):
+def test_a_split_of_a_timm_file_is_chosen_by_fragment(write, tmp_path):
     path = write(timm(train=[4, 6], validation=[3]), "_info.json")
     train = [
         ListedShard(f"{tmp_path}/train-00.tar", 4, None),
         ListedShard(f"{tmp_path}/train-01.tar", 6, None),
     ]
-    assert read_shard_list(path, split="train") == train
     assert read_shard_list(f"{path}#train") == train
     assert read_shard_list(f"{path}#validation")[0].num_samples == 3
     assert len(read_shard_list(write(timm(train=[1, 2, 3])))) == 3
@@ -109,9 +108,9 @@ def test_several_splits_are_never_mixed(write):
     with pytest.raises(ValueError, match="has the splits 'train', 'validation': name one"):
         read_shard_list(path)
     with pytest.raises(ValueError, match=r"split='test': .* has the splits 'train', 'validation'"):
-        read_shard_list(path, split="test")
+        read_shard_list(f"{path}#test")
     with pytest.raises(ValueError, match=r"split='train': .* has no splits"):
-        read_shard_list(write({"a.tar": 1}), split="train")
+        read_shard_list(write({"a.tar": 1}) + "#train")
 
 
 def test_shard_lists_are_told_by_their_names():

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from shardwise.columns import fixed_width_texts
 from shardwise.errors import DataError
 from shardwise.shown import in_command
-from shardwise.sources.tar.index.column_file import spread
-from shardwise.sources.tar.index.index_file import IndexHeader, encode, map_columns
+from shardwise.sources.tar.index.column_file import encode_columns, map_file, spread
+from shardwise.sources.tar.index.index_file import IndexHeader, decode
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.storage import atomic_write, is_local, local_path
 from shardwise.storage.urls import scheme_of
@@ -179,7 +179,7 @@ class ShardIndex:
 
     def to_bytes(self) -> bytes:
         """The index file's bytes."""
-        return encode(self.header, self._columns)
+        return encode_columns(self.header.to_metadata(), self._columns)
 
     def save(self, path: str) -> None:
         """Publish the index: the file appears whole or not at all, also if the process is killed.
@@ -202,8 +202,7 @@ class ShardIndex:
             FileNotFoundError: there is none.
             DataError: it is damaged, cut short or of another version; the message says what to do.
         """
-        header, columns = map_columns(path, check=check)
-        return cls(header, columns, path=path)
+        return cls(*decode(map_file(path), path=path, check=check), path=path)
 
 
 class Keys(Sequence[str]):

@@ -52,16 +52,13 @@ def is_shard_list(url: str) -> bool:
     return _split_fragment(url)[0].endswith(".json")
 
 
-def read_shard_list(
-    url: str, *, split: str | None = None, options: StorageOptions | None = None
-) -> list[ListedShard]:
+def read_shard_list(url: str, *, options: StorageOptions | None = None) -> list[ListedShard]:
     """Read the shards that a JSON file of wids, open_clip or timm lists, in its order.
 
     Relative names are taken from the list's directory.
 
     Args:
-        url: the JSON file. "info.json#train" is the same as `split="train"`.
-        split: which split of a timm file; it may be None if there is one only.
+        url: the JSON file; "info.json#train" names one of several splits of timm's.
         options: how a remote list is reached; None for the defaults.
 
     Raises:
@@ -69,8 +66,7 @@ def read_shard_list(
         DataError: it is none of these forms, malformed, or names a file outside of its directory.
         ValueError: the file has several splits and none was chosen, or has no such split.
     """
-    path, fragment = _split_fragment(url)
-    split = fragment if split is None else split
+    path, split = _split_fragment(url)
     path = local_path(path) if is_local(path) else path
     listed = _parse(_read_json(path, options), path, split)
     if not listed:
