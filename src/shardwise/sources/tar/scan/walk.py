@@ -168,7 +168,7 @@ class HeaderScan:
         return HeaderRun(start + heads_at * BLOCK, heads, sizes, extended)
 
     def _read_sparse(self, num_headers: int) -> HeaderRun:
-        """The next headers, one read each; ends early, with `_problem`, at a bad one."""
+        """The next headers, one read each, up to a bad one, which becomes the problem."""
         positions: list[int] = []
         blocks: list[bytes] = []
         sizes: list[int] = []
