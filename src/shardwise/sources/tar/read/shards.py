@@ -26,6 +26,8 @@ from shardwise.storage import FileStat, described, max_open_files
 # 64 MiB a process and set of fields: about 3 million samples of two fields.
 _MAX_BYTES = 64 << 20
 _MAX_KEY_BYTES = 64
+# The size of a field that a sample lacks: more than any field of a shard below 4 GiB has.
+_MISSING = np.uint32(0xFFFFFFFF)
 
 
 class OffsetTable:
@@ -33,37 +35,25 @@ class OffsetTable:
 
     A batch of a shuffled epoch has rows from as many shards as it has rows. Asking each shard's
     index costs up to ten numpy calls a shard; asking one array costs one for the batch. The arrays
-    are filled shard by shard at first use; data sets where they would exceed 64 MiB have none.
-
-    `index` gives a shard's index by its number, and is called once a shard; `key_length` is None
-    where keys of the shards differ in length.
+    are filled shard by shard at first use. Data sets where they would exceed 64 MiB, or with a
+    shard of 4 GiB, have none.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        names: Sequence[str],
-        *,
-        index: Callable[[int], ShardIndex],
-        key_length: int | None,
-    ) -> None:
-        num_samples = manifest.num_samples
-        size_dtype, key_bytes = _dtype_of_sizes(manifest), _key_bytes(key_length)
-        self._names = tuple(names)
-        self._manifest = manifest
-        self._index = index
+    def __init__(self, shards: ShardSet, names: tuple[str, ...]) -> None:
+        num_samples, key_bytes = shards.manifest.num_samples, shards.key_bytes
+        self._shards = shards
+        self._names = names
         self._blocks = np.empty((len(names), num_samples), np.uint32)
-        self._sizes = np.empty((len(names), num_samples), size_dtype)
+        self._sizes = np.empty((len(names), num_samples), np.uint32)
         self._keys = np.empty((num_samples, key_bytes), np.uint8) if key_bytes else None
-        self._is_filled = np.zeros(len(manifest.sizes), np.bool_)
+        self._is_filled = np.zeros(len(shards.manifest.sizes), np.bool_)
 
     @staticmethod
-    def fit(manifest: Manifest, num_fields: int, key_length: int | None) -> bool:
+    def fits(shards: ShardSet, num_fields: int) -> bool:
         """Whether the arrays are small enough to have, and wide enough for these shards."""
-        most = int(manifest.shard_bytes.max(initial=0))
-        a_field = np.dtype(np.uint32).itemsize + _dtype_of_sizes(manifest).itemsize
-        a_sample = num_fields * a_field + _key_bytes(key_length)
-        return most < BLOCK << 32 and a_sample * manifest.num_samples <= _MAX_BYTES
+        manifest = shards.manifest
+        num_bytes = (8 * num_fields + shards.key_bytes) * manifest.num_samples
+        return manifest.shard_bytes.max(initial=0) < _MISSING and num_bytes <= _MAX_BYTES
 
     def locate(
         self, ids: NDArray[np.int64]
@@ -81,7 +71,7 @@ class OffsetTable:
             StaleIndexError: a shard is not the one that was opened.
             DataError: its index is damaged.
         """
-        shard_of, row_of = self._manifest.locate(ids)
+        shard_of, row_of = self._shards.manifest.locate(ids)
         if not self._is_filled[shard_of].all():
             for shard in np.unique(shard_of[~self._is_filled[shard_of]]).tolist():
                 self._fill(shard)
@@ -89,24 +79,23 @@ class OffsetTable:
         offsets *= BLOCK
         stored = self._sizes.take(ids, axis=1)
         sizes = stored.astype(np.int64)
-        if stored.dtype == np.uint32:
-            sizes[stored == _MISSING] = -1
+        sizes[stored == _MISSING] = -1
         return shard_of, offsets, sizes, self._keys_of(ids, shard_of, row_of)
 
     def _fill(self, shard: int) -> None:
-        index = self._index(shard)
-        stop = int(self._manifest.ends[shard])
+        index = self._shards.index(shard)
+        stop = int(self._shards.manifest.ends[shard])
         rows = slice(stop - index.num_samples, stop)
         every = np.arange(index.num_samples, dtype=np.int64)
         for i, name in enumerate(self._names):
             if name in index.fields:
                 offsets, sizes = index.locate(name, every)
                 self._blocks[i, rows] = offsets // BLOCK
-                # -1 becomes the largest number.
-                self._sizes[i, rows] = sizes.astype(self._sizes.dtype)
+                # -1 becomes the mark of a missing field.
+                self._sizes[i, rows] = sizes.astype(np.uint32)
             else:
                 self._blocks[i, rows] = 0
-                self._sizes[i, rows] = np.array(-1).astype(self._sizes.dtype)
+                self._sizes[i, rows] = _MISSING
         if self._keys is not None:
             self._keys[rows] = index.keys.as_rows()
         # Last, for threads that read meanwhile. Two that fill one shard write the same values.
@@ -117,20 +106,8 @@ class OffsetTable:
     ) -> list[str]:
         if self._keys is None:
             at = zip(shard_of.tolist(), row_of.tolist(), strict=True)
-            return [self._index(shard).keys[row] for shard, row in at]
+            return [self._shards.index(shard).keys[row] for shard, row in at]
         return fixed_width_texts(self._keys.take(ids, axis=0))
-
-
-_MISSING = np.uint32(0xFFFFFFFF)
-
-
-def _dtype_of_sizes(manifest: Manifest) -> np.dtype[np.uint32] | np.dtype[np.int64]:
-    most = manifest.shard_bytes.max(initial=0)
-    return np.dtype(np.uint32) if most < int(_MISSING) else np.dtype(np.int64)
-
-
-def _key_bytes(key_length: int | None) -> int:
-    return key_length if key_length is not None and key_length <= _MAX_KEY_BYTES else 0
 
 
 # Up to this many ends are a list, which is bisected in half the time.
@@ -151,6 +128,7 @@ class ShardSet:
         manifest: the shards with their counts.
         fields: the names of all fields that any sample has, in storage order.
         has_digests: whether a shard has digests of its payloads.
+        key_bytes: the length of all keys; 0 where they differ or are long.
     """
 
     def __init__(
@@ -174,12 +152,11 @@ class ShardSet:
         self._store = store
         self._pin = pin
         key_lengths = frozenset().union(*(part.key_lengths for part in parts))
-        self._key_length = next(iter(key_lengths)) if len(key_lengths) == 1 else None
+        key_length = next(iter(key_lengths)) if len(key_lengths) == 1 else None
+        self.key_bytes = key_length if key_length and key_length <= _MAX_KEY_BYTES else 0
         self._checked: set[int] = set()
         self._mapped: dict[int, ShardIndex] = {}
         self._tables: dict[tuple[str, ...], OffsetTable | None] = {}
-        # Indexes that could not be saved: building them again would scan the shards again.
-        self._unsaved: dict[int, ShardIndex] = {}
 
     def pins(self) -> Iterator[tuple[str, FileStat]]:
         """The URL of each remote shard whose version is known before its first use."""
@@ -218,22 +195,15 @@ class ShardSet:
             StaleIndexError: the shard or its index is not the one that was opened.
             DataError: the index is damaged.
         """
-        index = self._mapped.get(shard)
-        if index is None:
-            index = self._unsaved.get(shard)
-        return self._load(shard) if index is None else index
+        return self._mapped.get(shard) or self._load(shard)
 
     def offset_table(self, names: tuple[str, ...]) -> OffsetTable | None:
         """Where these fields of all samples lie; None where it would exceed 64 MiB."""
         if names not in self._tables:
-            is_small = OffsetTable.fit(self.manifest, len(names), self._key_length)
+            fits_in = OffsetTable.fits(self, len(names))
             while len(self._tables) >= _MAX_TABLES:
                 self._tables.pop(next(iter(self._tables)), None)
-            self._tables[names] = (
-                OffsetTable(self.manifest, names, index=self.index, key_length=self._key_length)
-                if is_small
-                else None
-            )
+            self._tables[names] = OffsetTable(self, names) if fits_in else None
         return self._tables[names]
 
     def _load(self, shard: int) -> ShardIndex:
@@ -247,28 +217,24 @@ class ShardSet:
         if shard not in self._checked and not is_pinned:
             self._pin(url, opened)
         index = part.unsaved.get(place)
-        if index is not None:
-            self._unsaved[shard] = index
-            return index
-        index = self._store.load(url, opened, check=shard not in self._checked)
         if index is None:
-            # It could not be saved, or was removed since.
-            index = self._unsaved[shard] = index_for(url, self._store)
-        else:
-            while len(self._mapped) >= max_open_files():
-                # With a default: another thread may evict the same index.
-                self._mapped.pop(next(iter(self._mapped)), None)
-            self._mapped[shard] = index
-        header = index.header
-        has_changed = not fits(header, url, opened)
-        now = FileStat(header.num_bytes, header.mtime_ns, header.etag)
+            index = self._store.load(url, opened, check=shard not in self._checked)
+        if index is None:
+            # It was removed since.
+            index = part.unsaved[place] = index_for(url, self._store)
+        while len(self._mapped) >= max_open_files():
+            # With a default: another thread may evict the same index.
+            self._mapped.pop(next(iter(self._mapped)), None)
+        self._mapped[shard] = index
+        has_changed = not fits(index.header, url, opened)
+        now = index.header.stat
         # With an ETag, each read is pinned to the opened version.
         if not opened.etag:
             now = self._store.stat(url)
             has_changed |= now != opened
         if has_changed or index.num_samples != num_samples:
             self._mapped.pop(shard, None)
-            self._unsaved.pop(shard, None)
+            part.unsaved.pop(place, None)
             raise StaleIndexError(
                 f"the shard was replaced while it was in use: {described(opened)} and "
                 f"{num_samples} samples when it was opened, {described(now)} and "
