@@ -115,12 +115,7 @@ class Oddities:
         return int(sizes.min()), int(np.median(sizes)), int(sizes.max())
 
     def watch(self, chunks: Iterable[Members], ignored: Counter[str]) -> Iterator[Members]:
-        """Pass a shard's members through, and count what is odd about them.
-
-        Args:
-            chunks: the members, in order.
-            ignored: where the scan counts members that can't be fields.
-        """
+        """Pass a shard's members through, and count what is odd about them."""
         self.ignored = ignored
         for members in chunks:
             # The scan counts these itself.
@@ -162,12 +157,7 @@ class Oddities:
         self.fields[field] += 1
 
     def findings(self, *, num_bytes: int, has_end: bool) -> Iterator[Problem]:
-        """The oddities, each once.
-
-        Args:
-            num_bytes: the shard's size.
-            has_end: whether the shard ends in a block of zeros.
-        """
+        """The oddities, each once, of a shard of this size, with or without an end."""
         for what in filter(self._counts.__contains__, _HINTS):
             yield replace(self._first[what], message=f"{what}: {self._counts[what]}")
         if not has_end:

@@ -70,9 +70,7 @@ def _describe(itemsize: int, length: int, start: int) -> dict[str, Any]:
 def decode_columns(
     data: bytes | memoryview | mmap.mmap, *, check: bool = True
 ) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """A file's metadata, unchecked, and its columns, which are views of `data`.
-
-    `check` verifies the checksum, which reads all of `data`.
+    """A file's metadata, unchecked, and its columns: views of `data`, all of which `check` reads.
 
     Raises:
         ColumnFileError: the file is damaged or cut short.
@@ -104,11 +102,7 @@ def _column(described: Any, data: Any, start: int, num_bytes: int) -> NDArray[An
 
 
 def read_start(path: str) -> bytes:
-    """The first bytes of a file, with its whole header.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """The first bytes of a file, with its whole header."""
     # By the descriptor: a file object costs three times as much.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -147,11 +141,7 @@ def parse_header(first: bytes, whole: memoryview) -> tuple[Any, dict[str, Any], 
 
 
 def map_file(path: str) -> mmap.mmap | bytes:
-    """A file's bytes, whose pages are read when they are used.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """A file's bytes, whose pages are read when they are used."""
     with Path(path).open("rb") as file:
         try:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -174,12 +164,7 @@ def shrink(column: NDArray[Any]) -> NDArray[Any]:
 
 
 def spread(columns: Mapping[str, NDArray[Any]], name: str, length: int) -> NDArray[Any]:
-    """The reverse: a column of `length` elements.
-
-    Raises:
-        ValueError: it has neither one element nor as many.
-        KeyError: it is not there.
-    """
+    """The reverse: a column of `length` elements; ValueError if it has neither one nor as many."""
     column = columns[name]
     if len(column) == length:
         return column

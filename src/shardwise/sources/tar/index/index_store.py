@@ -63,12 +63,10 @@ class SavedIndex:
 
 @dataclass(frozen=True)
 class IndexStore:
-    """Where the indexes of a dataset are. Immutable; pickles.
+    """Where the indexes of a dataset are, and how its files are reached. Immutable; pickles.
 
-    Attributes:
-        directory: the user's `index`, a path or a URL; None for beside the shards.
-        options: how remote files are reached; None for the defaults.
-        accept_unfinished: whether shards without an end are taken as they are.
+    `directory` is a path or a URL, or None for beside the shards; with `accept_unfinished` shards
+    without an end are taken as they are.
     """
 
     directory: str | None = None
@@ -163,9 +161,7 @@ class IndexStore:
     def look(self, url: str) -> SavedIndex:
         """The index of a shard and its state, for people; changes nothing.
 
-        Raises:
-            DataError: the shard is missing.
-            StorageError: it could not be read.
+        Raises as `stat` does.
         """
         stat = self.stat(url)
         try:
@@ -242,11 +238,7 @@ class IndexStore:
         return (path if note else published), note
 
     def save(self, url: str, index: ShardIndex) -> None:
-        """Save an index on this machine only.
-
-        Raises:
-            OSError: it can't be written.
-        """
+        """Save an index on this machine only."""
         path = self.path(url)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         index.save(path)

@@ -56,23 +56,14 @@ def is_manifest_file(url: str) -> bool:
 
 
 def manifest_files(url: str, options: StorageOptions | None) -> list[str]:
-    """The manifest files that a name or a pattern (`{a,b}/train.swm`, `*/train.swm`) stands for.
-
-    Raises:
-        MissingShardError: a glob matches nothing.
-        StorageError: a store can't be listed.
-    """
+    """The manifest files that a name or a pattern (`{a,b}/train.swm`, `*/train.swm`) stands for."""
     return expand(url, suffixes=(".swm",), options=options)
 
 
 class ListedShards:
     """The shards of a manifest file. Pickles as the file's URL and version.
 
-    Any thread may call `stat`.
-
-    Args:
-        url: the manifest file.
-        store: where the indexes are; a manifest does not say.
+    Any thread may call `stat`. A manifest does not say where the indexes are: `store` does.
 
     Attributes:
         url: the manifest file.
@@ -163,12 +154,9 @@ class ListedShards:
         deque(checked, maxlen=0)
 
     def check(self, shard: int, *, save: bool = True) -> FileStat:
-        """Hold a shard against its entry; `stat` does that once.
+        """Hold a shard against its entry; `stat` does that once, and says what is raised.
 
         With `save`, an index that had to be made or fetched is kept on this machine.
-
-        Raises:
-            MissingShardError, StaleIndexError, DataError, StorageError: as `stat` says.
         """
         url, content, store = self.manifest.urls[shard], self.content, self._store
         try:

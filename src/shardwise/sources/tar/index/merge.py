@@ -149,12 +149,10 @@ def _is_placed(name: str, base: str, path: str) -> bool:
 
 
 def merge_indexes(path: str, urls: Iterable[str], *, store: IndexStore) -> Manifest:
-    """Write a manifest file of shards whose indexes are there.
+    """Write a manifest file of shards whose indexes are there; raises as `ManifestBuilder` does.
 
     Raises:
         DataError: a shard has no index that fits it, or is missing.
-        ValueError: as `ManifestBuilder` says.
-        StorageError: something could not be read or written.
     """
     builder = ManifestBuilder(path, options=store.options)
     for url in urls:
@@ -182,10 +180,6 @@ def manifest_path(pattern: str) -> str:
 
 
 def require_manifest_name(path: str) -> None:
-    """Refuse a name that `sw.tar` would not take for a manifest's.
-
-    Raises:
-        ValueError: it does not end in ".swm".
-    """
+    """Raise ValueError for a name that `sw.tar` would not take for a manifest's."""
     if not is_manifest_file(path):
         raise ValueError(f"a manifest's name must end in '.swm', and {shown(path)!r} does not")

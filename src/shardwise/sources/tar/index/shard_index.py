@@ -182,21 +182,13 @@ class ShardIndex:
         return encode_columns(self.header.to_metadata(), self._columns)
 
     def save(self, path: str) -> None:
-        """Publish the index: the file appears whole or not at all, also if the process is killed.
-
-        Raises:
-            OSError: it can't be written.
-        """
+        """Publish the index: the file appears whole or not at all."""
         with atomic_write(path) as file:
             file.write(self.to_bytes())
 
     @classmethod
     def load(cls, path: str, *, check: bool = True) -> ShardIndex:
-        """Map an index file into memory.
-
-        Args:
-            path: the file.
-            check: whether to verify its checksum, which reads it once.
+        """Map an index file into memory; `check` verifies its checksum, which reads it once.
 
         Raises:
             FileNotFoundError: there is none.
@@ -216,9 +208,6 @@ class Keys(Sequence[str]):
         ends: `[num_keys]`, where each key ends in it; None if all have `length` bytes.
         length: see `ends`.
         num_keys: the number of keys.
-
-    Raises:
-        ValueError: the arguments contradict each other.
     """
 
     __slots__ = ("_ends", "_length", "_num_keys", "_text")

@@ -55,11 +55,8 @@ def is_shard_list(url: str) -> bool:
 def read_shard_list(url: str, *, options: StorageOptions | None = None) -> list[ListedShard]:
     """Read the shards that a JSON file of wids, open_clip or timm lists, in its order.
 
-    Relative names are taken from the list's directory.
-
-    Args:
-        url: the JSON file; "info.json#train" names one of several splits of timm's.
-        options: how a remote list is reached; None for the defaults.
+    "info.json#train" names one of several splits of timm's. Relative names are taken from the
+    list's directory.
 
     Raises:
         MissingShardError: the file is not there.
@@ -222,11 +219,7 @@ def _beside(path: str, name: str) -> str:
 
 
 def place_of(url: str, path: str) -> str:
-    """Where a shard lies that a list names: relative to the list, absolute, or by a URL.
-
-    Args:
-        url: the name.
-        path: the list.
+    """Where a shard lies that the list at `path` names: relative to it, absolute, or by a URL.
 
     Raises:
         DataError: it is a command, leads out of the list's directory, or is a file of this machine

@@ -25,12 +25,7 @@ _APART_ROWS, _APART_BYTES = 1024, 4 << 20
 
 
 def read_run(reader: Reader, start: int, stop: int, names: tuple[str, ...]) -> Iterator[Columns]:
-    """Yield samples `[start, stop)` of local shards without digests, as columns in order.
-
-    Raises:
-        DataError: a payload can't be read whole.
-        StorageError: bytes could not be read.
-    """
+    """Yield samples `[start, stop)` of local shards without digests, as columns in order."""
     manifest = reader.shards.manifest
     while start < stop:
         shard, row = reader.shards.locate(start)

@@ -58,18 +58,11 @@ class OffsetTable:
     def locate(
         self, ids: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[str]]:
-        """Where the payloads of samples lie.
-
-        Args:
-            ids: int64 `[rows]`, each in [0, N).
+        """Where the payloads of samples lie; raises as `ShardSet.index` does.
 
         Returns:
             The shard of each sample, int64 `[rows]`; offsets and sizes in bytes, int64
             `[fields, rows]`, the size -1 where the sample lacks the field; the samples' keys.
-
-        Raises:
-            StaleIndexError: a shard is not the one that was opened.
-            DataError: its index is damaged.
         """
         shard_of, row_of = self._shards.manifest.locate(ids)
         if not self._is_filled[shard_of].all():
@@ -173,11 +166,7 @@ class ShardSet:
         return digest.hexdigest()[:16]
 
     def check_fields(self, names: tuple[str, ...]) -> None:
-        """Refuse a field that no sample has.
-
-        Raises:
-            ValueError: one is not there.
-        """
+        """Raise ValueError for a field that no sample has."""
         if not self._field_set.issuperset(names):
             wrong = next(name for name in names if name not in self._field_set)
             known = ", ".join(self.fields) or "none"

@@ -215,12 +215,10 @@ def _first_header(data: bytes) -> int | None:
 
 
 def _follow(data: bytes) -> tuple[int | None, int]:
-    """Follow the chain through a window.
+    """The offset of the first header behind a window, None where the chain ends in it.
 
-    Returns:
-        The offset of the first header behind the window, and how wide the window should have been:
-        up to the last header before a payload that is worth passing over. None where the chain
-        ends.
+    And how wide the window should have been: up to the last header before a payload that is worth
+    passing over.
     """
     offset = width = 0
     while offset + BLOCK <= len(data):

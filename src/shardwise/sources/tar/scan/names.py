@@ -71,11 +71,7 @@ def split_names(
 
 
 class Fields:
-    """The fields so far, numbered by first appearance.
-
-    Attributes:
-        names: the fields.
-    """
+    """The fields so far, numbered by first appearance."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -84,11 +80,7 @@ class Fields:
     def number(
         self, names: NDArray[np.uint8], lengths: NDArray[np.int64], dots: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The field's number for each name: int64 `[n]`.
-
-        Raises:
-            ValueError: there are too many fields.
-        """
+        """The field's number for each name, int64 `[n]`; ValueError where they are too many."""
         width = int((lengths - dots).max()) - 1
         first = int(dots[0]) + 1
         if (dots == dots[0]).all():

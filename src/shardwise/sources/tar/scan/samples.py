@@ -28,9 +28,7 @@ _MAX_EMPTY_CELLS = 50_000_000
 class SampleTable:
     """Collects the members of one shard into a table of samples and fields.
 
-    Args:
-        url: the shard, for messages.
-        ignored: members that can't be fields are counted here, by why.
+    Members that can't be fields are counted in `ignored`, by why.
     """
 
     def __init__(self, url: str, ignored: Counter[str]) -> None:
@@ -55,11 +53,7 @@ class SampleTable:
         return tuple(self._fields.names)
 
     def add(self, members: Members) -> None:
-        """Add the next members.
-
-        Raises:
-            DataError: there are too many different fields.
-        """
+        """Add the next members; DataError if there are too many different fields."""
         rows, dots = split_names(members.names, members.lengths, self.ignored)
         if not len(rows):
             return

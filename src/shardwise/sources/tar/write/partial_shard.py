@@ -64,12 +64,7 @@ class PartialShard:
             self._file: Any = self._stack.enter_context(writing)
 
     def add(self, data: bytes | memoryview, members: Sequence[Member], *, num_samples: int) -> None:
-        """Write the members of samples, whose offsets count from the first byte of `data`.
-
-        Raises:
-            DataError: there are too many different fields.
-            StorageError: the disk does not take the bytes.
-        """
+        """Write the members of samples, whose offsets count from the first byte of `data`."""
         self._write(data)
         at = self.num_bytes
         self._pending += [(name, offset + at, size) for name, offset, size in members]
@@ -81,11 +76,7 @@ class PartialShard:
             self._begin_writeback()
 
     def finish(self, *, digests: bool) -> ShardIndex:
-        """Give the shard its name, if it can be indexed.
-
-        Returns:
-            Its index.
-        """
+        """Give the shard its name, if it can be indexed; its index."""
         try:
             self._write(END)
             with _naming(self.path):

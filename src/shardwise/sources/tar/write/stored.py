@@ -59,12 +59,9 @@ class StoredRun:
 
 
 def stored_runs(reader: Reader, start: int, stop: int) -> Iterator[StoredRun]:
-    """Yield samples `[start, stop)` in order, as runs that may be copied or must be encoded.
+    """Yield samples `[start, stop)` of local shards without digests in order.
 
-    Args:
-        reader: of local shards without digests.
-        start: the first sample's id.
-        stop: behind the last one's.
+    As runs that may be copied, or must be encoded.
     """
     buffer = bytearray(_PIECE_BYTES)
     while start < stop:
