@@ -6,8 +6,6 @@ Sample g has the key `s{g:08d}`, the field `cls` (the last digit of g) and the f
 
 from __future__ import annotations
 
-import io
-import tarfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -16,6 +14,7 @@ import numpy as np
 
 import shardwise as sw
 from tests.support.servers import S3Server
+from tests.support.tars import tar_bytes
 
 
 class _Server(Protocol):
@@ -31,14 +30,11 @@ def body(g: int, num_bytes: int) -> bytes:
 
 def numbered_tar(first: int, num_samples: int, num_bytes: int) -> bytes:
     """A shard of the samples first, first + 1, ..."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for g in range(first, first + num_samples):
-            for field, data in (("bin", body(g, num_bytes)), ("cls", b"%d" % (g % 10))):
-                info = tarfile.TarInfo(f"s{g:08d}.{field}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
-    return file.getvalue()
+    return tar_bytes(
+        (f"s{g:08d}.{field}", data)
+        for g in range(first, first + num_samples)
+        for field, data in (("bin", body(g, num_bytes)), ("cls", b"%d" % (g % 10)))
+    )
 
 
 def put_shards(

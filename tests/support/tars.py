@@ -14,7 +14,7 @@ import io
 import json
 import struct
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,21 +28,28 @@ FORMATS = {
 
 def write_tar(
     path: str | Path,
-    members: Sequence[tuple[str, bytes]],
+    members: Iterable[tuple[str, bytes]],
     *,
     format: str = "ustar",  # noqa: A002
 ) -> str:
-    """Write regular files into a tar, in this order; returns the path as str.
+    """Write regular files into a tar, as `tar_bytes` does; returns the path as str."""
+    Path(path).write_bytes(tar_bytes(members, format=format))
+    return str(path)
+
+
+def tar_bytes(members: Iterable[tuple[str, bytes]], *, format: str = "ustar") -> bytes:  # noqa: A002
+    """A tar of regular files, in this order.
 
     `format` is "ustar", "gnu" (long names as `././@LongLink` members) or "pax" (long names in
     extended headers). Times and owners are 0, so equal members give equal bytes.
     """
-    with tarfile.open(path, "w", format=FORMATS[format]) as tar:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=FORMATS[format]) as tar:
         for name, data in members:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
-    return str(path)
+    return file.getvalue()
 
 
 def make_shards(

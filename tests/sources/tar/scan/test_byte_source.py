@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-import tarfile
 from collections import Counter
 
 import pytest
@@ -15,6 +14,7 @@ from shardwise.sources.tar.scan.members import scan_members
 from shardwise.sources.tar.scan.walk import HeaderScan, Scan
 from shardwise.storage import LocalFile
 from tests.support.raw_tars import END, member
+from tests.support.tars import FORMATS, tar_bytes
 
 
 class Trickle(io.BytesIO):
@@ -46,19 +46,14 @@ def read_stream(data: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
-@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("sizes", [(0, 10, 3000), (700, 2_500_000, 40_000)])
 def test_a_stream_has_the_members_that_the_standard_library_reads(form, sizes):
     written = [
         (f"{'d' * 70}/{'e' * (90 * (i % 2))}{i}.bin", bytes([i]) * sizes[i % 3]) for i in range(40)
     ]
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=form) as tar:
-        for name, data in written:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    assert read_stream(file.getvalue()) == [(name.encode(), data) for name, data in written]
+    data = tar_bytes(written, format=form)
+    assert read_stream(data) == [(name.encode(), payload) for name, payload in written]
 
 
 def test_released_bytes_are_let_go():
