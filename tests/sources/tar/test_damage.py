@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
-import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -243,12 +243,14 @@ def test_a_shard_replaced_after_indexing(tmp_path, seed):
     start = rng.randrange(1, 9)
     other = make_shards(tmp_path / "other", [NUM_SAMPLES - rng.randrange(2)], start=start)
     os.replace(other[0], url)
-    with pytest.raises(StaleIndexError, match=f"shardwise index {url}") as caught:
+    with pytest.raises(StaleIndexError, match=f"`shardwise index {url}`") as caught:
         read_all(url)
-    then = (
-        f"{stat.st_size:,} bytes, changed {time.strftime('%Y-%m-%d', time.gmtime(stat.st_mtime))}"
-    )
-    assert then in str(caught.value)
+    assert caught.value.url == url
+    for version in (stat, os.stat(url)):
+        changed = datetime.fromtimestamp(version.st_mtime_ns // 10**9, UTC)
+        assert f"{version.st_size:,} bytes, changed {changed:%Y-%m-%d %H:%M:%S}" in str(
+            caught.value
+        )
     assert any("has changed since it was indexed" in p.message for p in verify_shard(url).problems)
 
 
