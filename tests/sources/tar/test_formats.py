@@ -137,14 +137,6 @@ def test_between_large_members_only_headers_are_read(tmp_path):
     assert scan.num_bytes_read <= 0.05 * num_bytes
 
 
-def test_size_fields_in_base_256_are_read(tmp_path):
-    for size in (100, 0):
-        field = b"\x80" + size.to_bytes(11, "big")
-        data = header(b"a.jpg", field) + b"x" * size + bytes(-size % 512)
-        index = index_bytes(tmp_path, data + member(b"b.jpg", b"yz") + END)
-        assert table_of(index) == {"a": {"jpg": (512, size)}, "b": {"jpg": (len(data) + 512, 2)}}
-
-
 @pytest.mark.parametrize("how", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_members_over_8_gib_are_read(tmp_path, how):
     path = tmp_path / "x.tar"

@@ -199,26 +199,21 @@ def test_keys_know_their_bounds():
 
 @settings(deadline=None, max_examples=200)
 @given(st.data())
-def test_a_damaged_index_is_refused_with_what_to_do(tmp_path_factory, data):
+def test_a_damaged_or_cut_index_is_refused_with_what_to_do(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("index") / "golden.tar.swi"
     whole = bytearray(golden_index().to_bytes())
-    byte = data.draw(st.integers(0, len(whole) - 1))
-    whole[byte] ^= 1 << data.draw(st.integers(0, 7))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    is_cut = data.draw(st.booleans())
+    if is_cut:
+        del whole[at:]
+    else:
+        whole[at] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(whole)
-    with pytest.raises(DataError, match=r"`shardwise index --force .*golden\.tar`") as caught:
-        ShardIndex.load(str(path))
-    assert caught.value.url == str(path)
-
-
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 100, 500, -5, -4, -1])
-def test_a_cut_index_is_refused_with_what_to_do(tmp_path, length):
-    path = tmp_path / "golden.tar.swi"
-    path.write_bytes(golden_index().to_bytes()[:length])
-    with pytest.raises(DataError, match="shardwise index --force"):
-        ShardIndex.load(str(path))
-    if 0 <= length < 600:
-        with pytest.raises(DataError, match="shardwise index --force"):
-            read_header(str(path))
+    loads = [ShardIndex.load, read_header] if is_cut and at < 600 else [ShardIndex.load]
+    for load in loads:
+        with pytest.raises(DataError, match=r"`shardwise index --force .*golden\.tar`") as caught:
+            load(str(path))
+        assert caught.value.url == str(path)
 
 
 def rewritten(change) -> bytes:

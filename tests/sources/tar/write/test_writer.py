@@ -400,16 +400,6 @@ def test_an_exception_removes_the_shard_under_way_and_keeps_the_finished_ones(tm
         (tmp_path / "0.tar").unlink()
 
 
-def test_a_shard_is_hidden_until_it_is_finished(tmp_path):
-    with TarWriter(tmp_path / "x.tar") as writer:
-        writer.write(numbered(1)[0])
-        (name,) = names_in(tmp_path)
-        assert name.startswith(".x.tar.")
-        (tmp_path / "done.tar").touch()
-        assert expand(tmp_path) == [str(tmp_path / "done.tar")]
-        assert expand(f"{tmp_path}/*") == [str(tmp_path / "done.tar")]
-
-
 def test_a_writer_may_be_closed_by_hand_and_then_writes_no_more(tmp_path):
     writer = TarWriter(tmp_path / "x.tar")
     writer.write(numbered(1)[0])
