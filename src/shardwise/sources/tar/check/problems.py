@@ -16,15 +16,9 @@ from shardwise.sources.tar.scan.names import split_names
 
 @dataclass(frozen=True)
 class Problem:
-    """A defect or oddity.
+    """A defect or oddity of a shard or its index, and its place.
 
-    Attributes:
-        url: the shard or its index.
-        message: what it is, with the values.
-        hint: what to do about it; "" where the message says so.
-        key: the sample, if it is about one.
-        field: its field.
-        offset: the byte in the shard.
+    `hint` is what to do about it; "" where the message says so.
     """
 
     url: str
@@ -82,7 +76,6 @@ class Oddities:
     """Counts of one shard's members and samples, and the first place of each oddity.
 
     Attributes:
-        url: the shard.
         num_members: regular files that are fields of samples.
         fields: samples that have each field.
         ignored: members that can't be fields, by why.

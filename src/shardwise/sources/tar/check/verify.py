@@ -29,7 +29,6 @@ class ShardReport:
     """A shard, its headers and the index that is kept of it.
 
     Attributes:
-        url: the shard.
         oddities: counts of the walk through the headers.
         saved: the index as it is kept; None where the shard can't be opened.
         built: an index of the headers as they are; None where the shard is damaged.

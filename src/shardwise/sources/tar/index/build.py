@@ -50,11 +50,9 @@ class BuildResult:
     """The result of indexing one shard.
 
     Attributes:
-        url: the shard.
         path: its index.
         status: "built"; "fresh" if the index that was there fits the shard; "failed".
         num_samples: samples in the shard; 0 if it failed.
-        error: why it failed, else None.
         note: why the index is not at its published location, else "".
     """
 

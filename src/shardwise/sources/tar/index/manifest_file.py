@@ -208,7 +208,7 @@ def _names(
     metadata: Mapping[str, str], columns: Mapping[str, NDArray[Any]], num_shards: int
 ) -> ShardNames:
     """The names: patterns, and between them those that stand in the column."""
-    others = PackedNames(columns.get("names"), columns.get("name_ends"))
+    others = PackedNames.of(columns.get("names"), columns.get("name_ends"))
     parts: list[NumberedNames | Sequence[str]] = []
     start = 0
     for part in json.loads(metadata["names"]):

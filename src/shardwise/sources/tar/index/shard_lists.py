@@ -34,13 +34,7 @@ _TAR_NAME = re.compile(r".*\.(tar|tar\.\w+|tgz)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ListedShard:
-    """A shard as a list states it.
-
-    Attributes:
-        url: a path, or a remote URL.
-        num_samples: samples in it; None where the list does not say.
-        num_bytes: its length; None where the list does not say.
-    """
+    """A shard as a list states it: its path or URL, and its counts, None where it says nothing."""
 
     url: str
     num_samples: int | None

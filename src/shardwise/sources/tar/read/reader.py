@@ -58,14 +58,9 @@ _LARGE_BYTES = 16 << 10
 class _Request:
     """The payloads of some samples and the reads that fill a buffer with them.
 
-    Attributes:
-        ids: int64 `[rows]`, the samples' ids.
-        names: the fields.
-        keys: the samples' keys.
-        shard_of: int64 `[rows]`, the number of each sample's shard.
-        offsets: int64 `[fields, rows]`, bytes from the shard's beginning.
-        sizes: int64 `[fields, rows]`, bytes, or -1 where the sample lacks the field.
-        plan: the reads; its payloads are those of `offsets`, row by row.
+    Ids, keys and numbers of shards are `[rows]`, offsets in the shard and sizes `[fields, rows]`;
+    a size is -1 where the sample lacks the field. The plan's payloads are those of `offsets`, row
+    by row.
     """
 
     ids: NDArray[np.int64]

@@ -36,17 +36,15 @@ _PLAIN_FIELD = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """Samples that stand one behind the other in a shard.
+    """Samples `[start, stop)`, which stand one behind the other in a shard.
 
     Attributes:
-        start: the first sample's id.
         keys: their keys; none where the samples must be encoded.
         fields: the fields that any of them has.
         num_bytes: bytes of their payloads.
         data: their members, headers and paddings included; overwritten when the next run is asked
             for.
         members: where these lie in `data`.
-        stop: behind the last sample's id.
     """
 
     start: int
@@ -85,16 +83,11 @@ class _Rows:
     """Where the members of some neighbours in a shard lie, if they stand as they are written.
 
     Attributes:
-        keys: the samples' keys.
-        begins: where the first header of each sample begins, `[rows]`.
-        ends: where the last padding of each ends, `[rows]`.
-        are_dense: whether nothing but the members lies between, `[rows]`.
+        keys, begins, ends, are_dense: `[rows]`; a sample is from its first header to its last
+            padding, and dense if nothing but its members lies between.
         members: the first member of each sample, and behind the last one, `[rows + 1]`.
-        fields: the field of each member; a sample's members are sorted by it.
-        names: the name of each member.
-        packed: the same as uint8 `[members, width]`, up to the length that fits into a header.
-        offsets: int64 `[members]`, where each payload begins.
-        sizes: int64 `[members]`, bytes of each payload.
+        fields, names, offsets, sizes: `[members]`; a sample's members are sorted by field.
+        packed: the names as uint8 `[members, width]`, up to the length that fits into a header.
         may_fit: whether a header could be as it is written, as far as the index says.
     """
 
