@@ -157,16 +157,6 @@ class TarSource:
         return self._reader.value or self._reader.get(self._open)
 
     def _open(self) -> Reader:
-        parts = self._open_parts()
-        shards = ShardSet(parts, self._store, pin=self._pool.pin)
-        for url, stat in shards.pins():
-            self._pool.pin(url, stat)
-        if self._listed is not None:
-            check_counts(self._listed, shards.manifest.shards)
-        self._items, self._check_all = [*parts], False
-        return Reader(shards, self._pool)
-
-    def _open_parts(self) -> list[ShardPart]:
         parts: list[ShardPart] = []
         for item in self._items:
             # Parts that came pickled are open.
@@ -174,7 +164,13 @@ class TarSource:
             parts.append(part)
             if self._check_all and isinstance(part, ListedShards):
                 part.check_all()
-        return parts
+        shards = ShardSet(parts, self._store, pin=self._pool.pin)
+        for url, stat in shards.pins():
+            self._pool.pin(url, stat)
+        if self._listed is not None:
+            check_counts(self._listed, shards.manifest.shards)
+        self._items, self._check_all = [*parts], False
+        return Reader(shards, self._pool)
 
     def read_sample(
         self, sample: int, fields: tuple[str, ...] | None = None

@@ -131,6 +131,20 @@ class ShardIndex:
             lengths[sizes == missing_mark(sizes.dtype)] = -1
         return blocks, lengths
 
+    def locate_all(
+        self, fields: Sequence[str], rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """`locate` for several fields: int64 `[fields, rows]`.
+
+        The size is -1, and the offset 0, also for fields that no sample of the shard has.
+        """
+        offsets = np.zeros((len(fields), len(rows)), np.int64)
+        sizes = np.full_like(offsets, -1)
+        for i, field in enumerate(fields):
+            if field in self._sizes:
+                offsets[i], sizes[i] = self.locate(field, rows)
+        return offsets, sizes
+
     def locate_one(self, fields: tuple[str, ...], row: int) -> list[tuple[int, int]]:
         """`(offset, size)` for each of some fields of one sample, as ints: the fastest for one row.
 

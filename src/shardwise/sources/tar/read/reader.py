@@ -183,9 +183,7 @@ class Reader:
                 at = np.array(columns)
                 for column, key in zip(columns, index.keys.take(row_of[at]), strict=True):
                     keys[column] = key
-                for i, name in enumerate(names):
-                    if name in index.fields:
-                        offsets[i, at], sizes[i, at] = index.locate(name, row_of[at])
+                offsets[:, at], sizes[:, at] = index.locate_all(names, row_of[at])
         if positions:
             located = np.array(payloads, dtype=np.int64).T
             offsets.ravel()[positions], sizes.ravel()[positions] = located

@@ -79,16 +79,10 @@ class OffsetTable:
         index = self._shards.index(shard)
         stop = int(self._shards.manifest.ends[shard])
         rows = slice(stop - index.num_samples, stop)
-        every = np.arange(index.num_samples, dtype=np.int64)
-        for i, name in enumerate(self._names):
-            if name in index.fields:
-                offsets, sizes = index.locate(name, every)
-                self._blocks[i, rows] = offsets // BLOCK
-                # -1 becomes the mark of a missing field.
-                self._sizes[i, rows] = sizes.astype(np.uint32)
-            else:
-                self._blocks[i, rows] = 0
-                self._sizes[i, rows] = _MISSING
+        offsets, sizes = index.locate_all(self._names, np.arange(index.num_samples))
+        self._blocks[:, rows] = offsets // BLOCK
+        # -1 becomes the mark of a missing field.
+        self._sizes[:, rows] = sizes.astype(np.uint32)
         if self._keys is not None:
             self._keys[rows] = index.keys.as_rows()
         # Last, for threads that read meanwhile. Two that fill one shard write the same values.
