@@ -233,9 +233,6 @@ def _refresh(url: str, *, store: IndexStore, digests: bool, force: bool) -> Buil
             )
         elif not store.accept_unfinished:
             require_end(index.header, url)
-        if "?" in index.header.name and index.header.name != base_name(url):
-            # Older indexes keep the query of their shard's URL, which may be a signature.
-            index, is_fresh = index.renamed(base_name(url)), False
         path, note = store.publish(url, index)
     except ShardwiseError as error:
         return BuildResult(url, path, "failed", error=error)

@@ -187,10 +187,6 @@ class ShardIndex:
         columns = {f"crc32:{name}": values for name, values in digests.items()}
         return ShardIndex(replace(self.header, has_digests=True), {**self._columns, **columns})
 
-    def renamed(self, name: str) -> ShardIndex:
-        """The same index under another base name of its shard; it is in no file yet."""
-        return ShardIndex(replace(self.header, name=name), self._columns)
-
     def to_bytes(self) -> bytes:
         """The index file's bytes."""
         return encode_columns(self.header.to_metadata(), self._columns)
