@@ -165,8 +165,6 @@ class TarSource:
             if self._check_all and isinstance(part, ListedShards):
                 part.check_all()
         shards = ShardSet(parts, self._store, pin=self._pool.pin)
-        for url, stat in shards.pins():
-            self._pool.pin(url, stat)
         if self._listed is not None:
             check_counts(self._listed, shards.manifest.shards)
         self._items, self._check_all = [*parts], False

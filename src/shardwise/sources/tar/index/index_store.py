@@ -105,17 +105,13 @@ class IndexStore:
         path = self.path(url)
         try:
             header = read_header(path)
-        except (FileNotFoundError, NotADirectoryError):
+            if fits(header, url, stat):
+                return header
+        except (FileNotFoundError, NotADirectoryError, DataError):
+            # `load` looks for another one, or raises.
             pass
         except OSError as error:
             raise StorageError(f"can't read the index {path!r}: {error.strerror}") from error
-        except DataError:
-            # An index in the user's cache is built again without a message.
-            if not self._is_own(url):
-                raise
-        else:
-            if fits(header, url, stat):
-                return header
         index = self.load(url, stat)
         if index is None:
             return None

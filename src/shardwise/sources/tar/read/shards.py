@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import cast
 
@@ -109,7 +109,8 @@ class ShardSet:
     An index is mapped when it is first used. The set may be used by any thread and after a fork. It
     does not pickle: the parts do.
 
-    `pin` is called with the URL and version of a listed or local shard when it is first used.
+    `pin` is called with the URL and version of each remote shard that was opened, and of a listed
+    or local one when it is first used.
 
     Attributes:
         manifest: the shards with their counts.
@@ -138,17 +139,15 @@ class ShardSet:
         self._part_ends = list(accumulate(len(each.urls) for each in manifests))
         self._store = store
         self._pin = pin
+        for part in parts:
+            for url, stat in part.pins():
+                pin(url, stat)
         key_lengths = frozenset().union(*(part.key_lengths for part in parts))
         key_length = next(iter(key_lengths)) if len(key_lengths) == 1 else None
         self.key_bytes = key_length if key_length and key_length <= _MAX_KEY_BYTES else 0
         self._checked: set[int] = set()
         self._mapped: dict[int, ShardIndex] = {}
         self._tables: dict[tuple[str, ...], OffsetTable | None] = {}
-
-    def pins(self) -> Iterator[tuple[str, FileStat]]:
-        """The URL of each remote shard whose version is known before its first use."""
-        for part in self._parts:
-            yield from part.pins()
 
     def version(self) -> str:
         """The times and ETags of all shards: 16 hex digits, others after any shard is rewritten."""
