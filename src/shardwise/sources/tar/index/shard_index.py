@@ -91,16 +91,7 @@ class ShardIndex:
                 name: self._spread(f"crc32:{name}")
                 for name in (header.fields if header.has_digests else ())
             }
-            # Bound `item` methods give ints without an array: a single read needs few of them.
             self._start_at = self._starts.item
-            self._scalars: dict[str, _Scalars] = {
-                name: (
-                    self._offsets[name].item,
-                    self._sizes[name].item,
-                    missing_mark(self._sizes[name].dtype) if name in header.optional else -1,
-                )
-                for name in header.fields
-            }
             self._scalars_of: dict[tuple[str, ...], list[_Scalars]] = {}
             self.keys = Keys(
                 columns["keys"], columns.get("key_ends"), header.key_length, header.num_samples
@@ -152,12 +143,20 @@ class ShardIndex:
         """
         scalars = self._scalars_of.get(fields)
         if scalars is None:
-            scalars = self._scalars_of[fields] = [self._scalars.get(f, _ABSENT) for f in fields]
+            scalars = self._scalars_of[fields] = list(map(self._scalars, fields))
         start = self._start_at(row)
         return [
             (0, -1) if (size := size_at(row)) == mark else ((start + offset_at(row)) * BLOCK, size)
             for offset_at, size_at, mark in scalars
         ]
+
+    def _scalars(self, field: str) -> _Scalars:
+        """Bound `item` methods, which give ints without an array."""
+        if field not in self._sizes:
+            return _ABSENT
+        sizes = self._sizes[field]
+        mark = missing_mark(sizes.dtype) if field in self.header.optional else -1
+        return self._offsets[field].item, sizes.item, mark
 
     def digests(self, field: str) -> NDArray[np.uint32] | None:
         """The CRC-32 of each payload of a field, uint32 `[num_samples]`; None without digests.
