@@ -21,13 +21,16 @@ class Handle:
         self.pid = os.getpid()
 
 
-def test_threads_share_what_the_first_of_them_makes():
+@pytest.mark.parametrize("kind", [PerProcess, MadeOnce])
+def test_threads_share_what_the_first_of_them_makes(kind):
     made = []
-    barrier = Barrier(4)
-    handles = PerProcess()
+    barrier, second = Barrier(4), Barrier(2)
+    handles = kind()
 
     def make():
         made.append(1)
+        with suppress(BrokenBarrierError):
+            second.wait(0.2)  # for another thread that makes it, too
         return Handle()
 
     def use(_):
@@ -55,43 +58,18 @@ def test_a_forked_child_makes_its_own_and_keeps_its_parents_alive():
     assert handles.get(Handle) is parents()
 
 
-def test_a_pickled_copy_is_empty():
-    handles = PerProcess()
-    first = handles.get(Handle)
-    copy = pickle.loads(pickle.dumps(handles))
-    assert copy.get(Handle) is not first
+def test_a_pickled_copy_is_empty_unless_it_is_made_once():
+    handles, names = PerProcess(), MadeOnce()
+    first, made = handles.get(Handle), names.get(Handle)
+    made.pid = -1
+    copies = pickle.loads(pickle.dumps((handles, names)))
+    assert [copy.get(Handle).pid for copy in copies] == [os.getpid(), -1]
     assert handles.get(Handle) is first
 
 
-def test_what_could_not_be_made_is_tried_again():
-    handles = PerProcess()
+@pytest.mark.parametrize("kind", [PerProcess, MadeOnce])
+def test_what_could_not_be_made_is_tried_again(kind):
+    handles = kind()
     with pytest.raises(ZeroDivisionError):
         handles.get(lambda: 1 / 0)
     assert handles.get(lambda: 5) == 5
-
-
-def test_what_is_made_once_is_made_by_one_thread_and_travels():
-    made = []
-    barrier, second = Barrier(4), Barrier(2)
-    names = MadeOnce()
-
-    def fail():
-        raise OSError("the store does not answer")
-
-    def make():
-        made.append(1)
-        with suppress(BrokenBarrierError):
-            second.wait(0.2)  # for another thread that makes it, too
-        return Handle()
-
-    def use(_):
-        barrier.wait()
-        return names.get(make)
-
-    with pytest.raises(OSError, match="does not answer"):
-        names.get(fail)
-    with ThreadPoolExecutor(4) as pool:
-        (handle,) = set(pool.map(use, range(4)))
-    copy = pickle.loads(pickle.dumps(names))
-    assert copy.get(make).pid == handle.pid
-    assert len(made) == 1

@@ -1,6 +1,5 @@
 """Any map-style dataset as a source."""
 
-import pickle
 import random
 from collections import UserDict, namedtuple
 
@@ -363,11 +362,6 @@ def test_an_open_lance_table_is_sent_to_its_own_reader(tmp_path):
     with pytest.raises(TypeError, match=r"give it to sw\.lance"):
         sw.wrap(table)
     assert len(sw.lance(table)) == 2
-
-
-def test_it_pickles_with_the_dataset():
-    ds = pickle.loads(pickle.dumps(sw.wrap(Squares(3))))
-    assert ds[2] == {"__key__": "2", "0": 2, "1": 4}
 
 
 # In a process of its own: lance warns in every process that forks after it.
