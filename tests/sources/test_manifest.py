@@ -37,7 +37,7 @@ def fingerprint_as_ever(kind: str, shards: list[Shard]) -> str:
 
 @given(SHARDS, st.integers(1, 4))
 def test_the_fingerprint_is_that_of_the_shards(shards, repeats):
-    # Several blocks of the hash, too.
+    # Several blocks of objects, too.
     shards = shards * (1 if repeats < 4 else 1000)
     assert Manifest("tar", shards).fingerprint == fingerprint_as_ever("tar", shards)
 
