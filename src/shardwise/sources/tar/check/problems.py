@@ -159,7 +159,6 @@ class Oddities:
             yield Problem(self.url, message, hint)
 
     def _of_fields(self) -> Iterator[tuple[str, str]]:
-        """Messages and hints about the samples and their fields."""
         if not self.num_samples:
             yield "no samples", "harmless, but is it meant?"
         if len(self.fields) > _MANY_FIELDS:
@@ -176,7 +175,6 @@ class Oddities:
                 yield f"members left out, {what}: {count}", _IGNORED_HINTS.get(what, "")
 
     def _of_sizes(self, num_bytes: int) -> Iterator[tuple[str, str]]:
-        """Messages and hints about bytes."""
         smallest, median, largest = self.sample_bytes
         if largest > _UNEVEN_RATIO * max(1, median):
             sizes = f"samples from {smallest:,} to {largest:,} bytes, half of them below {median:,}"

@@ -118,7 +118,6 @@ def verify_shard(
 
 
 def _index_problems(report: ShardReport, store: IndexStore) -> Iterator[Problem]:
-    """Why the index that is kept can't be used, if it can't."""
     saved, url = report.saved, report.url
     if saved is None:
         return

@@ -219,7 +219,6 @@ def _choose_jobs(shards: Sequence[str], store: IndexStore, *, are_local: bool) -
 
 
 def _refresh(url: str, *, store: IndexStore, digests: bool, force: bool) -> BuildResult:
-    """Bring one shard's index up to date."""
     path = store.published_path(url)
     try:
         index = None if force else store.valid(url, store.stat(url))

@@ -206,7 +206,6 @@ def _count(value: Any, name: str, path: str) -> int:
 
 
 def _beside(path: str, name: str) -> str:
-    """Where a shard lies that is named relative to the list."""
     if name.startswith("/") or scheme_of(name):
         raise DataError(f"the name {name!r} must be relative to the list's directory", url=path)
     return place_of(name, path)

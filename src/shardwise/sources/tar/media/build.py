@@ -97,7 +97,6 @@ def publish_sidecar(
 
 
 def _sidecar_header(index: ShardIndex) -> SidecarHeader:
-    """What a sidecar of a shard says of it."""
     fields, rows = media_fields(index), np.arange(index.num_samples)
     digest = 0
     for field in fields:

@@ -147,7 +147,6 @@ class Reader:
         return self._pool.get(self._url(shard))
 
     def _locate(self, ids: NDArray[np.int64], names: tuple[str, ...]) -> _Request:
-        """Where the payloads lie, and the reads that cover them."""
         table = self.shards.offset_table(names)
         shard_of, offsets, sizes, keys = (
             self._locate_by_shard(ids, names) if table is None else table.locate(ids)

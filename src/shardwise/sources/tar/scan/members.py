@@ -126,7 +126,6 @@ def _long_names(run: HeaderRun, is_regular: NDArray[np.bool_], url: str) -> dict
 
 
 def _stated_name(kind: int, payload: bytes, url: str, position: int) -> bytes | None:
-    """The name that one extended header gives, if any."""
     if kind == ord("K") or (kind != ord("L") and b"path=" not in payload):
         return None
     problem = None

@@ -210,7 +210,6 @@ class HeaderScan:
         )
 
     def _size_of(self, block: bytes, position: int) -> int:
-        """The size that a header states; raises what is wrong with it, besides its checksum."""
         size = parse_number(block[124:136])
         if size is None:
             problem = f"the header of {shown(read_name(block))} states no size that can be read"
