@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +82,32 @@ class ListedShards:
         self._opened_ns = time.time_ns()
         self._stats: dict[int, FileStat] = {}
         self.unsaved: dict[int, ShardIndex] = {}
+        self._opened: tuple[ManifestFile, Manifest] | None = None
         content = self.content
         self.fields, self.has_digests = content.fields, content.has_digests
         has_keys = self.manifest.num_samples > 0
         self.key_lengths = frozenset({content.key_length} if has_keys else ())
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_stats": {}, "unsaved": {}}
-        return {name: state[name] for name in state.keys() - {"content", "manifest"}}
+        return self.__dict__ | {"_stats": {}, "unsaved": {}, "_opened": None}
 
-    @cached_property
+    @property
     def content(self) -> ManifestFile:
-        """What the file says. A process that got this pickled reads it at the first look.
+        """What the file says."""
+        return self._open()[0]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The shards with their counts; the fingerprint is of a dataset of these alone."""
+        return self._open()[1]
+
+    def _open(self) -> tuple[ManifestFile, Manifest]:
+        """Read the file, once a process: one that got this pickled reads it at the first look.
 
         Errors then come from a read, where they are reported, and not from unpickling.
         """
+        if self._opened is not None:
+            return self._opened
         content, version = self._load()
         if self._version not in ("", version):
             raise StaleIndexError(
@@ -112,16 +122,11 @@ class ListedShards:
                 f"are not whole: {unfinished(int(content.samples.sum()))}",
                 url=self.url,
             )
-        return content
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        """The shards with their counts; the fingerprint is of a dataset of these alone."""
-        content = self.content
         urls = _urls_of(content.names, self.url)
         manifest = Manifest.of_columns("tar", urls, content.samples, content.lengths)
         manifest.fingerprint = content.fingerprint
-        return manifest
+        self._opened = content, manifest
+        return self._opened
 
     def pins(self) -> Iterator[tuple[str, FileStat]]:
         """Nothing: versions are known at first use."""
