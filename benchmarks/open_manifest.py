@@ -28,7 +28,7 @@ import shardwise as sw
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import NumberedNames, ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.manifest_file import ManifestFile, ManifestHeader, encode
+from shardwise.sources.tar.index.manifest_file import ManifestFile, encode
 from shardwise.sources.tar.index.merge import merge_indexes
 
 _MEASURED = """
@@ -115,16 +115,18 @@ def listed(count: int) -> bytes:
     lengths = random.integers(4 * 10**8, 6 * 10**8, count)
     names = ShardNames([NumberedNames("part-", ".tar", 0, 7, count)])
     manifest = Manifest.of_columns("tar", names, samples, lengths)
-    header = ManifestHeader(
+    tags, digests = random.integers(0, 2**63, (2, count)).astype(np.uint64)
+    content = ManifestFile(
         fingerprint=manifest.fingerprint,
-        num_shards=count,
-        num_samples=manifest.num_samples,
-        num_bytes=manifest.num_bytes,
+        names=names,
+        samples=samples,
+        lengths=lengths,
+        tags=tags,
+        index_digests=digests,
+        index_bytes=random.integers(100_000, 120_000, count),
         fields=("jpg", "cls"),
     )
-    tags, digests = random.integers(0, 2**63, (2, count)).astype(np.uint64)
-    index_bytes = random.integers(100_000, 120_000, count)
-    return encode(ManifestFile(header, names, samples, lengths, tags, digests, index_bytes))
+    return encode(content)
 
 
 class served:  # noqa: N801 - used as a function

@@ -7,7 +7,7 @@ import torch
 import shardwise as sw
 from shardwise.columns import BytesColumn, Columns, values_of
 from shardwise.errors import DataError
-from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources import Manifest, Shard, SourceTraits
 from shardwise.testing import check_source
 
 
@@ -16,16 +16,16 @@ class Table:
 
     default_shuffle = "full"
     fields = ("n", "v", "b", "maybe")
-    value_fields = frozenset(("n", "v", "maybe"))
 
     def __init__(self, *, hole=None, layouts=None):
         self.manifest = Manifest("table", [Shard("memory://table", 10, 80)])
         self.hole = hole
-        self.layouts = layouts or {
+        layouts = layouts or {
             "n": ((), np.dtype(np.int64)),
             "v": ((2,), np.dtype(np.float32)),
             "maybe": ((), np.dtype(np.int32)),
         }
+        self.traits = SourceTraits(value_fields=("n", "v", "maybe"), layouts=layouts)
 
     def read(self, ids, fields=None):
         v = np.stack([ids, -ids], 1).astype(np.float32)

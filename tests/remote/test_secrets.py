@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardwise.shown import base_name, shown, shown_in
-from shardwise.sources.tar.index.build import build_index, build_indexes
+from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import merge_indexes
 from shardwise.sources.tar.index.shard_index import ShardIndex
@@ -130,26 +130,11 @@ def test_no_command_lets_a_secret_out(server, private, arguments, name, monkeypa
         assert done.exception is None or isinstance(done.exception, SystemExit)
 
 
-def test_an_index_with_a_query_in_its_name_is_read_and_renamed_when_it_is_refreshed(
-    server, private
-):
-    url = f"{server.url}/train-000.tar{QUERY}"
-    built = build_index(url)
-    assert built.header.name == "train-000.tar"
-    folder = private / "index"
-    (result,) = build_indexes(url, index=folder, digests=True)
-    made = ShardIndex.load(result.path)
-    # As older versions wrote it.
-    made.renamed(f"train-000.tar{QUERY}").save(result.path)
-    assert b"CANARY" in Path(result.path).read_bytes()
-    (result,) = build_indexes(url, index=folder)
-    assert (result.status, result.error) == ("built", None)
-    found = ShardIndex.load(result.path)
-    assert (found.header.name, found.header.has_digests) == ("train-000.tar", True)
-    assert found.to_bytes() == made.to_bytes()
+def test_an_index_keeps_no_query_of_its_shard(server, private):
+    (result,) = build_indexes(f"{server.url}/train-000.tar{QUERY}", index=private / "index")
+    assert ShardIndex.load(result.path).header.name == "train-000.tar"
     assert "CANARY" not in repr(result)
     scan(private, printed=b"")
-    assert build_indexes(url, index=folder)[0].status == "fresh"
 
 
 @pytest.mark.parametrize(("url", "expected", "name"), [

@@ -1,4 +1,4 @@
-"""What a source says of itself: by `traits`, or by members of its own as older sources do."""
+"""What a source says of itself, and what follows from it."""
 
 import numpy as np
 
@@ -9,19 +9,10 @@ from shardwise.sources.protocol import traits_of, value_fields_of
 from tests.support.memory_source import MemorySource, numbered_samples
 
 
-class OlderSource(MemorySource):
-    """Says everything by members."""
-
-    value_fields = ("label",)
-    parts = ("image.bytes",)
-    asks_a_store = True
-    reads_at_once = True
-    counts_waits = True
-    window_shape = WindowShape(lanes=2, window=8)
-
-    @property
-    def layouts(self):
-        return {"label": ((), np.dtype(np.int64))}
+def source_of(**traits):
+    source = MemorySource(numbered_samples(4))
+    source.traits = SourceTraits(**traits)
+    return source
 
 
 def test_a_source_that_says_nothing_has_no_traits():
@@ -30,27 +21,22 @@ def test_a_source_that_says_nothing_has_no_traits():
     assert set(value_fields_of(source)) == set()
 
 
-def test_members_of_older_sources_are_traits():
-    expected = SourceTraits(
-        value_fields=("label",),
-        layouts={"label": ((), np.dtype(np.int64))},
-        parts=("image.bytes",),
-        random_reads_are_requests=True,
-        read_is_one_request=True,
-        counts_waits=True,
-        window_shape=WindowShape(lanes=2, window=8),
-    )
-    assert traits_of(OlderSource(numbered_samples(4))) == expected
-
-
 def test_all_fields_of_a_source_of_objects_are_values():
-    source = MemorySource(numbered_samples(4))
-    source.holds_objects = True
+    source = source_of(holds_objects=True)
     assert set(value_fields_of(source)) == set(source.fields)
 
 
 def test_the_cost_of_loading_follows_from_traits_and_decoders():
-    data = sw.Dataset(OlderSource(numbered_samples(4)))
+    data = sw.Dataset(
+        source_of(
+            value_fields=("label",),
+            layouts={"label": ((), np.dtype(np.int64))},
+            random_reads_are_requests=True,
+            read_is_one_request=True,
+            counts_waits=True,
+            window_shape=WindowShape(lanes=2, window=8),
+        )
+    )
     assert data.cost.row_bytes is not None
     assert data.cost.one_thread_suffices
     assert data.cost.random_reads_are_requests

@@ -1,6 +1,5 @@
 """Any map-style dataset as a source."""
 
-import pickle
 import random
 from collections import UserDict, namedtuple
 
@@ -355,8 +354,3 @@ def test_lances_own_map_style_dataset_is_read_and_an_open_table_sent_to_its_own_
     ds = sw.wrap(SafeLanceDataset(str(tmp_path / "t.lance")))
     assert ds[3] == {"__key__": "3", "id": 3, "data": bytes([3])}
     assert [sample["id"] for sample in ds[[7, 3, 29]]] == [7, 3, 29]
-
-
-def test_it_pickles_with_the_dataset():
-    ds = pickle.loads(pickle.dumps(sw.wrap(Squares(3))))
-    assert ds[2] == {"__key__": "2", "0": 2, "1": 4}

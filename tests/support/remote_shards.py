@@ -29,6 +29,7 @@ def body(g: int, num_bytes: int) -> bytes:
 
 
 def numbered_tar(first: int, num_samples: int, num_bytes: int) -> bytes:
+    """A shard of the samples first, first + 1, ..."""
     return tar_bytes(
         (f"s{g:08d}.{field}", data)
         for g in range(first, first + num_samples)

@@ -32,21 +32,17 @@ def write_tar(
     *,
     format: str = "ustar",  # noqa: A002
 ) -> str:
-    """Write regular files into a tar, in this order; returns the path as str.
-
-    `format` is "ustar", "gnu" (long names as `././@LongLink` members) or "pax" (long names in
-    extended headers). Times and owners are 0, so equal members give equal bytes.
-    """
+    """Write regular files into a tar, as `tar_bytes` does; returns the path as str."""
     Path(path).write_bytes(tar_bytes(members, format=format))
     return str(path)
 
 
-def tar_bytes(
-    members: Iterable[tuple[str, bytes]],
-    *,
-    format: str = "ustar",  # noqa: A002
-) -> bytes:
-    """The bytes that `write_tar` writes."""
+def tar_bytes(members: Iterable[tuple[str, bytes]], *, format: str = "ustar") -> bytes:  # noqa: A002
+    """A tar of regular files, in this order.
+
+    `format` is "ustar", "gnu" (long names as `././@LongLink` members) or "pax" (long names in
+    extended headers). Times and owners are 0, so equal members give equal bytes.
+    """
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=FORMATS[format]) as tar:
         for name, data in members:

@@ -162,7 +162,7 @@ def wrong_entries(
     names = filter(is_manifest_file, urls)
     for manifest in [file for name in names for file in manifest_files(name, store.options)]:
         listed = ListedShards(manifest, store)
-        for number, url in enumerate(listed.urls):
+        for number, url in enumerate(listed.manifest.urls):
             if url in known:
                 continue
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,28 +112,10 @@ class EpochReads:
         return self.read_epoch(ids, fields, epoch=0, seed=0)
 
 
-# Traits of sources written before `traits`: a member of the source, and the trait that it is.
-_MEMBERS = {
-    "value_fields": "value_fields",
-    "layouts": "layouts",
-    "parts": "parts",
-    "holds_objects": "holds_objects",
-    "asks_a_store": "random_reads_are_requests",
-    "reads_at_once": "read_is_one_request",
-    "counts_waits": "counts_waits",
-    "window_shape": "window_shape",
-}
-
-
 def traits_of(source: Source) -> SourceTraits:
-    """The traits of a source: its `traits`, else what its members of these names say."""
-    traits = getattr(source, "traits", None)
-    if isinstance(traits, SourceTraits):
-        return traits
-    members: dict[str, Any] = {
-        trait: getattr(source, name) for name, trait in _MEMBERS.items() if hasattr(source, name)
-    }
-    return SourceTraits(**members)
+    """The `traits` of a source, or those of one that says nothing."""
+    traits: SourceTraits | None = getattr(source, "traits", None)
+    return traits or SourceTraits()
 
 
 def value_fields_of(source: Source) -> Collection[str]:

@@ -18,14 +18,9 @@ _MIN_RUN = 8
 
 
 class NumberedNames(NamedTuple):
-    """Names that differ in one ascending number.
+    """Names that differ in one ascending number, which has `width` digits at least.
 
-    Attributes:
-        prefix: what stands before the number.
-        suffix: what stands behind it.
-        first: the number of the first name.
-        width: digits that it has at least, filled up with zeros.
-        length: how many names there are.
+    `first` is the number of the first name, `length` how many names there are.
     """
 
     prefix: str
@@ -169,34 +164,32 @@ def _is_digit(character: str) -> bool:
 class PackedNames(Sequence[str]):
     """Names that stand behind one another in a column of bytes, decoded at access.
 
-    Args:
-        text: uint8 `[bytes]`, all names; None where there is none.
-        ends: `[names]`, where each ends in it.
-
-    Raises:
-        ValueError: the columns do not fit together.
+    `text` is uint8 `[bytes]`, all names; `ends` says where each ends in it. The columns of a file
+    are checked by `of`.
     """
 
     __slots__ = ("_ends", "_first", "_last", "_text")
 
-    def __init__(self, text: NDArray[Any] | None, ends: NDArray[Any] | None) -> None:
+    def __init__(self, text: NDArray[Any], ends: NDArray[Any], first: int, last: int) -> None:
+        if not 0 <= first <= last <= len(ends):
+            raise ValueError(f"names {first} to {last} of {len(ends)}")
+        self._text, self._ends = text, ends
+        self._first, self._last = first, last
+
+    @classmethod
+    def of(cls, text: NDArray[Any] | None, ends: NDArray[Any] | None) -> PackedNames:
+        """All names; ValueError where the columns, of which None has none, do not fit together."""
         text = np.empty(0, np.uint8) if text is None else text
         ends = np.empty(0, np.uint8) if ends is None else ends
         if text.dtype != np.uint8 or (int(ends[-1]) if len(ends) else 0) != len(text):
             raise ValueError("the names do not take the bytes of their column")
         if (ends[:-1] > ends[1:]).any():
             raise ValueError("the names are not behind one another")
-        self._text, self._ends = text, ends
-        self._first, self._last = 0, len(ends)
+        return cls(text, ends, 0, len(ends))
 
     def part(self, first: int, last: int) -> PackedNames:
         """The names of some places."""
-        if not 0 <= first <= last <= len(self._ends):
-            raise ValueError(f"names {first} to {last} of {len(self._ends)}")
-        names = PackedNames.__new__(PackedNames)
-        names._text, names._ends = self._text, self._ends
-        names._first, names._last = first, last
-        return names
+        return PackedNames(self._text, self._ends, first, last)
 
     def __len__(self) -> int:
         return self._last - self._first

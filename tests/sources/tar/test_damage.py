@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
-import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +25,20 @@ from shardwise.storage import local
 from tests.support.raw_tars import END, header, member
 from tests.support.tars import make_shards, payload, sample_key
 
-SEEDS = range(30)
 NUM_SAMPLES = 40
 FIELDS = ("bin", "cls", "txt")
 # Each member of these takes a header and a block.
 MEMBER_BYTES = 1024
+
+
+@pytest.fixture(params=range(30))
+def seed(request):
+    return request.param
+
+
+@pytest.fixture
+def rng(seed):
+    return random.Random(seed)
 
 
 def shard_at(tmp_path, *, digests: bool = False, index: bool = False) -> str:
@@ -69,9 +78,7 @@ def assert_found_by_verify(url: str, *, near: int) -> None:
     assert all(url in p.url for p in problems)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_flipped_bit_in_a_header(tmp_path, seed):
-    rng = random.Random(seed)
+def test_a_flipped_bit_in_a_header(tmp_path, seed, rng):
     url = shard_at(tmp_path, index=seed % 2 == 0)
     at = rng.randrange(NUM_SAMPLES * len(FIELDS)) * MEMBER_BYTES
     # All but the checksum itself, which may say the same number in another way.
@@ -88,9 +95,7 @@ def test_a_flipped_bit_in_a_header(tmp_path, seed):
             read_all(url)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_flipped_bit_in_a_payload_with_digests(tmp_path, seed):
-    rng = random.Random(seed)
+def test_a_flipped_bit_in_a_payload_with_digests(tmp_path, rng):
     url = shard_at(tmp_path, index=True, digests=True)
     sample, number = rng.randrange(NUM_SAMPLES), rng.randrange(len(FIELDS))
     field = FIELDS[number]
@@ -110,10 +115,8 @@ def test_a_flipped_bit_in_a_payload_with_digests(tmp_path, seed):
     assert (problem.key, problem.field, problem.offset) == (sample_key(sample), field, at)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("indexed", [False, True])
-def test_a_shard_cut_inside_a_member(tmp_path, seed, indexed):
-    rng = random.Random(seed)
+def test_a_shard_cut_inside_a_member(tmp_path, rng, indexed):
     url = shard_at(tmp_path, index=indexed)
     length = rng.randrange(1, NUM_SAMPLES * len(FIELDS) * MEMBER_BYTES)
     length += length % MEMBER_BYTES == 0
@@ -129,9 +132,7 @@ def test_a_shard_cut_inside_a_member(tmp_path, seed, indexed):
     assert_found_by_verify(url, near=length)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_shard_cut_between_two_members(tmp_path, seed):
-    rng = random.Random(seed)
+def test_a_shard_cut_between_two_members(tmp_path, seed, rng):
     url = shard_at(tmp_path, index=seed % 2 == 0)
     num_members = rng.randrange(1, NUM_SAMPLES * len(FIELDS))
     os.truncate(url, num_members * MEMBER_BYTES)
@@ -174,11 +175,9 @@ def test_a_shard_without_end_is_refused_unless_that_is_accepted(tmp_path, caplog
     assert f"1 of 2 shards have no end (two blocks of zeros), such as {urls[1]}" in caplog.text
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("what", ["read", "read one"])
 @pytest.mark.parametrize("is_looked_at", [True, False])
-def test_a_shard_cut_while_it_is_in_use(tmp_path, monkeypatch, seed, what, is_looked_at):
-    rng = random.Random(seed)
+def test_a_shard_cut_while_it_is_in_use(tmp_path, monkeypatch, rng, what, is_looked_at):
     monkeypatch.setattr(local, "LOOK_EVERY_NS", 0 if is_looked_at else 10**18)
     url = shard_at(tmp_path, index=True)
     source = TarSource(url)
@@ -203,9 +202,7 @@ def test_a_shard_cut_while_it_is_in_use(tmp_path, monkeypatch, seed, what, is_lo
     assert found == (url, sample_key(sample), field, at, sample)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_zeros_in_the_middle(tmp_path, seed):
-    rng = random.Random(seed)
+def test_zeros_in_the_middle(tmp_path, seed, rng):
     url = shard_at(tmp_path, index=seed % 2 == 0)
     num_members = NUM_SAMPLES * len(FIELDS)
     first = rng.randrange(num_members - 1)
@@ -222,9 +219,7 @@ def test_zeros_in_the_middle(tmp_path, seed):
     assert_found_by_verify(url, near=begin)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_garbage_behind_the_end(tmp_path, seed):
-    rng = random.Random(seed)
+def test_garbage_behind_the_end(tmp_path, rng):
     url = shard_at(tmp_path)
     size = os.stat(url).st_size
     with open(url, "ab") as file:
@@ -235,20 +230,20 @@ def test_garbage_behind_the_end(tmp_path, seed):
     assert verify_shard(url).problems[0].message.count(f"at byte {size}")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_shard_replaced_after_indexing(tmp_path, seed):
-    rng = random.Random(seed)
+def test_a_shard_replaced_after_indexing(tmp_path, rng):
     url = shard_at(tmp_path, index=True)
     stat = os.stat(url)
     start = rng.randrange(1, 9)
     other = make_shards(tmp_path / "other", [NUM_SAMPLES - rng.randrange(2)], start=start)
     os.replace(other[0], url)
-    with pytest.raises(StaleIndexError, match=f"shardwise index {url}") as caught:
+    with pytest.raises(StaleIndexError, match=f"`shardwise index {url}`") as caught:
         read_all(url)
-    then = (
-        f"{stat.st_size:,} bytes, changed {time.strftime('%Y-%m-%d', time.gmtime(stat.st_mtime))}"
-    )
-    assert then in str(caught.value)
+    assert caught.value.url == url
+    for version in (stat, os.stat(url)):
+        changed = datetime.fromtimestamp(version.st_mtime_ns // 10**9, UTC)
+        assert f"{version.st_size:,} bytes, changed {changed:%Y-%m-%d %H:%M:%S}" in str(
+            caught.value
+        )
     assert any("has changed since it was indexed" in p.message for p in verify_shard(url).problems)
 
 

@@ -22,7 +22,7 @@ from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards
-from shardwise.sources.tar.index.opened_shards import open_shards
+from shardwise.sources.tar.index.opened_shards import OpenedShards
 from shardwise.sources.tar.index.shard_items import (
     ShardPart,
     example_names,
@@ -100,14 +100,18 @@ class TarSource:
         return f"TarSource({shown(self.urls[0])!r}{more})"
 
     @cached_property
+    def _are_local(self) -> bool:
+        return all(map(is_local, example_names(self._items)))
+
+    @cached_property
     def traits(self) -> SourceTraits:
         """Remote shards without a cache cost requests; some stores take many ranges by one."""
-        urls = list(example_names(self._items))
-        is_remote = self._pool.options.cache is None and not all(map(is_local, urls))
+        is_remote = self._pool.options.cache is None and not self._are_local
+        takes_many = all(map(takes_many_ranges, example_names(self._items)))
         return SourceTraits(
             counts_waits=True,
             random_reads_are_requests=is_remote,
-            read_is_one_request=is_remote and all(map(takes_many_ranges, urls)),
+            read_is_one_request=is_remote and takes_many,
         )
 
     @property
@@ -157,24 +161,18 @@ class TarSource:
         return self._reader.value or self._reader.get(self._open)
 
     def _open(self) -> Reader:
-        parts = self._open_parts()
+        parts: list[ShardPart] = []
+        for item in self._items:
+            # Parts that came pickled are open.
+            part = OpenedShards(item, self._store) if isinstance(item, Sequence) else item
+            parts.append(part)
+            if self._check_all and isinstance(part, ListedShards):
+                part.check_all()
         shards = ShardSet(parts, self._store, pin=self._pool.pin)
-        for url, stat in shards.pins():
-            self._pool.pin(url, stat)
         if self._listed is not None:
             check_counts(self._listed, shards.manifest.shards)
         self._items, self._check_all = [*parts], False
         return Reader(shards, self._pool)
-
-    def _open_parts(self) -> list[ShardPart]:
-        parts: list[ShardPart] = []
-        for item in self._items:
-            # Parts that came pickled are open.
-            part = open_shards(item, store=self._store) if isinstance(item, Sequence) else item
-            parts.append(part)
-            if self._check_all and isinstance(part, ListedShards):
-                part.check_all()
-        return parts
 
     def read_sample(
         self, sample: int, fields: tuple[str, ...] | None = None
@@ -193,7 +191,7 @@ class TarSource:
         """Samples `[start, stop)` in storage order, by long reads; see `Source`."""
         reader = self._opened()
         # Requests for remote shards are made by `read`, which also checks digests.
-        if reader.shards.has_digests or not all(map(is_local, self.urls)):
+        if reader.shards.has_digests or not self._are_local:
             return None
         return read_run(reader, start, stop, reader.shards.fields if fields is None else fields)
 
@@ -201,7 +199,7 @@ class TarSource:
         """Samples `[start, stop)` as they stand in local shards, to be copied; None elsewhere."""
         reader = self._opened()
         # A copy would not look at the digests of what it copies.
-        if reader.shards.has_digests or not all(map(is_local, self.urls)):
+        if reader.shards.has_digests or not self._are_local:
             return None
         return stored_runs(reader, start, stop)
 

@@ -76,15 +76,6 @@ def test_a_damaged_index_is_made_again(tmp_path):
     assert ShardIndex.load(index_path(url)).num_samples == 3
 
 
-def test_indexes_may_lie_elsewhere(tmp_path):
-    urls = make_shards(tmp_path / "a", [1]) + make_shards(tmp_path / "b", [2])
-    directory = tmp_path / "some" / "indexes"
-    results = build_indexes(urls, index=directory)
-    assert [Path(result.path).parent for result in results] == [directory] * 2
-    assert [ShardIndex.load(result.path).num_samples for result in results] == [1, 2]
-    assert not list(tmp_path.glob("[ab]/*.swi"))
-
-
 def test_digests_are_those_of_the_payloads(tmp_path):
     (url,) = make_shards(tmp_path, [50])
     assert build_index(url).digests("txt") is None

@@ -7,7 +7,6 @@ import pickle
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import shardwise as sw
@@ -189,13 +188,3 @@ def test_an_index_whose_shard_is_gone_is_told_where_a_directory_is_named(tmp_pat
     assert len(sw.tar(f"{tmp_path}/part-{{000,002}}.tar")) == 6
     os.unlink(index_path(urls[1]))
     assert len(sw.tar(pattern)) == 6
-
-
-def test_samples_of_a_copy_are_those_of_the_original_in_any_order(tmp_path):
-    indexed(tmp_path / "old", [30, 1, 20])
-    copy("cp -r", tmp_path / "old", tmp_path / "new")
-    ids = np.random.default_rng(0).permutation(51)
-    old, new = (TarSource(str(tmp_path / name)).read(ids) for name in ("old", "new"))
-    assert old.keys == new.keys
-    for field in ("bin", "cls", "txt"):
-        assert list(old.fields[field]) == list(new.fields[field])

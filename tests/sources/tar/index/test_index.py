@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from shardwise.errors import DataError
 from shardwise.sources.tar.index.build import build_index
-from shardwise.sources.tar.index.index_file import IndexHeader, encode, read_header
+from shardwise.sources.tar.index.index_file import IndexHeader, read_header
 from shardwise.sources.tar.index.shard_index import Keys, ShardIndex, index_path
 from tests.support.tars import write_tar
 
@@ -89,7 +89,8 @@ def test_the_digest_of_what_is_where_stands_in_manifests_and_stays():
     assert index.content_digest() == 6037780181918917780
     # Another version of the shard, and an index without CRCs.
     assert index.of_version(5, '"etag"').content_digest() == 6037780181918917780
-    assert index.renamed("other.tar").content_digest() == 6037780181918917780
+    other = ShardIndex(replace(index.header, name="other.tar"), index._columns)
+    assert other.content_digest() == 6037780181918917780
     columns = {name: column for name, column in index._columns.items() if "crc32" not in name}
     plain = ShardIndex(replace(index.header, has_digests=False), columns)
     assert plain.content_digest() == 6037780181918917780
@@ -199,26 +200,21 @@ def test_keys_know_their_bounds():
 
 @settings(deadline=None, max_examples=200)
 @given(st.data())
-def test_a_damaged_index_is_refused_with_what_to_do(tmp_path_factory, data):
+def test_a_damaged_or_cut_index_is_refused_with_what_to_do(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("index") / "golden.tar.swi"
     whole = bytearray(golden_index().to_bytes())
-    byte = data.draw(st.integers(0, len(whole) - 1))
-    whole[byte] ^= 1 << data.draw(st.integers(0, 7))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    is_cut = data.draw(st.booleans())
+    if is_cut:
+        del whole[at:]
+    else:
+        whole[at] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(whole)
-    with pytest.raises(DataError, match=r"`shardwise index --force .*golden\.tar`") as caught:
-        ShardIndex.load(str(path))
-    assert caught.value.url == str(path)
-
-
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 100, 500, -5, -4, -1])
-def test_a_cut_index_is_refused_with_what_to_do(tmp_path, length):
-    path = tmp_path / "golden.tar.swi"
-    path.write_bytes(golden_index().to_bytes()[:length])
-    with pytest.raises(DataError, match="shardwise index --force"):
-        ShardIndex.load(str(path))
-    if 0 <= length < 600:
-        with pytest.raises(DataError, match="shardwise index --force"):
-            read_header(str(path))
+    loads = [ShardIndex.load, read_header] if is_cut and at < 600 else [ShardIndex.load]
+    for load in loads:
+        with pytest.raises(DataError, match=r"`shardwise index --force .*golden\.tar`") as caught:
+            load(str(path))
+        assert caught.value.url == str(path)
 
 
 def rewritten(change) -> bytes:
@@ -302,4 +298,4 @@ def test_equal_columns_give_equal_bytes():
         name: values.astype(values.dtype.newbyteorder(">"))
         for name, values in index._columns.items()
     }
-    assert encode(index.header, columns) == index.to_bytes()
+    assert ShardIndex(index.header, columns).to_bytes() == index.to_bytes()

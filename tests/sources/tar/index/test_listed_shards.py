@@ -16,7 +16,7 @@ from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.manifest_file import decode
 from shardwise.sources.tar.index.merge import merge_indexes
-from tests.support.tars import make_shards
+from tests.support.tars import make_shards, write_tar
 
 SIZES = [3, 0, 5, 2]
 
@@ -85,11 +85,10 @@ def test_shards_may_lie_elsewhere(tmp_path):
     assert list(sw.tar(manifest)) == list(sw.tar(paths))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_missing_shard_is_an_error_and_no_short_epoch(listed, workers):
+def test_a_missing_shard_is_an_error_of_the_worker_and_no_short_epoch(listed):
     shard(listed, 2).unlink()
     with pytest.raises(MissingShardError, match=r"train.swm' lists this shard, and it is not"):
-        epoch(listed, num_workers=workers)
+        epoch(listed, num_workers=2)
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])
@@ -102,44 +101,16 @@ def test_a_missing_shard_that_the_user_skips_is_counted(listed, has_manifest):
         assert (rows, it.stats()["skipped"]) == (10 - size, size)
 
 
-def replaced_by_one_of_another_size(path: Path) -> None:
-    make_shards(path.parent / "new", [9])
-    shutil.copy(path.parent / "new" / "part-000.tar", path)
-
-
-def replaced_with_its_index(path: Path) -> None:
-    replaced_by_one_of_another_size(path)
-    Path(f"{path}.swi").unlink()
-
-
-def replaced_by_a_like_one(path: Path) -> None:
-    """Of the same size and time and other keys, with an index that fits it."""
+def test_a_shard_of_the_same_size_and_time_with_other_keys_is_not_the_listed_one(listed):
+    path = shard(listed, 2)
     stat = path.stat()
-    with (
-        tarfile.open(path) as old,
-        tarfile.open(f"{path}.new", "w", format=tarfile.USTAR_FORMAT) as new,
-    ):
-        for member in old:
-            data = old.extractfile(member)
-            member.name = member.name.replace("s0", "s1")
-            new.addfile(member, data)
-    os.replace(f"{path}.new", path)
+    with tarfile.open(path) as tar:
+        members = [(info.name.replace("s0", "s1"), tar.extractfile(info).read()) for info in tar]
+    write_tar(path, members)
     assert path.stat().st_size == stat.st_size
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    # An index that fits it is made.
     Path(f"{path}.swi").unlink()
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-512])
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [replaced_by_one_of_another_size, replaced_with_its_index, replaced_by_a_like_one, cut],
-)
-def test_a_shard_that_is_not_the_listed_one_is_an_error(listed, damage):
-    path = shard(listed, 2)
-    damage(path)
     with pytest.raises(StaleIndexError, match=r"not the one that the manifest .*train.swm") as one:
         epoch(listed)
     assert one.value.url == str(path)
@@ -154,13 +125,6 @@ def test_check_all_passes_a_whole_dataset_and_travels(listed):
     assert list(pickle.loads(pickle.dumps(data))) == list(data)
     with pytest.raises(ValueError, match="check='some' must be"):
         sw.tar(listed, check="some")
-
-
-def test_a_manifest_of_other_data_with_the_same_names_is_an_error(listed, tmp_path):
-    other = merged(tmp_path / "other", "train.swm", [3, 1, 4, 2])
-    shutil.copy(other, listed)
-    with pytest.raises(StaleIndexError, match="it lists"):
-        epoch(listed)
 
 
 def test_digests_may_be_added_and_indexes_refreshed_later(listed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import zlib
 
@@ -15,7 +16,6 @@ from shardwise.errors import DataError
 from shardwise.sources.shard_names import NumberedNames, ShardNames
 from shardwise.sources.tar.index.manifest_file import (
     ManifestFile,
-    ManifestHeader,
     decode,
     encode,
     tag_of,
@@ -46,34 +46,27 @@ GOLDEN = (
 
 
 def golden() -> ManifestFile:
-    header = ManifestHeader(
+    names = [f"train/part-{number:03d}.tar" for number in range(8)]
+    return ManifestFile(
         fingerprint="0123456789abcdef",
-        num_shards=10,
-        num_samples=1045,
-        num_bytes=2**40 + 45,
+        names=[*names, "ä.tar", "s3://bucket/other.tar"],
+        samples=np.arange(100, 110),
+        lengths=np.array([2**40, *range(1, 10)]),
+        tags=np.arange(10, dtype=np.uint64) + np.uint64(2**63),
+        index_digests=np.arange(10, dtype=np.uint64) * np.uint64(3),
+        index_bytes=np.full(10, 70000),
         fields=("jpg", "cls"),
         key_length=4,
         has_digests=True,
         num_unfinished=1,
         writer="shardwise golden",
     )
-    names = [f"train/part-{number:03d}.tar" for number in range(8)]
-    return ManifestFile(
-        header,
-        [*names, "ä.tar", "s3://bucket/other.tar"],
-        np.arange(100, 110),
-        np.array([2**40, *range(1, 10)]),
-        np.arange(10, dtype=np.uint64) + np.uint64(2**63),
-        np.arange(10, dtype=np.uint64) * np.uint64(3),
-        np.full(10, 70000),
-    )
 
 
 def check_equal(one: ManifestFile, other: ManifestFile) -> None:
-    assert one.header == other.header
-    assert list(one.names) == list(other.names)
-    for name in ("samples", "lengths", "tags", "index_digests", "index_bytes"):
-        assert getattr(one, name).tolist() == getattr(other, name).tolist()
+    for field in dataclasses.fields(ManifestFile):
+        mine, others = getattr(one, field.name), getattr(other, field.name)
+        assert np.array_equal(mine, others), field.name
 
 
 def test_the_format_is_that_of_the_golden_file():
@@ -117,23 +110,17 @@ def test_what_is_written_is_read_and_written_again(data):
     samples = data.draw(st.lists(st.integers(0, 2**33), min_size=count, max_size=count))
     lengths = data.draw(st.lists(st.integers(0, 2**45), min_size=count, max_size=count))
     words = st.lists(st.integers(0, 2**64 - 1), min_size=count, max_size=count)
-    header = ManifestHeader(
+    content = ManifestFile(
         fingerprint="f" * 16,
-        num_shards=count,
-        num_samples=sum(samples),
-        num_bytes=sum(lengths),
+        names=names,
+        samples=np.array(samples),
+        lengths=np.array(lengths),
+        tags=np.array(data.draw(words), np.uint64),
+        index_digests=np.array(data.draw(words), np.uint64),
+        index_bytes=np.array(lengths) // 1000,
         fields=tuple(data.draw(st.lists(st.text(max_size=5), max_size=3))),
         key_length=data.draw(st.none() | st.integers(0, 100)),
         writer="test",
-    )
-    content = ManifestFile(
-        header,
-        names,
-        np.array(samples),
-        np.array(lengths),
-        np.array(data.draw(words), np.uint64),
-        np.array(data.draw(words), np.uint64),
-        np.array(lengths) // 1000,
     )
     written = encode(content)
     read = decode(written, path="a.swm")
@@ -144,20 +131,18 @@ def test_what_is_written_is_read_and_written_again(data):
 def test_a_shard_takes_20_to_40_bytes():
     count = 100_000
     random = np.random.default_rng(0)
-    samples = random.integers(9_000, 11_000, count)
-    lengths = random.integers(4 * 10**8, 6 * 10**9, count)
-    names = [f"s3://bucket/train/part-{number:07d}.tar" for number in range(count)]
     tags, digests = random.integers(0, 2**63, (2, count)).astype(np.uint64)
-    header = ManifestHeader(
+    content = ManifestFile(
         fingerprint="0" * 16,
-        num_shards=count,
-        num_samples=int(samples.sum()),
-        num_bytes=int(lengths.sum()),
+        names=[f"s3://bucket/train/part-{number:07d}.tar" for number in range(count)],
+        samples=random.integers(9_000, 11_000, count),
+        lengths=random.integers(4 * 10**8, 6 * 10**9, count),
+        tags=tags,
+        index_digests=digests,
+        index_bytes=random.integers(90_000, 110_000, count),
         fields=("jpg",),
     )
-    index_bytes = random.integers(90_000, 110_000, count)
-    size = len(encode(ManifestFile(header, names, samples, lengths, tags, digests, index_bytes)))
-    assert 20 * count <= size <= 40 * count
+    assert 20 * count <= len(encode(content)) <= 40 * count
 
 
 @settings(deadline=None, max_examples=200)

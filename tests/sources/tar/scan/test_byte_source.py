@@ -1,20 +1,22 @@
-"""A forward stream gives the members and the errors of the file that it comes from."""
+"""A forward stream, and a remote file, give the members and the errors of a local file."""
 
 from __future__ import annotations
 
 import io
 import random
-import tarfile
 from collections import Counter
 
 import pytest
 
 from shardwise.errors import DataError
+from shardwise.sources.tar.scan import header_prefetch
 from shardwise.sources.tar.scan.byte_source import StreamBytes
 from shardwise.sources.tar.scan.members import scan_members
 from shardwise.sources.tar.scan.walk import HeaderScan, Scan
 from shardwise.storage import LocalFile
+from tests.support.far_file import FarFile
 from tests.support.raw_tars import END, member
+from tests.support.tars import FORMATS, tar_bytes
 
 
 class Trickle(io.BytesIO):
@@ -46,19 +48,14 @@ def read_stream(data: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
-@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("sizes", [(0, 10, 3000), (700, 2_500_000, 40_000)])
 def test_a_stream_has_the_members_that_the_standard_library_reads(form, sizes):
     written = [
         (f"{'d' * 70}/{'e' * (90 * (i % 2))}{i}.bin", bytes([i]) * sizes[i % 3]) for i in range(40)
     ]
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=form) as tar:
-        for name, data in written:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    assert read_stream(file.getvalue()) == [(name.encode(), data) for name, data in written]
+    data = tar_bytes(written, format=form)
+    assert read_stream(data) == [(name.encode(), payload) for name, payload in written]
 
 
 def test_released_bytes_are_let_go():
@@ -70,35 +67,42 @@ def test_released_bytes_are_let_go():
     assert source.available(10_000_000, 1) == 0
 
 
+def damaged(damage: str, whole: list[bytes]) -> bytes:
+    """Members of which only the first two thirds are sound."""
+    num_sound = len(whole) * 2 // 3
+    before, behind = b"".join(whole[:num_sound]), b"".join(whole[num_sound:]) + END
+    match damage:
+        case "checksum":
+            return before + behind[:3] + bytes([behind[3] ^ 1]) + behind[4:]
+        case "cut payload":
+            return before + behind[:1512]
+        case "cut header":
+            return before + behind[:100]
+        case "garbage":
+            return before + random.Random(0).randbytes(512) + behind[512:]
+    return before + END + behind
+
+
+@pytest.mark.parametrize("num_bytes", [900, 40_000])
 @pytest.mark.parametrize("damage", ["checksum", "cut payload", "cut header", "garbage", "two tars"])
-def test_damage_is_the_same_error_in_a_stream_and_in_a_file_behind_the_same_members(
-    tmp_path, damage
+def test_damage_is_the_same_error_behind_the_same_members_wherever_the_bytes_are(
+    tmp_path, monkeypatch, damage, num_bytes
 ):
-    whole = [member(b"%02d.jpg" % i, bytes(900 * i)) for i in range(30)]
-    before = b"".join(whole[:20])
-    data = bytearray(b"".join(whole) + END)
-    if damage == "checksum":
-        data[len(before) + 3] ^= 1
-    elif damage == "cut payload":
-        del data[len(before) + 512 + 1000 :]
-    elif damage == "cut header":
-        del data[len(before) + 100 :]
-    elif damage == "garbage":
-        data[len(before) : len(before) + 512] = random.Random(0).randbytes(512)
-    else:
-        data[len(before) : len(before)] = END
+    monkeypatch.setattr(header_prefetch, "_MIN_LANE_BYTES", 64 << 10)
+    names = [b"%02d.jpg" % i for i in range(30)]
+    data = damaged(damage, [member(name, bytes(num_bytes + i)) for i, name in enumerate(names)])
     path = tmp_path / "x.tar"
     path.write_bytes(data)
-    errors, names = [], []
+    errors = []
     for scan in (
         Scan(LocalFile(path), len(data), url="x.tar"),
-        HeaderScan(StreamBytes(Trickle(bytes(data))), url="x.tar"),
+        Scan(FarFile(data), len(data), url="x.tar"),
+        HeaderScan(StreamBytes(Trickle(data)), url="x.tar"),
     ):
         seen = []
         with pytest.raises(DataError) as caught:
             for members in scan_members(scan, Counter()):
-                seen += [members.name(row) for row in range(len(members))]
+                seen += map(members.name, range(len(members)))
+        assert seen == names[:20]
         errors.append((caught.value.reason, caught.value.key, caught.value.offset))
-        names.append(seen)
-    assert errors[0] == errors[1]
-    assert names[0] == names[1] == [b"%02d.jpg" % i for i in range(20)]
+    assert errors[0] == errors[1] == errors[2]

@@ -36,6 +36,7 @@ def as_blocks(*headers: bytes):
         (b"\0" * 12, 0),
         (b"            ", 0),
         (b"\x80" + (9 << 30).to_bytes(11, "big"), 9 << 30),
+        (b"\x80" + bytes(11), 0),
         (b"\xff" * 12, None),
         (b"0000000175x\0", None),
         (b"00000000089\0", None),

@@ -93,8 +93,3 @@ def test_many_fields_are_numbered_too():
     names = [f"f{i}" for i in range(100)]
     assert numbers_of(fields, names) == list(range(100))
     assert numbers_of(fields, names[::-1]) == list(range(100))[::-1]
-
-
-def test_far_too_many_fields_are_refused():
-    with pytest.raises(ValueError, match="keys can't hold dots"):
-        numbers_of(Fields(), [f"{i}.jpg" for i in range(2000)])

@@ -1,6 +1,5 @@
 import hashlib
 import io
-import json
 import os
 import resource
 import shutil
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 from shardwise.errors import DataError, StorageError
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
-from shardwise.sources.tar.write.header import header
 from shardwise.sources.tar.write.writer import TarWriter
 from shardwise.storage import atomic as atomic_module
 from shardwise.storage import expand
@@ -168,20 +166,16 @@ def test_other_values_are_refused_with_advice_and_leave_the_writer_whole(
     [
         ("", ValueError, "is empty"),
         ("d/", ValueError, "empty part"),
-        ("a//b", ValueError, "empty part"),
         ("/abs", ValueError, "absolute"),
         ("../x", ValueError, r"'\.\.'"),
-        ("a/../x", ValueError, r"'\.\.'"),
         ("./x", ValueError, r"'\.'"),
         ("a.b", ValueError, "has a dot in 'a.b': it would be read as the key 'a'"),
         ("d/a.b", ValueError, "read as the key 'd/a', since"),
         ("__meta__", ValueError, "readers of tar shards skip"),
-        ("__meta__/x", ValueError, "readers of tar shards skip"),
         ("d/__url__", ValueError, "readers of tar shards skip"),
         ("a\0b", ValueError, "NUL"),
         ("\ud800", ValueError, "surrogates"),
         (7, TypeError, "must be a str, not 7"),
-        (b"k", TypeError, "must be a str"),
         (None, TypeError, "must be a str"),
     ],
 )
@@ -202,40 +196,29 @@ def test_unusual_keys_come_back_as_they_are(tmp_path, key):
 
 
 @pytest.mark.parametrize(
-    ("field", "error", "problem"),
+    ("sample", "error", "problem"),
     [
-        ("", ValueError, "is empty"),
-        (".jpg", ValueError, "begins with a dot: write 'jpg'"),
-        ("a..b", ValueError, "empty part"),
-        ("jpg.", ValueError, "empty part"),
-        ("JPG", ValueError, "use 'jpg'"),
-        ("a/b", ValueError, "can't be an extension"),
-        ("a\0", ValueError, "can't be an extension"),
-        ("\ud800", ValueError, "can't be an extension"),
-        ("__url__", ValueError, "remove it from the sample"),
-        ("__", ValueError, "remove it from the sample"),
-        (3, TypeError, "must be a str, not 3"),
+        ({"": b"1"}, ValueError, "is empty"),
+        ({".jpg": b"1"}, ValueError, "begins with a dot: write 'jpg'"),
+        ({"a..b": b"1"}, ValueError, "empty part"),
+        ({"JPG": b"1"}, ValueError, "use 'jpg'"),
+        ({"a/b": b"1"}, ValueError, "can't be an extension"),
+        ({"a\0": b"1"}, ValueError, "can't be an extension"),
+        ({"\ud800": b"1"}, ValueError, "can't be an extension"),
+        ({"__url__": b"1"}, ValueError, "remove it from the sample"),
+        ({"__key__": "d/__a", "txt__": "1"}, ValueError, "makes a name of the form '__name__'"),
+        ({3: b"1"}, TypeError, "must be a str, not 3"),
+        ({}, ValueError, "has no field"),
     ],
 )
-def test_fields_that_would_be_read_back_as_others_are_refused(tmp_path, field, error, problem):
+def test_fields_that_would_be_read_back_as_others_are_refused(tmp_path, sample, error, problem):
+    sample = {"__key__": "k1"} | sample
     with TarWriter(tmp_path / "x.tar") as writer:
         with pytest.raises(error, match=problem) as caught:
-            writer.write({"__key__": "k1", field: b"1"})
-    assert "k1" in str(caught.value)
-
-
-def test_a_key_and_a_field_that_together_look_like_metadata_are_refused(tmp_path):
-    writer = TarWriter(tmp_path / "x.tar")
-    with pytest.raises(ValueError, match="the field 'txt__' makes a name of the form '__name__'"):
-        writer.write({"__key__": "d/__a", "txt__": "1"})
-
-
-def test_a_sample_without_a_key_or_without_a_field_is_refused(tmp_path):
-    writer = TarWriter(tmp_path / "x.tar")
-    with pytest.raises(ValueError, match=r"needs a '__key__'; this one has \['txt'\]"):
-        writer.write({"txt": "1"})
-    with pytest.raises(ValueError, match="has no field"):
-        writer.write({"__key__": "k"})
+            writer.write(sample)
+        assert repr(sample["__key__"]) in str(caught.value)
+        with pytest.raises(ValueError, match=r"needs a '__key__'; this one has \['txt'\]"):
+            writer.write({"txt": "1"})
 
 
 def test_a_key_may_be_written_once_in_all_shards(tmp_path):
@@ -271,14 +254,6 @@ def test_the_bytes_are_those_of_a_golden_digest(tmp_path):
     )
     digest = hashlib.sha256((tmp_path / "x.tar").read_bytes()).hexdigest()
     assert digest == "5e866e78698896fa47d8a698ef4f0860165f23630e8bd2d3c3d884d9075fb09b"
-
-
-def test_headers_have_neither_times_nor_owners(tmp_path):
-    write_all(tmp_path / "x.tar", numbered(1))
-    with tarfile.open(tmp_path / "x.tar") as tar:
-        (info,) = tar.getmembers()
-    assert (info.mtime, info.uid, info.gid, info.uname, info.gname) == (0, 0, 0, "", "")
-    assert info.mode == 0o644
 
 
 def test_max_samples_closes_a_shard_as_soon_as_it_is_full(tmp_path):
@@ -324,17 +299,6 @@ def test_shards_keep_to_both_limits_and_are_as_full_as_they_can_be(
     assert keys == list(range(len(sizes)))
 
 
-def test_a_sample_larger_than_max_bytes_gets_a_shard_of_its_own(tmp_path):
-    samples = numbered(3)
-    samples[1]["bin"] = bytes(10_000)
-    writer = write_all(tmp_path / "{shard}.tar", samples, max_bytes=5000)
-    assert [list(read_tar(path)) for path in writer.shards] == [
-        ["0000.bin"],
-        ["0001.bin"],
-        ["0002.bin"],
-    ]
-
-
 def test_a_pattern_of_one_name_takes_one_shard_only(tmp_path):
     assert write_all(tmp_path / "one.tar", numbered(3), max_samples=3).num_samples == 3
     with pytest.raises(ValueError, match=r"second shard is needed.*two\.tar.*{shard:06d}"):
@@ -364,8 +328,6 @@ def test_names_that_are_not_read_are_refused_before_anything_is_written(tmp_path
         for sample, problem in (
             ({"__key__": "k" * 5000, "txt": "1"}, "name of 5004 bytes: at most 4096 are read"),
             ({"__key__": "k" * 4094, "ä": "1"}, "name of 4097 bytes"),
-            ({"__key__": "k\0", "txt": "1"}, "NUL"),
-            ({"__key__": "k", "t\0t": "1"}, "NUL"),
             ({"__key__": "k"} | {f"f{i}": "1" for i in range(1025)}, "1025 different fields"),
         ):
             with pytest.raises(ValueError, match=problem):
@@ -432,16 +394,6 @@ def test_an_exception_removes_the_shard_under_way_and_keeps_the_finished_ones(tm
         (tmp_path / "0.tar").unlink()
 
 
-def test_a_shard_is_hidden_until_it_is_finished(tmp_path):
-    with TarWriter(tmp_path / "x.tar") as writer:
-        writer.write(numbered(1)[0])
-        (name,) = names_in(tmp_path)
-        assert name.startswith(".x.tar.")
-        (tmp_path / "done.tar").touch()
-        assert expand(tmp_path) == [str(tmp_path / "done.tar")]
-        assert expand(f"{tmp_path}/*") == [str(tmp_path / "done.tar")]
-
-
 def test_a_writer_may_be_closed_by_hand_and_then_writes_no_more(tmp_path):
     writer = TarWriter(tmp_path / "x.tar")
     writer.write(numbered(1)[0])
@@ -467,23 +419,18 @@ def test_existing_shards_are_refused_unless_overwriting_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "pattern", ["{x}.tar", "{}.tar", "{shard:zz}.tar", "{shard.tar", "{0}.tar"]
+    ("patterns", "options", "problem"),
+    [
+        ("{x}.tar {}.tar {shard:zz}.tar {shard.tar {0}.tar", {}, "other braces"),
+        ("x.tar.gz x {shard}.zip", {}, r"must end in '\.tar'"),
+        ("x.tar", {"max_samples": 0}, "max_samples=0"),
+        ("x.tar", {"max_bytes": 0}, "max_bytes=0"),
+    ],
 )
-def test_patterns_with_other_braces_are_refused(tmp_path, pattern):
-    with pytest.raises(ValueError, match="other braces"):
-        TarWriter(tmp_path / pattern)
-
-
-@pytest.mark.parametrize("pattern", ["x.tar.gz", "x", "{shard}.zip"])
-def test_patterns_of_other_formats_are_refused(tmp_path, pattern):
-    with pytest.raises(ValueError, match=r"must end in '\.tar'"):
-        TarWriter(tmp_path / pattern)
-
-
-@pytest.mark.parametrize("limit", ["max_samples", "max_bytes"])
-def test_limits_below_one_are_refused(tmp_path, limit):
-    with pytest.raises(ValueError, match=f"{limit}=0"):
-        TarWriter(tmp_path / "x.tar", **{limit: 0})
+def test_patterns_and_limits_that_make_no_sense_are_refused(tmp_path, patterns, options, problem):
+    for pattern in patterns.split():
+        with pytest.raises(ValueError, match=problem):
+            TarWriter(tmp_path / pattern, **options)
 
 
 def test_what_is_no_store_is_refused():
@@ -509,14 +456,6 @@ def test_gnu_tar_reads_what_is_written(tmp_path):
     )
     assert listing.stdout.split() == list(read_tar(tmp_path / "x.tar"))
     assert not listing.stderr
-
-
-def test_sizes_past_eight_gibibytes_get_an_extended_header():
-    big = header("big.bin", 9 << 30)
-    with tarfile.open(fileobj=io.BytesIO(big + bytes(1024)), mode="r|") as tar:
-        info = tar.next()
-    assert (info.name, info.size) == ("big.bin", 9 << 30)
-    assert len(header("small.bin", 1 << 30)) == 512
 
 
 FULL_DISK = """
@@ -642,8 +581,3 @@ def test_a_forked_child_that_ends_does_not_touch_the_shard_under_way(tmp_path):
         assert os.waitpid(child, 0)[1] == 0
         writer.write({"__key__": "last", "txt": "1"})
     assert len(read_tar(tmp_path / "x.tar")) == 4
-
-
-def test_json_keeps_the_order_of_its_keys(tmp_path):
-    write_all(tmp_path / "x.tar", [{"__key__": "k", "json": {"z": 1, "a": 2}}], index=False)
-    assert list(json.loads(read_tar(tmp_path / "x.tar")["k.json"])) == ["z", "a"]

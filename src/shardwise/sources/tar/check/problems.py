@@ -16,15 +16,9 @@ from shardwise.sources.tar.scan.names import split_names
 
 @dataclass(frozen=True)
 class Problem:
-    """A defect or oddity.
+    """A defect or oddity of a shard or its index, and its place.
 
-    Attributes:
-        url: the shard or its index.
-        message: what it is, with the values.
-        hint: what to do about it; "" where the message says so.
-        key: the sample, if it is about one.
-        field: its field.
-        offset: the byte in the shard.
+    `hint` is what to do about it; "" where the message says so.
     """
 
     url: str
@@ -82,7 +76,6 @@ class Oddities:
     """Counts of one shard's members and samples, and the first place of each oddity.
 
     Attributes:
-        url: the shard.
         num_members: regular files that are fields of samples.
         fields: samples that have each field.
         ignored: members that can't be fields, by why.
@@ -115,12 +108,7 @@ class Oddities:
         return int(sizes.min()), int(np.median(sizes)), int(sizes.max())
 
     def watch(self, chunks: Iterable[Members], ignored: Counter[str]) -> Iterator[Members]:
-        """Pass a shard's members through, and count what is odd about them.
-
-        Args:
-            chunks: the members, in order.
-            ignored: where the scan counts members that can't be fields.
-        """
+        """Pass a shard's members through, and count what is odd about them."""
         self.ignored = ignored
         for members in chunks:
             # The scan counts these itself.
@@ -162,12 +150,7 @@ class Oddities:
         self.fields[field] += 1
 
     def findings(self, *, num_bytes: int, has_end: bool) -> Iterator[Problem]:
-        """The oddities, each once.
-
-        Args:
-            num_bytes: the shard's size.
-            has_end: whether the shard ends in a block of zeros.
-        """
+        """The oddities, each once, of a shard of this size, with or without an end."""
         for what in filter(self._counts.__contains__, _HINTS):
             yield replace(self._first[what], message=f"{what}: {self._counts[what]}")
         if not has_end:
@@ -176,7 +159,6 @@ class Oddities:
             yield Problem(self.url, message, hint)
 
     def _of_fields(self) -> Iterator[tuple[str, str]]:
-        """Messages and hints about the samples and their fields."""
         if not self.num_samples:
             yield "no samples", "harmless, but is it meant?"
         if len(self.fields) > _MANY_FIELDS:
@@ -193,7 +175,6 @@ class Oddities:
                 yield f"members left out, {what}: {count}", _IGNORED_HINTS.get(what, "")
 
     def _of_sizes(self, num_bytes: int) -> Iterator[tuple[str, str]]:
-        """Messages and hints about bytes."""
         smallest, median, largest = self.sample_bytes
         if largest > _UNEVEN_RATIO * max(1, median):
             sizes = f"samples from {smallest:,} to {largest:,} bytes, half of them below {median:,}"

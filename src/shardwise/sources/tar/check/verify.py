@@ -29,7 +29,6 @@ class ShardReport:
     """A shard, its headers and the index that is kept of it.
 
     Attributes:
-        url: the shard.
         oddities: counts of the walk through the headers.
         saved: the index as it is kept; None where the shard can't be opened.
         built: an index of the headers as they are; None where the shard is damaged.
@@ -119,7 +118,6 @@ def verify_shard(
 
 
 def _index_problems(report: ShardReport, store: IndexStore) -> Iterator[Problem]:
-    """Why the index that is kept can't be used, if it can't."""
     saved, url = report.saved, report.url
     if saved is None:
         return

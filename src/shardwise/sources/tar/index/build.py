@@ -50,11 +50,9 @@ class BuildResult:
     """The result of indexing one shard.
 
     Attributes:
-        url: the shard.
         path: its index.
         status: "built"; "fresh" if the index that was there fits the shard; "failed".
         num_samples: samples in the shard; 0 if it failed.
-        error: why it failed, else None.
         note: why the index is not at its published location, else "".
     """
 
@@ -79,13 +77,8 @@ def build_index(
 ) -> ShardIndex:
     """Scan a shard: its headers only, unless digests are asked for. Writes nothing.
 
-    Args:
-        url: the shard.
-        digests: whether to keep a CRC-32 of every payload, which reads the whole shard. Each read
-            is checked against it later.
-        options: how a remote shard is reached; None for the defaults.
-        accept_unfinished: whether a shard without an end (two blocks of zeros) is taken.
-        watch: called with the members and the counts of what is left out; passes the members on.
+    `watch` is called with the members and the counts of what is left out, and passes the members
+    on. The rest is as of `build_indexes`.
 
     Raises:
         DataError: the shard is damaged, cut short, compressed, or no set of whole samples.
@@ -123,25 +116,12 @@ def build_index(
 
 
 def index_for(url: str, store: IndexStore) -> ShardIndex:
-    """Scan a shard as a store says: how it is reached, and whether it may lack an end.
-
-    Raises:
-        DataError, StorageError: see `build_index`.
-    """
+    """Scan a shard as a store says: how it is reached, and whether it may lack an end."""
     return build_index(url, options=store.options, accept_unfinished=store.accept_unfinished)
 
 
 def index_of(table: SampleTable, stat: FileStat, *, has_end: bool) -> ShardIndex:
-    """The index of a shard of which all members are in a table.
-
-    Args:
-        table: the members.
-        stat: the version of the shard.
-        has_end: whether it ends in two blocks of zeros.
-
-    Raises:
-        DataError: the members are no set of whole samples.
-    """
+    """The index of a shard of which all members are in a table; raises as its `finish` does."""
     columns, optional = table.finish(has_end=has_end)
     header = IndexHeader(
         name=base_name(table.url),
@@ -239,7 +219,6 @@ def _choose_jobs(shards: Sequence[str], store: IndexStore, *, are_local: bool) -
 
 
 def _refresh(url: str, *, store: IndexStore, digests: bool, force: bool) -> BuildResult:
-    """Bring one shard's index up to date."""
     path = store.published_path(url)
     try:
         index = None if force else store.valid(url, store.stat(url))
@@ -253,9 +232,6 @@ def _refresh(url: str, *, store: IndexStore, digests: bool, force: bool) -> Buil
             )
         elif not store.accept_unfinished:
             require_end(index.header, url)
-        if "?" in index.header.name and index.header.name != base_name(url):
-            # Older indexes keep the query of their shard's URL, which may be a signature.
-            index, is_fresh = index.renamed(base_name(url)), False
         path, note = store.publish(url, index)
     except ShardwiseError as error:
         return BuildResult(url, path, "failed", error=error)

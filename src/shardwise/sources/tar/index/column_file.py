@@ -29,6 +29,10 @@ _DTYPES = {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 _NAMES = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}
 
 
+# What a reader meets in metadata or descriptions that are JSON of another form.
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
+
+
 class ColumnFileError(ValueError):
     """The bytes are no file of columns, or a damaged one; the message is a clause."""
 
@@ -66,9 +70,7 @@ def _describe(itemsize: int, length: int, start: int) -> dict[str, Any]:
 def decode_columns(
     data: bytes | memoryview | mmap.mmap, *, check: bool = True
 ) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """A file's metadata, unchecked, and its columns, which are views of `data`.
-
-    `check` verifies the checksum, which reads all of `data`.
+    """A file's metadata, unchecked, and its columns: views of `data`, all of which `check` reads.
 
     Raises:
         ColumnFileError: the file is damaged or cut short.
@@ -81,7 +83,7 @@ def decode_columns(
                 for name, described in descriptions.items()
             }
             checksum = columns.pop("checksum").tobytes()
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        except MALFORMED as error:
             raise ColumnFileError(
                 f"it is cut, or its table of columns is damaged ({error})"
             ) from error
@@ -100,11 +102,7 @@ def _column(described: Any, data: Any, start: int, num_bytes: int) -> NDArray[An
 
 
 def read_start(path: str) -> bytes:
-    """The first bytes of a file, with its whole header.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """The first bytes of a file, with its whole header."""
     # By the descriptor: a file object costs three times as much.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -138,16 +136,12 @@ def parse_header(first: bytes, whole: memoryview) -> tuple[Any, dict[str, Any], 
         text = first if start <= len(first) else whole
         described = json.loads(bytes(text[_LENGTH_BYTES:start]))
         return described.pop("__metadata__"), described, start
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         raise ColumnFileError(f"its header can't be read ({error})") from error
 
 
 def map_file(path: str) -> mmap.mmap | bytes:
-    """A file's bytes, whose pages are read when they are used.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """A file's bytes, whose pages are read when they are used."""
     with Path(path).open("rb") as file:
         try:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -156,11 +150,11 @@ def map_file(path: str) -> mmap.mmap | bytes:
             return b""
 
 
-def as_metadata(header: Any) -> dict[str, str]:
-    """The fields of a dataclass as metadata, in their order: str as it is, all else as JSON."""
+def as_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Metadata as it stands in files: str as it is, all else as JSON."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=sorted)
-        for name, value in vars(header).items()
+        for name, value in metadata.items()
     }
 
 
@@ -170,12 +164,7 @@ def shrink(column: NDArray[Any]) -> NDArray[Any]:
 
 
 def spread(columns: Mapping[str, NDArray[Any]], name: str, length: int) -> NDArray[Any]:
-    """The reverse: a column of `length` elements.
-
-    Raises:
-        ValueError: it has neither one element nor as many.
-        KeyError: it is not there.
-    """
+    """The reverse: a column of `length` elements; ValueError if it has neither one nor as many."""
     column = columns[name]
     if len(column) == length:
         return column

@@ -47,19 +47,16 @@ def payload_digests(
     buffer = np.empty(_READ_BYTES * (_REMOTE_READS if file.is_remote else 1), np.uint8)
     for first in range(0, index.num_samples, _ROWS):
         rows = np.arange(first, min(first + _ROWS, index.num_samples), dtype=np.int64)
-        columns = []
-        for field in index.fields:
-            offsets, sizes = index.locate(field, rows)
-            has_field = sizes >= 0
-            columns.append((field, rows[has_field], offsets[has_field], sizes[has_field]))
-        offsets = np.concatenate([column[2] for column in columns])
-        sizes = np.concatenate([column[3] for column in columns])
-        digests = np.empty(len(offsets), np.uint32)
-        order = np.argsort(offsets, kind="stable")
-        digests[order] = list(_walk(read_into, offsets[order], sizes[order], buffer))
-        ends = np.cumsum([len(column[1]) for column in columns])
-        for (field, owners, _, _), end in zip(columns, ends.tolist(), strict=True):
-            yield field, owners, digests[end - len(owners) : end]
+        offsets, sizes = index.locate_all(index.fields, rows)
+        has_field = sizes >= 0
+        starts, lengths = offsets[has_field], sizes[has_field]
+        order = np.argsort(starts, kind="stable")
+        found = np.empty(len(starts), np.uint32)
+        found[order] = list(_walk(read_into, starts[order], lengths[order], buffer))
+        digests = np.zeros(sizes.shape, np.uint32)
+        digests[has_field] = found
+        for field, mask, row_digests in zip(index.fields, has_field, digests, strict=True):
+            yield field, rows[mask], row_digests[mask]
 
 
 def _walk(

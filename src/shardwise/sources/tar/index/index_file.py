@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from shardwise.errors import DataError
 from shardwise.shown import in_command
 from shardwise.sources.tar.index.column_file import (
+    MALFORMED,
     ColumnFileError,
-    as_metadata,
+    as_texts,
     decode_columns,
-    encode_columns,
-    map_file,
     parse_header,
     read_start,
 )
@@ -83,7 +82,7 @@ class IndexHeader:
     def to_metadata(self) -> dict[str, str]:
         """As safetensors' metadata: strings only."""
         header = replace(self, writer=self.writer or f"shardwise {_release()}")
-        texts = {"format": _FORMAT, "version": _VERSION, **as_metadata(header)}
+        texts = {"format": _FORMAT, "version": _VERSION, **as_texts(vars(header))}
         if not self.etag:
             del texts["etag"]
         return texts
@@ -93,29 +92,32 @@ class IndexHeader:
         """The reverse.
 
         Raises:
-            ValueError: it is of another version, or not what `to_metadata` makes.
+            ColumnFileError: it is of another version, or not what `to_metadata` makes.
         """
-        stated = (metadata.get("format"), metadata.get("version"))
-        if stated != (_FORMAT, _VERSION):
-            raise ValueError(f"format and version are {stated}, not {(_FORMAT, _VERSION)}")
-        key_length = _parsed(metadata["key_length"])
-        header = cls(
-            name=str(metadata["name"]),
-            num_bytes=int(metadata["num_bytes"]),
-            mtime_ns=int(metadata["mtime_ns"]),
-            num_samples=int(metadata["num_samples"]),
-            fields=tuple(map(str, _parsed(metadata["fields"]))),
-            optional=frozenset(map(str, _parsed(metadata["optional"]))),
-            key_length=None if key_length is None else int(key_length),
-            has_digests=_parsed(metadata["has_digests"]) is True,
-            has_end=_parsed(metadata["has_end"]) is True,
-            ignored={str(k): int(v) for k, v in _parsed(metadata["ignored"]).items()},
-            writer=str(metadata["writer"]),
-            etag=str(metadata.get("etag", "")),
-        )
-        counts = (header.num_samples, header.num_bytes, header.key_length or 0)
-        if not all(0 <= count < 2**63 for count in counts) or abs(header.mtime_ns) >= 2**63:
-            raise ValueError("a count is negative, or takes more than 64 bits")
+        try:
+            stated = (metadata.get("format"), metadata.get("version"))
+            if stated != (_FORMAT, _VERSION):
+                raise ValueError(f"format and version are {stated}, not {(_FORMAT, _VERSION)}")
+            key_length = _parsed(metadata["key_length"])
+            header = cls(
+                name=str(metadata["name"]),
+                num_bytes=int(metadata["num_bytes"]),
+                mtime_ns=int(metadata["mtime_ns"]),
+                num_samples=int(metadata["num_samples"]),
+                fields=tuple(map(str, _parsed(metadata["fields"]))),
+                optional=frozenset(map(str, _parsed(metadata["optional"]))),
+                key_length=None if key_length is None else int(key_length),
+                has_digests=_parsed(metadata["has_digests"]) is True,
+                has_end=_parsed(metadata["has_end"]) is True,
+                ignored={str(k): int(v) for k, v in _parsed(metadata["ignored"]).items()},
+                writer=str(metadata["writer"]),
+                etag=str(metadata.get("etag", "")),
+            )
+            counts = (header.num_samples, header.num_bytes, header.key_length or 0)
+            if not all(0 <= count < 2**63 for count in counts) or abs(header.mtime_ns) >= 2**63:
+                raise ValueError("a count is negative, or takes more than 64 bits")
+        except MALFORMED as error:
+            raise ColumnFileError(f"its header can't be read ({error})") from error
         return header
 
 
@@ -123,11 +125,6 @@ class IndexHeader:
 def _parsed(text: str) -> Any:
     """A value of JSON, which is not changed: the shards of a dataset have few different ones."""
     return json.loads(text)
-
-
-def encode(header: IndexHeader, columns: Mapping[str, NDArray[Any]]) -> bytes:
-    """An index file's bytes: equal input gives equal bytes."""
-    return encode_columns(header.to_metadata(), columns)
 
 
 def decode(
@@ -140,23 +137,13 @@ def decode(
     """
     try:
         metadata, columns = decode_columns(data, check=check)
+        return IndexHeader.from_metadata(metadata), columns
     except ColumnFileError as error:
         raise _unusable(path, str(error)) from error
-    return _header_of(metadata, path), columns
-
-
-def map_columns(path: str, *, check: bool = True) -> tuple[IndexHeader, dict[str, NDArray[Any]]]:
-    """Map an index file into memory: its pages are read when they are used.
-
-    Raises:
-        FileNotFoundError: there is none.
-        DataError: it is damaged, cut short, or of another version.
-    """
-    return decode(map_file(path), path=path, check=check)
 
 
 def read_header(path: str) -> IndexHeader:
-    """Read an index file's header alone, without a look at its columns.
+    """An index file's header alone, without a look at its columns.
 
     Raises:
         FileNotFoundError: there is none.
@@ -164,19 +151,9 @@ def read_header(path: str) -> IndexHeader:
     """
     first = read_start(path)
     try:
-        metadata, _, _ = parse_header(first, memoryview(first))
+        return IndexHeader.from_metadata(parse_header(first, memoryview(first))[0])
     except ColumnFileError as error:
         raise _unusable(path, str(error)) from error
-    return _header_of(metadata, path)
-
-
-def _header_of(metadata: Any, path: str) -> IndexHeader:
-    try:
-        return IndexHeader.from_metadata(metadata)
-    except (
-        ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
-    ) as error:  # fmt: skip
-        raise _unusable(path, f"its header can't be read ({error})") from error
 
 
 def _unusable(path: str, reason: str) -> DataError:

@@ -63,12 +63,10 @@ class SavedIndex:
 
 @dataclass(frozen=True)
 class IndexStore:
-    """Where the indexes of a dataset are. Immutable; pickles.
+    """Where the indexes of a dataset are, and how its files are reached. Immutable; pickles.
 
-    Attributes:
-        directory: the user's `index`, a path or a URL; None for beside the shards.
-        options: how remote files are reached; None for the defaults.
-        accept_unfinished: whether shards without an end are taken as they are.
+    `directory` is a path or a URL, or None for beside the shards; with `accept_unfinished` shards
+    without an end are taken as they are.
     """
 
     directory: str | None = None
@@ -81,15 +79,15 @@ class IndexStore:
 
     def path(self, url: str) -> str:
         """The file on this machine that holds, or would hold, the index of a shard."""
-        if self._is_own(url):
-            return index_path(url, str(user_cache_dir() / "index"))
-        return index_path(url, self.directory)
+        published = self.published_path(url)
+        if is_local(published):
+            return published
+        return index_path(url, str(user_cache_dir() / "index"))
 
     def origin(self, url: str) -> str | None:
         """The URL of a remote index, of which `path` may be a copy; None where there is none."""
-        if not is_local(self.directory or url):
-            return index_path(url, self.directory)
-        return None if is_local(url) else index_path(url)
+        places = (self.published_path(url), index_path(url))
+        return next((place for place in places if not is_local(place)), None)
 
     def stat(self, url: str) -> FileStat:
         """The shard as it is now; raises as `File.stat` does."""
@@ -102,23 +100,18 @@ class IndexStore:
 
         Raises:
             StaleIndexError: the index is of another version of the shard.
-            DataError: the index is damaged.
-            StorageError: it can't be read.
+            DataError, StorageError: as `load` says.
         """
         path = self.path(url)
         try:
             header = read_header(path)
-        except (FileNotFoundError, NotADirectoryError):
+            if fits(header, url, stat):
+                return header
+        except (FileNotFoundError, NotADirectoryError, DataError):
+            # `load` looks for another one, or raises.
             pass
         except OSError as error:
             raise StorageError(f"can't read the index {path!r}: {error.strerror}") from error
-        except DataError:
-            # An index in the user's cache is built again without a message.
-            if not self._is_own(url):
-                raise
-        else:
-            if fits(header, url, stat):
-                return header
         index = self.load(url, stat)
         if index is None:
             return None
@@ -148,13 +141,15 @@ class IndexStore:
         """
         index: ShardIndex | None = None
         try:
-            index = self._as_copied(ShardIndex.load(self.path(url), check=check), url, stat)
-        except StorageError:
-            raise
-        except (OSError, DataError) as error:
+            index = ShardIndex.load(self.path(url), check=check)
+        except OSError:
+            pass
+        except DataError:
             # A damaged index in the user's cache counts as none.
-            if isinstance(error, DataError) and not self._is_own(url):
+            if not self._is_own(url):
                 raise
+        else:
+            index = self._as_copied(index, url, stat)
         if index is not None and (self.origin(url) is None or fits(index.header, url, stat)):
             return index
         return self.fetch(url, stat) or (None if self._is_own(url) else index)
@@ -162,9 +157,7 @@ class IndexStore:
     def look(self, url: str) -> SavedIndex:
         """The index of a shard and its state, for people; changes nothing.
 
-        Raises:
-            DataError: the shard is missing.
-            StorageError: it could not be read.
+        Raises as `stat` does.
         """
         stat = self.stat(url)
         try:
@@ -178,11 +171,8 @@ class IndexStore:
     def fetch(self, url: str, stat: FileStat) -> ShardIndex | None:
         """The remote index of a shard, in memory; None if there is none that can be read.
 
-        An index built before the shard was uploaded is compared as `load` compares a copy's.
-
-        Raises:
-            DataError: it is damaged.
-            StorageError: the shard could not be read.
+        An index built before the shard was uploaded is compared as `load` compares a copy's; raises
+        as `load` does.
         """
         origin = self.origin(url)
         if origin is None:
@@ -244,11 +234,7 @@ class IndexStore:
         return (path if note else published), note
 
     def save(self, url: str, index: ShardIndex) -> None:
-        """Save an index on this machine only.
-
-        Raises:
-            OSError: it can't be written.
-        """
+        """Save an index on this machine only."""
         path = self.path(url)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         index.save(path)
@@ -262,7 +248,7 @@ class IndexStore:
 
     def _is_own(self, url: str) -> bool:
         """Whether the index on this machine is a copy in the user's cache directory."""
-        return not is_local(url if self.directory is None else self.directory)
+        return not is_local(self.published_path(url))
 
     def _as_copied(self, index: ShardIndex, url: str, stat: FileStat) -> ShardIndex:
         """The index with the shard's new time, if the shard is a copy of the indexed one."""
@@ -283,12 +269,7 @@ class IndexStore:
 
 
 def read_index(path: str, *, options: StorageOptions | None = None) -> tuple[ShardIndex, int]:
-    """An index file, local or remote, and its size.
-
-    Raises:
-        DataError: it is missing or damaged.
-        StorageError: it could not be read.
-    """
+    """An index file, local or remote, and its size; raises as `IndexStore.load` does."""
     if is_local(path):
         return ShardIndex.load(path, check=False), Path(path).stat().st_size
     data = read_whole(path, options=options)

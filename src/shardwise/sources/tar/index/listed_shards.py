@@ -15,11 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shardwise.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.parallel import in_threads
 from shardwise.shown import in_command, shown, without_query
+from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import NumberedNames, ShardNames
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.column_file import map_file
@@ -56,27 +55,18 @@ def is_manifest_file(url: str) -> bool:
 
 
 def manifest_files(url: str, options: StorageOptions | None) -> list[str]:
-    """The manifest files that a name or a pattern (`{a,b}/train.swm`, `*/train.swm`) stands for.
-
-    Raises:
-        MissingShardError: a glob matches nothing.
-        StorageError: a store can't be listed.
-    """
+    """The manifest files that a name or a pattern (`{a,b}/train.swm`, `*/train.swm`) stands for."""
     return expand(url, suffixes=(".swm",), options=options)
 
 
 class ListedShards:
     """The shards of a manifest file. Pickles as the file's URL and version.
 
-    Any thread may call `stat`.
-
-    Args:
-        url: the manifest file.
-        store: where the indexes are; a manifest does not say.
+    Any thread may call `stat`. A manifest does not say where the indexes are: `store` does.
 
     Attributes:
-        urls, sizes, shard_bytes, fields, key_lengths, has_digests, unsaved: as of `OpenedShards`.
-        fingerprint: of a dataset of these shards alone.
+        url: the manifest file.
+        fields, key_lengths, has_digests, unsaved: as of `OpenedShards`.
 
     Raises:
         MissingShardError: the file is not there.
@@ -90,9 +80,34 @@ class ListedShards:
         self._store = store
         self._version = ""
         self._opened_ns = time.time_ns()
-        self._set_content()
+        self._stats: dict[int, FileStat] = {}
+        self.unsaved: dict[int, ShardIndex] = {}
+        self._opened: tuple[ManifestFile, Manifest] | None = None
+        content = self.content
+        self.fields, self.has_digests = content.fields, content.has_digests
+        has_keys = self.manifest.num_samples > 0
+        self.key_lengths = frozenset({content.key_length} if has_keys else ())
 
-    def _set_content(self) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_stats": {}, "unsaved": {}, "_opened": None}
+
+    @property
+    def content(self) -> ManifestFile:
+        """What the file says."""
+        return self._open()[0]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The shards with their counts; the fingerprint is of a dataset of these alone."""
+        return self._open()[1]
+
+    def _open(self) -> tuple[ManifestFile, Manifest]:
+        """Read the file, once a process: one that got this pickled reads it at the first look.
+
+        Errors then come from a read, where they are reported, and not from unpickling.
+        """
+        if self._opened is not None:
+            return self._opened
         content, version = self._load()
         if self._version not in ("", version):
             raise StaleIndexError(
@@ -101,36 +116,17 @@ class ListedShards:
                 url=self.url,
             )
         self._version = version
-        header = content.header
-        if header.num_unfinished and not self._store.accept_unfinished:
+        if content.num_unfinished and not self._store.accept_unfinished:
             raise DataError(
-                f"{header.num_unfinished} of {header.num_shards} shards that the manifest lists "
-                f"are not whole: {unfinished(header.num_samples)}",
+                f"{content.num_unfinished} of {len(content.names)} shards that the manifest lists "
+                f"are not whole: {unfinished(int(content.samples.sum()))}",
                 url=self.url,
             )
-        self.urls: Sequence[str] = _urls_of(content.names, self.url)
-        self.sizes = content.samples.astype(np.int64)
-        self.shard_bytes = content.lengths.astype(np.int64)
-        self.fields = header.fields
-        self.key_lengths = frozenset({header.key_length} if header.num_samples else ())
-        self.has_digests = header.has_digests
-        self.fingerprint: str | None = header.fingerprint
-        self.unsaved: dict[int, ShardIndex] = {}
-        self._stats: dict[int, FileStat] = {}
-        # Set last: a thread that sees it finds the others set, too.
-        self.content = content
-
-    def __getstate__(self) -> dict[str, Any]:
-        names = ("url", "_store", "_version", "_opened_ns")
-        return {name: self.__dict__[name] for name in names}
-
-    def __getattr__(self, name: str) -> Any:
-        # Of a pickled one, whatever is read first reads the file: errors then come from a read,
-        # where they are reported, and not from unpickling.
-        if name.startswith("__") or "_version" not in self.__dict__ or "content" in self.__dict__:
-            raise AttributeError(name)
-        self._set_content()
-        return getattr(self, name)
+        urls = _urls_of(content.names, self.url)
+        manifest = Manifest.of_columns("tar", urls, content.samples, content.lengths)
+        manifest.fingerprint = content.fingerprint
+        self._opened = content, manifest
+        return self._opened
 
     def pins(self) -> Iterator[tuple[str, FileStat]]:
         """Nothing: versions are known at first use."""
@@ -154,23 +150,20 @@ class ListedShards:
 
     def check_all(self) -> None:
         """Hold every shard against its entry; raises as `stat` does."""
-        are_local = all(map(is_local, ShardNames.of(self.urls).examples()))
-        if are_local:
-            for shard in range(len(self.urls)):
-                self.stat(shard)
-        else:
-            shards = range(len(self.urls))
-            deque(in_threads(self.stat, shards, REMOTE_THREADS), maxlen=0)
+        urls = self.manifest.urls
+        are_local = all(map(is_local, ShardNames.of(urls).examples()))
+        shards = range(len(urls))
+        checked = (
+            map(self.stat, shards) if are_local else in_threads(self.stat, shards, REMOTE_THREADS)
+        )
+        deque(checked, maxlen=0)
 
     def check(self, shard: int, *, save: bool = True) -> FileStat:
-        """Hold a shard against its entry; `stat` does that once.
+        """Hold a shard against its entry; `stat` does that once, and says what is raised.
 
         With `save`, an index that had to be made or fetched is kept on this machine.
-
-        Raises:
-            MissingShardError, StaleIndexError, DataError, StorageError: as `stat` says.
         """
-        url, content, store = self.urls[shard], self.content, self._store
+        url, content, store = self.manifest.urls[shard], self.content, self._store
         try:
             stat = store.stat(url)
         except MissingShardError as error:
@@ -181,7 +174,7 @@ class ListedShards:
                 url=url,
             ) from error
         tag = int(content.tags[shard])
-        length = self.shard_bytes.item(shard)
+        length = self.manifest.shard_bytes.item(shard)
         if stat.num_bytes != length:
             raise self._stale(url, f"it lists {length:,} bytes, there are {described(stat)}")
         if stat.etag and tag_says_etag(tag) and tag_of(stat) != tag:
@@ -206,7 +199,7 @@ class ListedShards:
         if index.content_digest() != int(content.index_digests[shard]):
             raise self._stale(
                 url,
-                f"it lists {self.sizes[shard]:,} samples in {length:,} bytes, the index has "
+                f"it lists {content.samples[shard]:,} samples in {length:,} bytes, the index has "
                 f"{index.num_samples:,} in {index.num_bytes:,}, at other places or of other names",
             )
         if is_new and save:
@@ -262,7 +255,7 @@ class ListedShards:
 
 def _decode(data: mmap.mmap | bytes, path: str) -> tuple[ManifestFile, str]:
     content = decode(data, path=path)
-    return content, f"{content.header.fingerprint}-{bytes(data[-4:]).hex()}"
+    return content, f"{content.fingerprint}-{bytes(data[-4:]).hex()}"
 
 
 def _urls_of(names: Sequence[str], manifest: str) -> ShardNames:

@@ -5,18 +5,20 @@ shorter epoch without a word. Its index, if it is still there, shows that there 
 """
 
 # URLs are text, as in `shardwise.storage.urls`.
-# ruff: noqa: PTH110, PTH112, PTH118, PTH207
+# ruff: noqa: PTH110, PTH112
 
 from __future__ import annotations
 
 import glob
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 from shardwise.errors import MissingShardError
 from shardwise.shown import shown
 from shardwise.storage import StorageOptions, expand, is_local, local_path
 from shardwise.storage.braces import expand_braces
+from shardwise.storage.listing import is_remote_pattern
 
 _SUFFIX = ".swi"
 
@@ -36,7 +38,7 @@ def expand_shards(
     for item in [urls] if isinstance(urls, str | os.PathLike) else urls:
         missing = [
             shard
-            for shard in _indexed(os.fspath(item), options or StorageOptions())
+            for shard in _indexed(os.fspath(item), options)
             if shard not in known and not (is_local(shard) and os.path.exists(shard))
         ]
         if missing:
@@ -49,34 +51,29 @@ def expand_shards(
     return shards
 
 
-def _indexed(item: str, options: StorageOptions) -> list[str]:
+def _indexed(item: str, options: StorageOptions | None) -> list[str]:
     """The shards, sorted, whose indexes match a directory or a glob; none for names of shards."""
-    if not is_local(item):
-        return [url for name in expand_braces(item) for url in _remotely_indexed(name, options)]
-    path = local_path(item)
+    path = local_path(item) if is_local(item) else item
     if path.endswith(".tar") and not glob.has_magic(path) and "{" not in path:
         # Ten thousand plain names must not cost a stat on a network file system each.
         return []
-    names = [path] if os.path.exists(path) else expand_braces(path)
     indexes: list[str] = []
-    for name in names:
-        if os.path.isdir(name):
-            indexes += glob.glob(os.path.join(glob.escape(name), f"*.tar{_SUFFIX}"))
-        elif glob.has_magic(name) and not os.path.exists(name):
-            indexes += glob.glob(name + _SUFFIX, recursive=True)
+    for name in [path] if is_local(item) and os.path.exists(path) else expand_braces(path):
+        pattern = _index_pattern(name)
+        if pattern is not None:
+            with suppress(MissingShardError):
+                indexes += expand(pattern, suffixes=(f".tar{_SUFFIX}",), options=options)
     return [index.removesuffix(_SUFFIX) for index in sorted(indexes)]
 
 
-def _remotely_indexed(name: str, options: StorageOptions) -> list[str]:
-    from shardwise.storage.listing import is_remote_pattern, list_remote
-    from shardwise.storage.stores.connect import location_of
-
-    if not is_remote_pattern(name):
-        return []
-    key = location_of(name).key
-    pattern = name if not key or key.endswith("/") else name + _SUFFIX
-    try:
-        indexes = list_remote(pattern, suffixes=(f".tar{_SUFFIX}",), ignored="\0", options=options)
-    except MissingShardError:
-        return []
-    return [index.removesuffix(_SUFFIX) for index in indexes]
+def _index_pattern(name: str) -> str | None:
+    """A directory as it is, a glob with the suffix of indexes; None for the name of a shard."""
+    if is_local(name):
+        is_directory = os.path.isdir(name)
+        is_pattern = is_directory or (glob.has_magic(name) and not os.path.exists(name))
+    else:
+        is_directory = name.endswith("/") or "/" not in name.partition("://")[2]
+        is_pattern = is_remote_pattern(name)
+    if not is_pattern:
+        return None
+    return name if is_directory else name + _SUFFIX

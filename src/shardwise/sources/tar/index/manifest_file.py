@@ -25,8 +25,9 @@ from shardwise.sources.manifest import narrow
 from shardwise.sources.shard_names import NumberedNames, PackedNames, ShardNames
 from shardwise.sources.tar.index.column_file import (
     FIRST_BYTES,
+    MALFORMED,
     ColumnFileError,
-    as_metadata,
+    as_texts,
     decode_columns,
     encode_columns,
     parse_header,
@@ -45,14 +46,17 @@ _MAX_COUNT = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManifestHeader:
-    """The part of a manifest file that is about the dataset as a whole.
+class ManifestFile:
+    """The content of a manifest file.
 
     Attributes:
         fingerprint: of the dataset, 16 hex digits.
-        num_shards: shards in it.
-        num_samples: samples in all of them.
-        num_bytes: bytes of all of them.
+        names: `[shards]`, relative to the file's directory, or absolute.
+        samples: unsigned `[shards]`, samples a shard.
+        lengths: unsigned `[shards]`, bytes a shard.
+        tags: uint64 `[shards]`, `tag_of` each shard.
+        index_digests: uint64 `[shards]`, `ShardIndex.content_digest` of each index.
+        index_bytes: unsigned `[shards]`, the size of each index file.
         fields: the names of all fields that any sample has, in storage order.
         key_length: bytes of a key where all keys are of one length, else None.
         has_digests: whether an index has a CRC-32 of every payload.
@@ -61,37 +65,17 @@ class ManifestHeader:
     """
 
     fingerprint: str
-    num_shards: int
-    num_samples: int
-    num_bytes: int
-    fields: tuple[str, ...]
-    key_length: int | None = None
-    has_digests: bool = False
-    num_unfinished: int = 0
-    writer: str = ""
-
-
-@dataclass(frozen=True)
-class ManifestFile:
-    """The content of a manifest file.
-
-    Attributes:
-        header: the dataset as a whole.
-        names: `[shards]`, relative to the file's directory, or absolute.
-        samples: unsigned `[shards]`, samples a shard.
-        lengths: unsigned `[shards]`, bytes a shard.
-        tags: uint64 `[shards]`, `tag_of` each shard.
-        index_digests: uint64 `[shards]`, `ShardIndex.content_digest` of each index.
-        index_bytes: unsigned `[shards]`, the size of each index file.
-    """
-
-    header: ManifestHeader
     names: Sequence[str]
     samples: NDArray[Any]
     lengths: NDArray[Any]
     tags: NDArray[np.uint64]
     index_digests: NDArray[np.uint64]
     index_bytes: NDArray[Any]
+    fields: tuple[str, ...]
+    key_length: int | None = None
+    has_digests: bool = False
+    num_unfinished: int = 0
+    writer: str = ""
 
 
 def tag_of(stat: FileStat) -> int:
@@ -108,13 +92,23 @@ def tag_says_etag(tag: int) -> bool:
 
 def encode(content: ManifestFile) -> bytes:
     """A manifest file's bytes: equal input gives equal bytes."""
-    header, names = content.header, ShardNames.of(content.names)
-    others = [name.encode("utf-8", "surrogateescape") for name in _others(names)]
-    texts = {"format": _FORMAT, "version": _VERSION, "kind": "tar", **as_metadata(header)}
-    del texts["writer"]
+    names = ShardNames.of(content.names)
     parts = [list(part) if isinstance(part, NumberedNames) else len(part) for part in names.parts]
-    texts["names"] = json.dumps(parts)
-    texts["writer"] = header.writer or f"shardwise {version('shardwise')}"
+    metadata = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "kind": "tar",
+        "fingerprint": content.fingerprint,
+        "num_shards": len(names),
+        "num_samples": int(content.samples.sum()),
+        "num_bytes": int(content.lengths.sum()),
+        "fields": content.fields,
+        "key_length": content.key_length,
+        "has_digests": content.has_digests,
+        "num_unfinished": content.num_unfinished,
+        "names": parts,
+        "writer": content.writer or f"shardwise {version('shardwise')}",
+    }
     columns = {
         "tag": shrink(content.tags),
         "index_digest": shrink(content.index_digests),
@@ -123,11 +117,17 @@ def encode(content: ManifestFile) -> bytes:
         "bytes": shrink(narrow(content.lengths)),
         "index_bytes": shrink(narrow(content.index_bytes)),
     }
+    others = [
+        name.encode("utf-8", "surrogateescape")
+        for part in names.parts
+        if not isinstance(part, NumberedNames)
+        for name in part
+    ]
     if others:
         ends = np.cumsum([len(name) for name in others], dtype=np.int64)
         columns["name_ends"] = narrow(ends)
         columns["names"] = np.frombuffer(b"".join(others), np.uint8)
-    return encode_columns(texts, columns)
+    return encode_columns(as_texts(metadata), columns)
 
 
 def decode(data: bytes | memoryview | mmap.mmap, *, path: str) -> ManifestFile:
@@ -142,15 +142,12 @@ def decode(data: bytes | memoryview | mmap.mmap, *, path: str) -> ManifestFile:
         # Before anything else: another version may have other columns.
         _require_format(metadata)
         _, columns = decode_columns(data)
-        header = _header_of(metadata)
-        return _content(header, _parts_of(metadata), columns)
+        return _content(metadata, columns)
     except _OtherVersionError as error:
         raise DataError(str(error), url=path) from error
     except ColumnFileError as error:
         raise _unusable(path, str(error)) from error
-    except (
-        ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError
-    ) as error:  # fmt: skip
+    except MALFORMED as error:
         raise _unusable(path, f"its header does not fit its columns ({error})") from error
 
 
@@ -170,33 +167,54 @@ def _require_format(metadata: Mapping[str, str]) -> None:
         raise ColumnFileError(f"it is of {metadata['kind']!r:.80}, not of tar shards")
 
 
-def _header_of(metadata: Mapping[str, str]) -> ManifestHeader:
+def _content(metadata: Mapping[str, str], columns: Mapping[str, NDArray[Any]]) -> ManifestFile:
     key_length = json.loads(metadata["key_length"])
-    header = ManifestHeader(
+    num_shards, num_samples, num_bytes, num_unfinished = (
+        int(metadata[name]) for name in ("num_shards", "num_samples", "num_bytes", "num_unfinished")
+    )
+    samples = columns["samples"]
+    if len(samples) != num_shards:
+        raise ValueError(f"{len(samples)} counts for {num_shards} shards")
+    content = ManifestFile(
         fingerprint=str(metadata["fingerprint"]),
-        num_shards=int(metadata["num_shards"]),
-        num_samples=int(metadata["num_samples"]),
-        num_bytes=int(metadata["num_bytes"]),
+        names=_names(metadata, columns, num_shards),
+        samples=samples,
+        lengths=spread(columns, "bytes", num_shards),
+        tags=_of_64_bits(columns, "tag", num_shards),
+        index_digests=_of_64_bits(columns, "index_digest", num_shards),
+        index_bytes=spread(columns, "index_bytes", num_shards),
         fields=tuple(map(str, json.loads(metadata["fields"]))),
         key_length=None if key_length is None else int(key_length),
         has_digests=json.loads(metadata["has_digests"]) is True,
-        num_unfinished=int(metadata["num_unfinished"]),
+        num_unfinished=num_unfinished,
         writer=str(metadata["writer"]),
     )
-    counts = (header.num_samples, header.num_bytes, header.key_length or 0, header.num_unfinished)
-    if header.num_shards < 1 or not all(0 <= count <= _MAX_COUNT for count in counts):
+    counts = (num_samples, num_bytes, content.key_length or 0, num_unfinished)
+    if num_shards < 1 or not all(0 <= count <= _MAX_COUNT for count in counts):
         raise ValueError("a count is out of its range")
-    if not _FINGERPRINT.fullmatch(header.fingerprint):
+    if not _FINGERPRINT.fullmatch(content.fingerprint):
         raise ValueError("the fingerprint is not 16 hex digits")
-    return header
+    for name, column, stated in (
+        ("samples", samples, num_samples),
+        ("bytes", content.lengths, num_bytes),
+    ):
+        # In floating point first: the sum of hostile numbers may not fit into 64 bits.
+        if float(column.sum(dtype=np.float64)) > _MAX_COUNT or int(column.sum()) != stated:
+            raise ValueError(f"the {name} of the shards do not sum up to {stated}")
+    return content
 
 
-def _parts_of(metadata: Mapping[str, str]) -> list[NumberedNames | int]:
-    """The parts of the names: patterns, and how many names stand in the column."""
-    parts: list[NumberedNames | int] = []
+def _names(
+    metadata: Mapping[str, str], columns: Mapping[str, NDArray[Any]], num_shards: int
+) -> ShardNames:
+    """The names: patterns, and between them those that stand in the column."""
+    others = PackedNames.of(columns.get("names"), columns.get("name_ends"))
+    parts: list[NumberedNames | Sequence[str]] = []
+    start = 0
     for part in json.loads(metadata["names"]):
         if isinstance(part, int):
-            parts.append(part)
+            parts.append(others.part(start, start + part))
+            start += part
             continue
         prefix, suffix, first, width, count = part
         numbered = NumberedNames(str(prefix), str(suffix), int(first), int(width), int(count))
@@ -204,57 +222,16 @@ def _parts_of(metadata: Mapping[str, str]) -> list[NumberedNames | int]:
         if not is_sound or not 0 <= numbered.first <= _MAX_COUNT:
             raise ValueError("a pattern of names is out of its range")
         parts.append(numbered)
-    return parts
-
-
-def _content(
-    header: ManifestHeader,
-    parts: Sequence[NumberedNames | int],
-    columns: Mapping[str, NDArray[Any]],
-) -> ManifestFile:
-    num_shards = header.num_shards
-    samples = columns["samples"]
-    if len(samples) != num_shards:
-        raise ValueError(f"{len(samples)} counts for {num_shards} shards")
-    lengths = spread(columns, "bytes", num_shards)
-    for name, column, stated in (
-        ("samples", samples, header.num_samples),
-        ("bytes", lengths, header.num_bytes),
-    ):
-        # In floating point first: the sum of hostile numbers may not fit into 64 bits.
-        if float(column.sum(dtype=np.float64)) > _MAX_COUNT or int(column.sum()) != stated:
-            raise ValueError(f"the {name} of the shards do not sum up to {stated}")
-    others = PackedNames(columns.get("names"), columns.get("name_ends"))
-    names: list[NumberedNames | Sequence[str]] = []
-    start = 0
-    for part in parts:
-        if isinstance(part, int):
-            names.append(others.part(start, start + part))
-            start += part
-        else:
-            names.append(part)
-    if start != len(others) or len(ShardNames(names)) != num_shards:
+    names = ShardNames(parts)
+    if start != len(others) or len(names) != num_shards:
         raise ValueError(f"the names are not those of {num_shards} shards")
-    return ManifestFile(
-        header,
-        ShardNames(names),
-        samples,
-        lengths,
-        _of_64_bits(columns, "tag", num_shards),
-        _of_64_bits(columns, "index_digest", num_shards),
-        spread(columns, "index_bytes", num_shards),
-    )
+    return names
 
 
 def _of_64_bits(columns: Mapping[str, NDArray[Any]], name: str, length: int) -> NDArray[np.uint64]:
     if columns[name].dtype != np.uint64:
         raise ValueError(f"{columns[name].dtype} where uint64 must be")
     return spread(columns, name, length)
-
-
-def _others(names: ShardNames) -> list[str]:
-    """The names that are in no pattern."""
-    return [name for part in names.parts if not isinstance(part, NumberedNames) for name in part]
 
 
 def _unusable(path: str, reason: str) -> DataError:

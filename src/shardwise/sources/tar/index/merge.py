@@ -17,10 +17,9 @@ import numpy as np
 from shardwise.errors import DataError
 from shardwise.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import is_manifest_file
-from shardwise.sources.tar.index.manifest_file import ManifestFile, ManifestHeader, encode, tag_of
+from shardwise.sources.tar.index.manifest_file import ManifestFile, encode, tag_of
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import place_of
 from shardwise.storage import FileStat, StorageOptions, is_local, local_path
@@ -92,24 +91,18 @@ class ManifestBuilder:
         samples, lengths, tags, digests, index_bytes = zip(*self._numbers, strict=True)
         manifest = Manifest.of_columns("tar", self._urls, np.array(samples), np.array(lengths))
         one_length = len(self._key_lengths) == 1
-        header = ManifestHeader(
+        content = ManifestFile(
             fingerprint=manifest.fingerprint,
-            num_shards=len(self._urls),
-            num_samples=manifest.num_samples,
-            num_bytes=manifest.num_bytes,
+            names=self._names,
+            samples=manifest.sizes,
+            lengths=manifest.shard_bytes,
+            tags=np.array(tags, np.uint64),
+            index_digests=np.array(digests, np.uint64),
+            index_bytes=np.array(index_bytes, np.int64),
             fields=tuple(self._fields),
             key_length=next(iter(self._key_lengths)) if one_length else None,
             has_digests=self._has_digests,
             num_unfinished=self._num_unfinished,
-        )
-        content = ManifestFile(
-            header,
-            ShardNames.of(self._names),
-            manifest.sizes,
-            manifest.shard_bytes,
-            np.array(tags, np.uint64),
-            np.array(digests, np.uint64),
-            np.array(index_bytes, np.int64),
         )
         write_whole(self.path, encode(content), options=self._options)
         return manifest
@@ -156,12 +149,10 @@ def _is_placed(name: str, base: str, path: str) -> bool:
 
 
 def merge_indexes(path: str, urls: Iterable[str], *, store: IndexStore) -> Manifest:
-    """Write a manifest file of shards whose indexes are there.
+    """Write a manifest file of shards whose indexes are there; raises as `ManifestBuilder` does.
 
     Raises:
         DataError: a shard has no index that fits it, or is missing.
-        ValueError: as `ManifestBuilder` says.
-        StorageError: something could not be read or written.
     """
     builder = ManifestBuilder(path, options=store.options)
     for url in urls:
@@ -189,10 +180,6 @@ def manifest_path(pattern: str) -> str:
 
 
 def require_manifest_name(path: str) -> None:
-    """Refuse a name that `sw.tar` would not take for a manifest's.
-
-    Raises:
-        ValueError: it does not end in ".swm".
-    """
+    """Raise ValueError for a name that `sw.tar` would not take for a manifest's."""
     if not is_manifest_file(path):
         raise ValueError(f"a manifest's name must end in '.swm', and {shown(path)!r} does not")

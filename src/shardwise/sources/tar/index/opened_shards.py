@@ -19,8 +19,7 @@ from shardwise.cores import usable_cores
 from shardwise.errors import DataError
 from shardwise.parallel import in_threads
 from shardwise.shown import in_command, shown, without_query
-from shardwise.sources.manifest import narrow
-from shardwise.sources.shard_names import ShardNames
+from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore
@@ -48,70 +47,14 @@ _Found: TypeAlias = tuple[int, IndexHeader | None, FileStat]
 class OpenedShards:
     """Shards as they were when they were opened. Pickles as narrow columns.
 
+    Opening them loads their indexes, compares them with the shards, and builds the missing ones.
+
     Attributes:
-        urls: `[shards]`.
-        sizes: int64 `[shards]`, samples a shard.
-        shard_bytes: int64 `[shards]`, bytes a shard.
+        manifest: the shards with their counts.
+        fields: the names of all fields that any sample has, in storage order.
         key_lengths: the lengths of keys in shards with samples; None is one of different lengths.
         has_digests: whether a shard has digests of its payloads.
-        fingerprint: None: it follows from the shards.
         unsaved: by number, indexes that could not be saved: building them again would scan again.
-    """
-
-    fingerprint: str | None = None
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self.urls = urls
-        self.sizes, self.shard_bytes, self._mtimes = np.zeros((3, len(urls)), np.int64)
-        self._etags: list[str] = []
-        # The first shard that has these fields.
-        self._first: dict[tuple[str, ...], int] = {}
-        self.key_lengths: set[int | None] = set()
-        self.has_digests = False
-        self.unsaved: dict[int, ShardIndex] = {}
-
-    def add(self, shard: int, header: IndexHeader, stat: FileStat) -> None:
-        """Take the numbers of a shard, which may be any."""
-        self.sizes[shard] = header.num_samples
-        self.shard_bytes[shard] = stat.num_bytes
-        self._mtimes[shard] = stat.mtime_ns
-        if stat.etag:
-            self._etags = self._etags or [""] * len(self.urls)
-            self._etags[shard] = stat.etag
-        self._first[header.fields] = min(shard, self._first.get(header.fields, shard))
-        if header.num_samples:
-            self.key_lengths.add(header.key_length)
-        self.has_digests = self.has_digests or header.has_digests
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of all fields that any sample has, in storage order."""
-        ordered = sorted(self._first, key=self._first.__getitem__)
-        return tuple(dict.fromkeys(name for fields in ordered for name in fields))
-
-    def stat(self, shard: int) -> FileStat:
-        """A shard as it was opened."""
-        etag = self._etags[shard] if self._etags else ""
-        return FileStat(self.shard_bytes.item(shard), self._mtimes.item(shard), etag)
-
-    def pins(self) -> Iterator[tuple[str, FileStat]]:
-        """The shards that a store names a version of, in order."""
-        for shard, etag in enumerate(self._etags):
-            if etag:
-                yield self.urls[shard], self.stat(shard)
-
-    def __getstate__(self) -> dict[str, Any]:
-        columns = {"sizes": narrow(self.sizes), "shard_bytes": narrow(self.shard_bytes)}
-        return self.__dict__ | columns | {"urls": ShardNames.of(self.urls), "unsaved": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.sizes = self.sizes.astype(np.int64)
-        self.shard_bytes = self.shard_bytes.astype(np.int64)
-
-
-def open_shards(urls: Sequence[str], *, store: IndexStore) -> OpenedShards:
-    """Load the indexes of shards, compare them with the shards, and build the missing ones.
 
     Raises:
         MissingShardError: a shard is not there.
@@ -121,41 +64,118 @@ def open_shards(urls: Sequence[str], *, store: IndexStore) -> OpenedShards:
         ValueError: two URLs name one shard.
         StorageError: something could not be read.
     """
+
+    def __init__(self, urls: Sequence[str], store: IndexStore) -> None:
+        num_shards = len(urls)
+        sizes, lengths, self._mtimes = (np.zeros(num_shards, np.int64) for _ in range(3))
+        self._etags: list[str] = []
+        self.key_lengths: set[int | None] = set()
+        self.has_digests = False
+        self.unsaved: dict[int, ShardIndex] = {}
+        # By the fields of a shard: the first that has these.
+        first: dict[tuple[str, ...], int] = {}
+        endless: list[int] = []
+        ignored: Counter[str] = Counter()
+        for shard, header, stat in _open(urls, store, self.unsaved):
+            sizes[shard] = header.num_samples
+            lengths[shard] = stat.num_bytes
+            self._mtimes[shard] = stat.mtime_ns
+            if stat.etag:
+                self._etags = self._etags or [""] * num_shards
+                self._etags[shard] = stat.etag
+            first[header.fields] = min(shard, first.get(header.fields, shard))
+            if header.num_samples:
+                self.key_lengths.add(header.key_length)
+            self.has_digests = self.has_digests or header.has_digests
+            ignored.update(header.ignored)
+            if not header.has_end:
+                endless.append(shard)
+        self.manifest = Manifest.of_columns("tar", urls, sizes, lengths)
+        ordered = sorted(first, key=first.__getitem__)
+        self.fields = tuple(dict.fromkeys(name for fields in ordered for name in fields))
+        if ignored["no extension"] and not self.manifest.num_samples:
+            left_out = ", ".join(f"{what}: {count}" for what, count in ignored.items())
+            raise DataError(
+                f"no samples: all members are left out ({left_out}); what follows the first dot of "
+                "a member's name is its field, as in '0001.jpg': pack the shards with names of "
+                "that form",
+                url=urls[0],
+            )
+        self._refuse_repeats()
+        if endless:
+            _logger.warning(
+                "%d of %d shards have no end (two blocks of zeros), such as %s: they may have been "
+                "cut between two samples; `shardwise verify` says more",
+                len(endless), num_shards, shown(urls[endless[0]]),
+            )  # fmt: skip
+
+    def stat(self, shard: int) -> FileStat:
+        """A shard as it was opened."""
+        etag = self._etags[shard] if self._etags else ""
+        return FileStat(self.manifest.shard_bytes.item(shard), self._mtimes.item(shard), etag)
+
+    def pins(self) -> Iterator[tuple[str, FileStat]]:
+        """The shards that a store names a version of, in order."""
+        for shard, etag in enumerate(self._etags):
+            if etag:
+                yield self.manifest.urls[shard], self.stat(shard)
+
+    def _refuse_repeats(self) -> None:
+        """Raise ValueError where two URLs of one shard differ in their queries only."""
+        seen: set[tuple[str, str]] = set()
+        for url, stat in self.pins():
+            # A query may name the shard, too: then each has an ETag of its own.
+            version = (without_query(url), stat.etag)
+            if version in seen:
+                raise ValueError(
+                    f"the shard {shown(url)!r} is named twice, with different queries and one ETag "
+                    f"({stat.etag}): its samples would be read twice an epoch; remove one of the "
+                    "URLs"
+                )
+            seen.add(version)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"unsaved": {}}
+
+
+def _open(
+    urls: Sequence[str], store: IndexStore, unsaved: dict[int, ShardIndex]
+) -> Iterator[tuple[int, IndexHeader, FileStat]]:
+    """Each shard with its index, which is built where there is none, in any order."""
     are_local = all(map(is_local, urls))
-    shards = OpenedShards(urls)
     missing: list[int] = []
-    endless: list[int] = []
-    ignored: Counter[str] = Counter()
-
-    def add(shard: int, header: IndexHeader, stat: FileStat) -> None:
-        shards.add(shard, header, stat)
-        ignored.update(header.ignored)
-        if not header.has_end:
-            endless.append(shard)
-
     for shard, header, stat in _open_indexed(urls, store, are_local=are_local):
         if header is None:
             missing.append(shard)
         else:
-            add(shard, header, stat)
-    if missing:
-        for shard, header in _build(shards, missing, store, are_local=are_local):
-            add(shard, header, header.stat)
-    if ignored["no extension"] and not shards.sizes.any():
-        left_out = ", ".join(f"{what}: {count}" for what, count in ignored.items())
-        raise DataError(
-            f"no samples: all members are left out ({left_out}); what follows the first dot of a "
-            "member's name is its field, as in '0001.jpg': pack the shards with names of that form",
-            url=urls[0],
-        )
-    _refuse_repeats(shards)
-    if endless:
+            yield shard, header, stat
+    if not missing:
+        return
+    more = " ..." if len(missing) > 1 else ""
+    _logger.warning(
+        "%d of %d shards have no index that fits and are indexed now; `%s %s%s` does that ahead of "
+        "time",
+        len(missing), len(urls), store.command, in_command(urls[missing[0]]), more,
+    )  # fmt: skip
+    errors: list[OSError] = []
+
+    def build(shard: int) -> tuple[int, IndexHeader, FileStat]:
+        index = index_for(urls[shard], store)
+        try:
+            store.save(urls[shard], index)
+        except OSError as error:
+            errors.append(error)
+            unsaved[shard] = index
+        return shard, index.header, index.header.stat
+
+    # Threads: most of the time goes into reading.
+    yield from in_threads(build, missing, usable_cores() if are_local else _REMOTE_SCANS)
+    if errors:
         _logger.warning(
-            "%d of %d shards have no end (two blocks of zeros), such as %s: they may have been cut "
-            "between two samples; `shardwise verify` says more",
-            len(endless), len(urls), shown(urls[endless[0]]),
+            "%d of %d indexes can't be written (%s): they are kept in memory and made again by "
+            "every process; give a directory that can be written as index=...",
+            len(errors), len(missing), errors[0],
         )  # fmt: skip
-    return shards
 
 
 def _open_indexed(urls: Sequence[str], store: IndexStore, *, are_local: bool) -> Iterator[_Found]:
@@ -187,49 +207,3 @@ def _open_indexed(urls: Sequence[str], store: IndexStore, *, are_local: bool) ->
     if num_threads > 1:
         opened = in_threads(open_range, pieces, num_threads)
     yield from chain.from_iterable(opened)
-
-
-def _build(
-    shards: OpenedShards, missing: Sequence[int], store: IndexStore, *, are_local: bool
-) -> Iterator[tuple[int, IndexHeader]]:
-    """Index shards now, in threads: most of the time goes into reading."""
-    urls = [shards.urls[shard] for shard in missing]
-    more = " ..." if len(urls) > 1 else ""
-    _logger.warning(
-        "%d of %d shards have no index that fits and are indexed now; `%s %s%s` does that ahead of "
-        "time",
-        len(urls), len(shards.urls), store.command, in_command(urls[0]), more,
-    )  # fmt: skip
-    errors: list[OSError] = []
-
-    def build(shard: int) -> tuple[int, IndexHeader]:
-        url = shards.urls[shard]
-        index = index_for(url, store)
-        try:
-            store.save(url, index)
-        except OSError as error:
-            errors.append(error)
-            shards.unsaved[shard] = index
-        return shard, index.header
-
-    yield from in_threads(build, missing, usable_cores() if are_local else _REMOTE_SCANS)
-    if errors:
-        _logger.warning(
-            "%d of %d indexes can't be written (%s): they are kept in memory and made again by "
-            "every process; give a directory that can be written as index=...",
-            len(errors), len(urls), errors[0],
-        )  # fmt: skip
-
-
-def _refuse_repeats(shards: OpenedShards) -> None:
-    """Raise ValueError where two URLs of one shard differ in their queries, such as signatures."""
-    seen: set[tuple[str, str]] = set()
-    for url, stat in shards.pins():
-        # A query may name the shard, too: then each has an ETag of its own.
-        version = (without_query(url), stat.etag)
-        if version in seen:
-            raise ValueError(
-                f"the shard {shown(url)!r} is named twice, with different queries and one ETag "
-                f"({stat.etag}): its samples would be read twice an epoch; remove one of the URLs"
-            )
-        seen.add(version)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from shardwise.columns import fixed_width_texts
 from shardwise.errors import DataError
 from shardwise.shown import in_command
-from shardwise.sources.tar.index.column_file import spread
-from shardwise.sources.tar.index.index_file import IndexHeader, encode, map_columns
+from shardwise.sources.tar.index.column_file import encode_columns, map_file, spread
+from shardwise.sources.tar.index.index_file import IndexHeader, decode
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.storage import atomic_write, is_local, local_path
 from shardwise.storage.urls import scheme_of
@@ -91,16 +91,7 @@ class ShardIndex:
                 name: self._spread(f"crc32:{name}")
                 for name in (header.fields if header.has_digests else ())
             }
-            # Bound `item` methods give ints without an array: a single read needs few of them.
             self._start_at = self._starts.item
-            self._scalars: dict[str, _Scalars] = {
-                name: (
-                    self._offsets[name].item,
-                    self._sizes[name].item,
-                    missing_mark(self._sizes[name].dtype) if name in header.optional else -1,
-                )
-                for name in header.fields
-            }
             self._scalars_of: dict[tuple[str, ...], list[_Scalars]] = {}
             self.keys = Keys(
                 columns["keys"], columns.get("key_ends"), header.key_length, header.num_samples
@@ -131,6 +122,20 @@ class ShardIndex:
             lengths[sizes == missing_mark(sizes.dtype)] = -1
         return blocks, lengths
 
+    def locate_all(
+        self, fields: Sequence[str], rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """`locate` for several fields: int64 `[fields, rows]`.
+
+        The size is -1, and the offset 0, also for fields that no sample of the shard has.
+        """
+        offsets = np.zeros((len(fields), len(rows)), np.int64)
+        sizes = np.full_like(offsets, -1)
+        for i, field in enumerate(fields):
+            if field in self._sizes:
+                offsets[i], sizes[i] = self.locate(field, rows)
+        return offsets, sizes
+
     def locate_one(self, fields: tuple[str, ...], row: int) -> list[tuple[int, int]]:
         """`(offset, size)` for each of some fields of one sample, as ints: the fastest for one row.
 
@@ -138,12 +143,20 @@ class ShardIndex:
         """
         scalars = self._scalars_of.get(fields)
         if scalars is None:
-            scalars = self._scalars_of[fields] = [self._scalars.get(f, _ABSENT) for f in fields]
+            scalars = self._scalars_of[fields] = list(map(self._scalars, fields))
         start = self._start_at(row)
         return [
             (0, -1) if (size := size_at(row)) == mark else ((start + offset_at(row)) * BLOCK, size)
             for offset_at, size_at, mark in scalars
         ]
+
+    def _scalars(self, field: str) -> _Scalars:
+        """Bound `item` methods, which give ints without an array."""
+        if field not in self._sizes:
+            return _ABSENT
+        sizes = self._sizes[field]
+        mark = missing_mark(sizes.dtype) if field in self.header.optional else -1
+        return self._offsets[field].item, sizes.item, mark
 
     def digests(self, field: str) -> NDArray[np.uint32] | None:
         """The CRC-32 of each payload of a field, uint32 `[num_samples]`; None without digests.
@@ -173,37 +186,24 @@ class ShardIndex:
         columns = {f"crc32:{name}": values for name, values in digests.items()}
         return ShardIndex(replace(self.header, has_digests=True), {**self._columns, **columns})
 
-    def renamed(self, name: str) -> ShardIndex:
-        """The same index under another base name of its shard; it is in no file yet."""
-        return ShardIndex(replace(self.header, name=name), self._columns)
-
     def to_bytes(self) -> bytes:
         """The index file's bytes."""
-        return encode(self.header, self._columns)
+        return encode_columns(self.header.to_metadata(), self._columns)
 
     def save(self, path: str) -> None:
-        """Publish the index: the file appears whole or not at all, also if the process is killed.
-
-        Raises:
-            OSError: it can't be written.
-        """
+        """Publish the index: the file appears whole or not at all."""
         with atomic_write(path) as file:
             file.write(self.to_bytes())
 
     @classmethod
     def load(cls, path: str, *, check: bool = True) -> ShardIndex:
-        """Map an index file into memory.
-
-        Args:
-            path: the file.
-            check: whether to verify its checksum, which reads it once.
+        """Map an index file into memory; `check` verifies its checksum, which reads it once.
 
         Raises:
             FileNotFoundError: there is none.
             DataError: it is damaged, cut short or of another version; the message says what to do.
         """
-        header, columns = map_columns(path, check=check)
-        return cls(header, columns, path=path)
+        return cls(*decode(map_file(path), path=path, check=check), path=path)
 
 
 class Keys(Sequence[str]):
@@ -217,9 +217,6 @@ class Keys(Sequence[str]):
         ends: `[num_keys]`, where each key ends in it; None if all have `length` bytes.
         length: see `ends`.
         num_keys: the number of keys.
-
-    Raises:
-        ValueError: the arguments contradict each other.
     """
 
     __slots__ = ("_ends", "_length", "_num_keys", "_text")

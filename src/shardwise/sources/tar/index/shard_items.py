@@ -92,7 +92,7 @@ def _named_twice(url: str) -> ValueError:
 
 def names_of(item: Item) -> Sequence[str]:
     """The names of an item's shards, in order."""
-    return item if isinstance(item, Sequence) else item.urls
+    return item if isinstance(item, Sequence) else item.manifest.urls
 
 
 def example_names(items: Sequence[Item]) -> Iterator[str]:

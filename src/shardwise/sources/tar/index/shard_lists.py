@@ -34,13 +34,7 @@ _TAR_NAME = re.compile(r".*\.(tar|tar\.\w+|tgz)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ListedShard:
-    """A shard as a list states it.
-
-    Attributes:
-        url: a path, or a remote URL.
-        num_samples: samples in it; None where the list does not say.
-        num_bytes: its length; None where the list does not say.
-    """
+    """A shard as a list states it: its path or URL, and its counts, None where it says nothing."""
 
     url: str
     num_samples: int | None
@@ -52,25 +46,18 @@ def is_shard_list(url: str) -> bool:
     return _split_fragment(url)[0].endswith(".json")
 
 
-def read_shard_list(
-    url: str, *, split: str | None = None, options: StorageOptions | None = None
-) -> list[ListedShard]:
+def read_shard_list(url: str, *, options: StorageOptions | None = None) -> list[ListedShard]:
     """Read the shards that a JSON file of wids, open_clip or timm lists, in its order.
 
-    Relative names are taken from the list's directory.
-
-    Args:
-        url: the JSON file. "info.json#train" is the same as `split="train"`.
-        split: which split of a timm file; it may be None if there is one only.
-        options: how a remote list is reached; None for the defaults.
+    "info.json#train" names one of several splits of timm's. Relative names are taken from the
+    list's directory.
 
     Raises:
         MissingShardError: the file is not there.
         DataError: it is none of these forms, malformed, or names a file outside of its directory.
         ValueError: the file has several splits and none was chosen, or has no such split.
     """
-    path, fragment = _split_fragment(url)
-    split = fragment if split is None else split
+    path, split = _split_fragment(url)
     path = local_path(path) if is_local(path) else path
     listed = _parse(_read_json(path, options), path, split)
     if not listed:
@@ -219,18 +206,13 @@ def _count(value: Any, name: str, path: str) -> int:
 
 
 def _beside(path: str, name: str) -> str:
-    """Where a shard lies that is named relative to the list."""
     if name.startswith("/") or scheme_of(name):
         raise DataError(f"the name {name!r} must be relative to the list's directory", url=path)
     return place_of(name, path)
 
 
 def place_of(url: str, path: str) -> str:
-    """Where a shard lies that a list names: relative to the list, absolute, or by a URL.
-
-    Args:
-        url: the name.
-        path: the list.
+    """Where a shard lies that the list at `path` names: relative to it, absolute, or by a URL.
 
     Raises:
         DataError: it is a command, leads out of the list's directory, or is a file of this machine

@@ -49,22 +49,14 @@ class TarMedia:
         return self.__dict__ | empty
 
     def identity(self) -> str:
-        """Changes when a sidecar does: 16 hex digits of the headers of all.
-
-        Raises:
-            MissingShardError: a shard has no sidecar.
-        """
+        """Changes when a sidecar does: 16 hex digits of the headers of all."""
         digest = hashlib.sha256()
         for shard in np.flatnonzero(self._shards().manifest.sizes).tolist():
             digest.update(self._sidecar(shard).identity)
         return digest.hexdigest()[:16]
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file.
-
-        Raises:
-            DataError: the file can't be used, the sample lacks it, or its index is damaged.
-        """
+        """The index of a sample's file; DataError if there is none that can be used."""
         with self._lock.get(threading.Lock):
             known = self._indexes.get(sample)
         if known is not None:

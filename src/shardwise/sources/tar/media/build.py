@@ -45,11 +45,7 @@ def media_fields(index: ShardIndex) -> tuple[str, ...]:
 
 
 def require_media_field(field: str) -> None:
-    """Refuse a field that no media index has.
-
-    Raises:
-        ValueError: its name does not end like a video's or a sound's.
-    """
+    """Raise ValueError for a field that no media index has."""
     if not is_media_field(field):
         known = ", ".join(sorted(_EXTENSIONS))
         raise ValueError(f"{field!r} is in no media index: those have fields that end in {known}")
@@ -70,11 +66,7 @@ def media_block(data: bytes | memoryview) -> bytes:
 
 
 def sample_blocks(key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
-    """The blocks of one encoded sample by field: its bytes are there, and are not read again.
-
-    Raises:
-        DataError: one of its media files can't be used.
-    """
+    """The blocks of one encoded sample by field; DataError if a media file can't be used."""
     blocks = {}
     for name, data in members:
         field = name[len(key) + 1 :]
@@ -89,19 +81,12 @@ def sample_blocks(key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, b
 def publish_sidecar(
     url: str, index: ShardIndex, blocks: Sequence[bytes], *, store: IndexStore
 ) -> str | None:
-    """Write a sidecar beside the shard's index; it appears whole or not at all.
+    """Write a sidecar beside the shard's index, whole or not at all; None for one without media.
 
-    Args:
-        url: the shard.
-        index: its index.
-        blocks: by sample, and of each sample by field; of `media_fields` only.
-        store: where indexes are kept.
+    The blocks are by sample, and of each sample by field: of `media_fields` only.
 
     Returns:
-        Where it lies; None for a shard without media.
-
-    Raises:
-        StorageError: it can't be written.
+        Where it lies.
     """
     header = _sidecar_header(index)
     if not header.fields:
@@ -112,7 +97,6 @@ def publish_sidecar(
 
 
 def _sidecar_header(index: ShardIndex) -> SidecarHeader:
-    """What a sidecar of a shard says of it."""
     fields, rows = media_fields(index), np.arange(index.num_samples)
     digest = 0
     for field in fields:
@@ -141,10 +125,6 @@ def build_sidecar(url: str, *, store: IndexStore) -> tuple[str | None, list[Data
     Returns:
         Where the sidecar lies, None for a shard without media; and an error for each file that
         can't be used.
-
-    Raises:
-        DataError: the shard has no index that fits.
-        StorageError: it can't be read or written.
     """
     index = fresh_index(url, store)
     blocks: list[bytes] = []

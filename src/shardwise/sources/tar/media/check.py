@@ -85,11 +85,7 @@ def _compare(data: bytes, indexed: MediaIndex) -> None:
 
 
 def check_media(data: bytes) -> None:
-    """Decode all of a media file.
-
-    Raises:
-        DataError: something can't be decoded.
-    """
+    """Decode all of a media file; DataError if something can't be decoded."""
     reader = BytesReader(data)
     index = index_media(reader)
     kinds = {track.kind for track in index.tracks}

@@ -53,11 +53,8 @@ def bad_block(reason: str) -> bytes:
 class SidecarHeader:
     """What a sidecar says of its shard.
 
-    Attributes:
-        num_bytes: the shard's size.
-        num_samples: samples in it.
-        fields: the fields that have media, in the order of the table.
-        layout: a CRC-32 of where these fields lie: another shard of the same size has another one.
+    `fields` are those that have media, in the order of the table; `layout` is a CRC-32 of where
+    they lie: another shard of the same size has another one.
     """
 
     num_bytes: int
@@ -81,9 +78,7 @@ def encode_sidecar(header: SidecarHeader, blocks: Sequence[bytes]) -> bytes:
 class MediaSidecar:
     """A sidecar that is read: header and table at once, a block when it is asked for.
 
-    Args:
-        read: `read(start, stop)` gives bytes of the sidecar.
-        path: its name, for messages.
+    `read(start, stop)` gives bytes of the sidecar; `path` is for messages.
 
     Attributes:
         header: what it says of its shard.

@@ -58,14 +58,9 @@ _LARGE_BYTES = 16 << 10
 class _Request:
     """The payloads of some samples and the reads that fill a buffer with them.
 
-    Attributes:
-        ids: int64 `[rows]`, the samples' ids.
-        names: the fields.
-        keys: the samples' keys.
-        shard_of: int64 `[rows]`, the number of each sample's shard.
-        offsets: int64 `[fields, rows]`, bytes from the shard's beginning.
-        sizes: int64 `[fields, rows]`, bytes, or -1 where the sample lacks the field.
-        plan: the reads; its payloads are those of `offsets`, row by row.
+    Ids, keys and numbers of shards are `[rows]`, offsets in the shard and sizes `[fields, rows]`;
+    a size is -1 where the sample lacks the field. The plan's payloads are those of `offsets`, row
+    by row.
     """
 
     ids: NDArray[np.int64]
@@ -152,7 +147,6 @@ class Reader:
         return self._pool.get(self._url(shard))
 
     def _locate(self, ids: NDArray[np.int64], names: tuple[str, ...]) -> _Request:
-        """Where the payloads lie, and the reads that cover them."""
         table = self.shards.offset_table(names)
         shard_of, offsets, sizes, keys = (
             self._locate_by_shard(ids, names) if table is None else table.locate(ids)
@@ -188,9 +182,7 @@ class Reader:
                 at = np.array(columns)
                 for column, key in zip(columns, index.keys.take(row_of[at]), strict=True):
                     keys[column] = key
-                for i, name in enumerate(names):
-                    if name in index.fields:
-                        offsets[i, at], sizes[i, at] = index.locate(name, row_of[at])
+                offsets[:, at], sizes[:, at] = index.locate_all(names, row_of[at])
         if positions:
             located = np.array(payloads, dtype=np.int64).T
             offsets.ravel()[positions], sizes.ravel()[positions] = located

@@ -25,12 +25,7 @@ _APART_ROWS, _APART_BYTES = 1024, 4 << 20
 
 
 def read_run(reader: Reader, start: int, stop: int, names: tuple[str, ...]) -> Iterator[Columns]:
-    """Yield samples `[start, stop)` of local shards without digests, as columns in order.
-
-    Raises:
-        DataError: a payload can't be read whole.
-        StorageError: bytes could not be read.
-    """
+    """Yield samples `[start, stop)` of local shards without digests, as columns in order."""
     manifest = reader.shards.manifest
     while start < stop:
         shard, row = reader.shards.locate(start)
@@ -45,11 +40,7 @@ def _read_rows(
     """Yield samples of one shard, from `row` on."""
     index = reader.shards.index(shard)
     rows = np.arange(row, row + len(ids), dtype=np.int64)
-    offsets = np.zeros((len(names), len(ids)), np.int64)
-    sizes = np.full_like(offsets, -1)
-    for i, name in enumerate(names):
-        if name in index.fields:
-            offsets[i], sizes[i] = index.locate(name, rows)
+    offsets, sizes = index.locate_all(names, rows)
     stored = sizes > 0
     begins = np.where(stored, offsets, 1 << 62).min(axis=0, initial=1 << 62)
     ends = np.where(stored, offsets + sizes, 0).max(axis=0, initial=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import cast
 
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from shardwise.columns import fixed_width_texts
 from shardwise.errors import StaleIndexError
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards
@@ -36,54 +35,36 @@ class OffsetTable:
 
     A batch of a shuffled epoch has rows from as many shards as it has rows. Asking each shard's
     index costs up to ten numpy calls a shard; asking one array costs one for the batch. The arrays
-    are filled shard by shard at first use. Data sets where they would exceed 64 MiB have none, nor
-    have those with a shard of 4 GiB, whose samples are large or whose table would be.
-
-    `index` gives a shard's index by its number, and is called once a shard; `key_length` is None
-    where keys of the shards differ in length.
+    are filled shard by shard at first use. Data sets where they would exceed 64 MiB, or with a
+    shard of 4 GiB, have none.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        names: Sequence[str],
-        *,
-        index: Callable[[int], ShardIndex],
-        key_length: int | None,
-    ) -> None:
-        num_samples, key_bytes = manifest.num_samples, _key_bytes(key_length)
-        self._names = tuple(names)
-        self._manifest = manifest
-        self._index = index
+    def __init__(self, shards: ShardSet, names: tuple[str, ...]) -> None:
+        num_samples, key_bytes = shards.manifest.num_samples, shards.key_bytes
+        self._shards = shards
+        self._names = names
         self._blocks = np.empty((len(names), num_samples), np.uint32)
         self._sizes = np.empty((len(names), num_samples), np.uint32)
         self._keys = np.empty((num_samples, key_bytes), np.uint8) if key_bytes else None
-        self._is_filled = np.zeros(len(manifest.sizes), np.bool_)
+        self._is_filled = np.zeros(len(shards.manifest.sizes), np.bool_)
 
     @staticmethod
-    def fit(manifest: Manifest, num_fields: int, key_length: int | None) -> bool:
+    def fits(shards: ShardSet, num_fields: int) -> bool:
         """Whether the arrays are small enough to have, and wide enough for these shards."""
-        most = int(manifest.shard_bytes.max(initial=0))
-        sample_bytes = 8 * num_fields + _key_bytes(key_length)
-        return most < int(_MISSING) and sample_bytes * manifest.num_samples <= _MAX_BYTES
+        manifest = shards.manifest
+        num_bytes = (8 * num_fields + shards.key_bytes) * manifest.num_samples
+        return manifest.shard_bytes.max(initial=0) < _MISSING and num_bytes <= _MAX_BYTES
 
     def locate(
         self, ids: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[str]]:
-        """Where the payloads of samples lie.
-
-        Args:
-            ids: int64 `[rows]`, each in [0, N).
+        """Where the payloads of samples lie; raises as `ShardSet.index` does.
 
         Returns:
             The shard of each sample, int64 `[rows]`; offsets and sizes in bytes, int64
             `[fields, rows]`, the size -1 where the sample lacks the field; the samples' keys.
-
-        Raises:
-            StaleIndexError: a shard is not the one that was opened.
-            DataError: its index is damaged.
         """
-        shard_of, row_of = self._manifest.locate(ids)
+        shard_of, row_of = self._shards.manifest.locate(ids)
         if not self._is_filled[shard_of].all():
             for shard in np.unique(shard_of[~self._is_filled[shard_of]]).tolist():
                 self._fill(shard)
@@ -95,18 +76,13 @@ class OffsetTable:
         return shard_of, offsets, sizes, self._keys_of(ids, shard_of, row_of)
 
     def _fill(self, shard: int) -> None:
-        index = self._index(shard)
-        stop = int(self._manifest.ends[shard])
+        index = self._shards.index(shard)
+        stop = int(self._shards.manifest.ends[shard])
         rows = slice(stop - index.num_samples, stop)
-        every = np.arange(index.num_samples, dtype=np.int64)
-        self._blocks[:, rows] = 0
-        self._sizes[:, rows] = _MISSING
-        for i, name in enumerate(self._names):
-            if name in index.fields:
-                offsets, sizes = index.locate(name, every)
-                self._blocks[i, rows] = offsets // BLOCK
-                # -1 becomes the mark of a missing field.
-                self._sizes[i, rows] = sizes.astype(np.uint32)
+        offsets, sizes = index.locate_all(self._names, np.arange(index.num_samples))
+        self._blocks[:, rows] = offsets // BLOCK
+        # -1 becomes the mark of a missing field.
+        self._sizes[:, rows] = sizes.astype(np.uint32)
         if self._keys is not None:
             self._keys[rows] = index.keys.as_rows()
         # Last, for threads that read meanwhile. Two that fill one shard write the same values.
@@ -117,12 +93,8 @@ class OffsetTable:
     ) -> list[str]:
         if self._keys is None:
             at = zip(shard_of.tolist(), row_of.tolist(), strict=True)
-            return [self._index(shard).keys[row] for shard, row in at]
+            return [self._shards.index(shard).keys[row] for shard, row in at]
         return fixed_width_texts(self._keys.take(ids, axis=0))
-
-
-def _key_bytes(key_length: int | None) -> int:
-    return key_length if key_length is not None and key_length <= _MAX_KEY_BYTES else 0
 
 
 # Up to this many ends are a list, which is bisected in half the time.
@@ -137,12 +109,14 @@ class ShardSet:
     An index is mapped when it is first used. The set may be used by any thread and after a fork. It
     does not pickle: the parts do.
 
-    `pin` is called with the URL and version of a listed or local shard when it is first used.
+    `pin` is called with the URL and version of each remote shard that was opened, and of a listed
+    or local one when it is first used.
 
     Attributes:
         manifest: the shards with their counts.
         fields: the names of all fields that any sample has, in storage order.
         has_digests: whether a shard has digests of its payloads.
+        key_bytes: the length of all keys; 0 where they differ or are long.
     """
 
     def __init__(
@@ -152,14 +126,8 @@ class ShardSet:
         *,
         pin: Callable[[str, FileStat], None],
     ) -> None:
-        self.manifest = Manifest.of_columns(
-            "tar",
-            ShardNames.joined([part.urls for part in parts]),
-            np.concatenate([part.sizes for part in parts]),
-            np.concatenate([part.shard_bytes for part in parts]),
-        )
-        if len(parts) == 1 and parts[0].fingerprint is not None:
-            self.manifest.fingerprint = parts[0].fingerprint
+        manifests = [part.manifest for part in parts]
+        self.manifest = Manifest.joined("tar", manifests) if len(manifests) > 1 else manifests[0]
         self.fields = tuple(dict.fromkeys(name for part in parts for name in part.fields))
         self._field_set = frozenset(self.fields)
         self.has_digests = any(part.has_digests for part in parts)
@@ -168,35 +136,30 @@ class ShardSet:
         few = len(ends) <= _MAX_LISTED_ENDS
         self._ends = ends.tolist() if few else cast("list[int]", ends.data)
         self._parts = tuple(parts)
-        self._part_ends = list(accumulate(len(part.sizes) for part in parts))
+        self._part_ends = list(accumulate(len(each.urls) for each in manifests))
         self._store = store
         self._pin = pin
+        for part in parts:
+            for url, stat in part.pins():
+                pin(url, stat)
         key_lengths = frozenset().union(*(part.key_lengths for part in parts))
-        self._key_length = next(iter(key_lengths)) if len(key_lengths) == 1 else None
+        key_length = next(iter(key_lengths)) if len(key_lengths) == 1 else None
+        self.key_bytes = key_length if key_length and key_length <= _MAX_KEY_BYTES else 0
         self._checked: set[int] = set()
         self._mapped: dict[int, ShardIndex] = {}
         self._tables: dict[tuple[str, ...], OffsetTable | None] = {}
-
-    def pins(self) -> Iterator[tuple[str, FileStat]]:
-        """The URL of each remote shard whose version is known before its first use."""
-        for part in self._parts:
-            yield from part.pins()
 
     def version(self) -> str:
         """The times and ETags of all shards: 16 hex digits, others after any shard is rewritten."""
         digest = hashlib.sha256()
         for part in self._parts:
-            for place in range(len(part.sizes)):
+            for place in range(len(part.manifest.urls)):
                 stat = part.stat(place)
                 digest.update(f"{stat.num_bytes} {stat.mtime_ns} {stat.etag}\n".encode())
         return digest.hexdigest()[:16]
 
     def check_fields(self, names: tuple[str, ...]) -> None:
-        """Refuse a field that no sample has.
-
-        Raises:
-            ValueError: one is not there.
-        """
+        """Raise ValueError for a field that no sample has."""
         if not self._field_set.issuperset(names):
             wrong = next(name for name in names if name not in self._field_set)
             known = ", ".join(self.fields) or "none"
@@ -219,41 +182,34 @@ class ShardSet:
     def offset_table(self, names: tuple[str, ...]) -> OffsetTable | None:
         """Where these fields of all samples lie; None where it would exceed 64 MiB."""
         if names not in self._tables:
-            is_small = OffsetTable.fit(self.manifest, len(names), self._key_length)
+            fits_in = OffsetTable.fits(self, len(names))
             while len(self._tables) >= _MAX_TABLES:
                 self._tables.pop(next(iter(self._tables)), None)
-            self._tables[names] = (
-                OffsetTable(self.manifest, names, index=self.index, key_length=self._key_length)
-                if is_small
-                else None
-            )
+            self._tables[names] = OffsetTable(self, names) if fits_in else None
         return self._tables[names]
 
     def _load(self, shard: int) -> ShardIndex:
         owner = bisect_right(self._part_ends, shard)
         part = self._parts[owner]
         place = shard - (self._part_ends[owner - 1] if owner else 0)
-        url, num_samples = part.urls[place], part.sizes.item(place)
+        url, num_samples = self.manifest.urls[shard], self.manifest.sizes.item(shard)
         # The first look at a listed shard holds it against its entry, before its index is used.
         opened = part.stat(place)
         is_pinned = bool(opened.etag) and not isinstance(part, ListedShards)
         if shard not in self._checked and not is_pinned:
             self._pin(url, opened)
         index = part.unsaved.get(place)
-        if index is not None:
-            return index
-        index = self._store.load(url, opened, check=shard not in self._checked)
         if index is None:
-            # It could not be saved, or was removed since: building it again would scan again.
+            index = self._store.load(url, opened, check=shard not in self._checked)
+        if index is None:
+            # It was removed since.
             index = part.unsaved[place] = index_for(url, self._store)
-        else:
-            while len(self._mapped) >= max_open_files():
-                # With a default: another thread may evict the same index.
-                self._mapped.pop(next(iter(self._mapped)), None)
-            self._mapped[shard] = index
-        header = index.header
-        has_changed = not fits(header, url, opened)
-        now = FileStat(header.num_bytes, header.mtime_ns, header.etag)
+        while len(self._mapped) >= max_open_files():
+            # With a default: another thread may evict the same index.
+            self._mapped.pop(next(iter(self._mapped)), None)
+        self._mapped[shard] = index
+        has_changed = not fits(index.header, url, opened)
+        now = index.header.stat
         # With an ETag, each read is pinned to the opened version.
         if not opened.etag:
             now = self._store.stat(url)

@@ -33,9 +33,8 @@ class FileBytes:
         """Exactly `length` available bytes."""
         return self._file.read(offset, length)
 
-    def read_block(self, offset: int, length: int) -> bytes:
-        """The same, of a long stretch that others follow."""
-        return self._file.read(offset, length)
+    # Of a long stretch that others follow.
+    read_block = read
 
     def available(self, offset: int, length: int) -> int:
         """How many of `length` bytes there are at `offset`: fewer only where the tar ends."""

@@ -43,8 +43,6 @@ _ENTRY_TRIES = 8
 # After six steps below 8 KiB in a row a lane is among small members: they are read whole.
 _SHORT_STEP = 8 << 10
 _MAX_SHORT = 6
-# After eight misses in a row the lanes went astray: guess again, with a quarter of the lanes.
-_MAX_MISSES = 8
 
 # Where samples are small everything is read: 8 requests of 1 MiB at the same time.
 _REQUEST_BYTES = 1 << 20
@@ -78,11 +76,9 @@ class HeaderPrefetch(FileBytes):
         # Prefetched windows by offset; all guesses lie before `_guessed_until`.
         self._windows: dict[int, bytes] = {}
         self._guessed_until = 0
-        self._num_lanes = _MAX_LANES
         self._lane_bytes = _MIN_LANE_BYTES
         self._width = _FIRST_WINDOW
         self._widths: deque[int] = deque(maxlen=_NUM_WIDTHS)
-        self._num_missed = 0
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:
         """See `FileBytes`; lanes become as long as 128 of the groups of headers seen last."""
@@ -103,8 +99,6 @@ class HeaderPrefetch(FileBytes):
         window = self._windows.pop(offset, None)
         if window is None:
             window = self._fetch(offset)
-        else:
-            self._num_missed = 0
         if len(window) < length:
             return self._file.read(offset, length)
         self._window = (offset, window)
@@ -131,20 +125,14 @@ class HeaderPrefetch(FileBytes):
     def _fetch(self, offset: int) -> bytes:
         """The window at an offset that was not guessed: guess from there on, or read it alone."""
         if offset < self._guessed_until:
-            self._num_missed += 1
-            if self._num_missed <= _MAX_MISSES:
-                return self._file.read(offset, min(self._width, self._num_bytes - offset))
-            self._num_lanes = max(1, self._num_lanes // 4)
-        else:
-            self._num_lanes = min(_MAX_LANES, 2 * self._num_lanes)
-        self._num_missed = 0
+            return self._file.read(offset, min(self._width, self._num_bytes - offset))
         self._guess(offset)
         return self._windows.pop(offset)
 
     def _guess(self, begin: int) -> None:
         """Follow the chain from `begin`, and from where it can be entered in lanes behind."""
         size = self._lane_bytes
-        stop = min(self._num_bytes, begin + size * self._num_lanes)
+        stop = min(self._num_bytes, begin + size * _MAX_LANES)
         # A rest below half a lane belongs to the lane before.
         starts = [at for at in range(begin, stop, size) if at == begin or stop - at > size // 2]
         ends = [*starts[1:], stop]
@@ -215,12 +203,10 @@ def _first_header(data: bytes) -> int | None:
 
 
 def _follow(data: bytes) -> tuple[int | None, int]:
-    """Follow the chain through a window.
+    """The offset of the first header behind a window, None where the chain ends in it.
 
-    Returns:
-        The offset of the first header behind the window, and how wide the window should have been:
-        up to the last header before a payload that is worth passing over. None where the chain
-        ends.
+    And how wide the window should have been: up to the last header before a payload that is worth
+    passing over.
     """
     offset = width = 0
     while offset + BLOCK <= len(data):

@@ -186,10 +186,8 @@ def links(
 def walk(positions: NDArray[np.intp], follow: NDArray[np.int64], stop: int) -> NDArray[np.intp]:
     """The rows of the true headers: from the first on, each where the one before it says.
 
-    Args:
-        positions: the blocks that look like headers, ascending.
-        follow: for each, the block where the next header would be; -1 stops the walk.
-        stop: the number of blocks.
+    `positions` are the blocks, of `stop`, that look like headers, ascending; `follow` says for each
+    in which block the next header would be, and -1 where the walk stops.
     """
     # Most blocks that look like headers are the next in the chain: runs of them are taken whole.
     breaks = [*np.flatnonzero(follow[:-1] != positions[1:]).tolist(), len(positions) - 1]

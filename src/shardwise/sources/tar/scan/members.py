@@ -72,13 +72,10 @@ def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
     for run in scan.runs():
         kinds = run.blocks[:, KIND]
         is_regular = _IS_REGULAR[kinds]
-        if is_regular.all():
-            members = _named(run, np.arange(len(kinds)), {})
-        else:
-            long_names = _long_names(run, is_regular, scan.url) if run.extended else {}
-            for kind in kinds[~is_regular & ~IS_EXTENDED[kinds]].tolist():
-                ignored[_WHAT.get(kind, "unknown type")] += 1
-            members = _named(run, np.flatnonzero(is_regular), long_names)
+        for kind in kinds[~(is_regular | IS_EXTENDED[kinds])].tolist():
+            ignored[_WHAT.get(kind, "unknown type")] += 1
+        long_names = _long_names(run, is_regular, scan.url) if run.extended else {}
+        members = _named(run, np.flatnonzero(is_regular), long_names)
         cut = _cut(run, members, scan)
         if cut is not None:
             members = members.take(members.offsets <= run.positions[-1])
@@ -129,7 +126,6 @@ def _long_names(run: HeaderRun, is_regular: NDArray[np.bool_], url: str) -> dict
 
 
 def _stated_name(kind: int, payload: bytes, url: str, position: int) -> bytes | None:
-    """The name that one extended header gives, if any."""
     if kind == ord("K") or (kind != ord("L") and b"path=" not in payload):
         return None
     problem = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,11 +71,7 @@ def split_names(
 
 
 class Fields:
-    """The fields so far, numbered by first appearance.
-
-    Attributes:
-        names: the fields.
-    """
+    """The fields so far, numbered by first appearance."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -83,11 +80,7 @@ class Fields:
     def number(
         self, names: NDArray[np.uint8], lengths: NDArray[np.int64], dots: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The field's number for each name: int64 `[n]`.
-
-        Raises:
-            ValueError: there are too many fields.
-        """
+        """The field's number for each name, int64 `[n]`; ValueError where they are too many."""
         width = int((lengths - dots).max()) - 1
         first = int(dots[0]) + 1
         if (dots == dots[0]).all():
@@ -101,19 +94,11 @@ class Fields:
             texts[is_upper] += 32
         packed = texts.view(f"S{width}")[:, 0]
         numbers = np.full(len(packed), -1, np.int64)
-        for text, number in list(self._numbers.items())[:_USUAL_FIELDS]:
+        for text, number in islice(self._numbers.items(), _USUAL_FIELDS):
             numbers[packed == text] = number
-        rows = np.flatnonzero(numbers < 0).tolist()
-        while rows:
-            text = packed[rows[0]]
-            number = self._find(text)
-            if len(self._numbers) <= _USUAL_FIELDS:
-                numbers[packed == text] = number
-                rows = np.flatnonzero(numbers < 0).tolist()
-            else:
-                for row in rows:
-                    numbers[row] = self._find(packed[row])
-                rows = []
+        # In the first members of a shard all fields are new; they are few.
+        for row in np.flatnonzero(numbers < 0).tolist():
+            numbers[row] = self._find(packed[row])
         return numbers
 
     def _find(self, text: bytes) -> int:

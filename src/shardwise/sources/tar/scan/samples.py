@@ -28,9 +28,7 @@ _MAX_EMPTY_CELLS = 50_000_000
 class SampleTable:
     """Collects the members of one shard into a table of samples and fields.
 
-    Args:
-        url: the shard, for messages.
-        ignored: members that can't be fields are counted here, by why.
+    Members that can't be fields are counted in `ignored`, by why.
     """
 
     def __init__(self, url: str, ignored: Counter[str]) -> None:
@@ -55,11 +53,7 @@ class SampleTable:
         return tuple(self._fields.names)
 
     def add(self, members: Members) -> None:
-        """Add the next members.
-
-        Raises:
-            DataError: there are too many different fields.
-        """
+        """Add the next members; DataError if there are too many different fields."""
         rows, dots = split_names(members.names, members.lengths, self.ignored)
         if not len(rows):
             return
@@ -108,14 +102,18 @@ class SampleTable:
                 "members when packing",
                 url=self.url,
             )
-        columns = self._key_columns()
+        columns: dict[str, NDArray[Any]] = {"keys": _concatenate(self._keys, np.uint8)}
+        if self.key_length is None:
+            ends = np.cumsum(_concatenate(self._key_lengths, np.uint8), dtype=np.int64)
+            columns["key_ends"] = narrow(ends)
+        keys = Keys(columns["keys"], columns.get("key_ends"), self.key_length, self.num_samples)
         is_first = _concatenate(self._is_first, np.bool_)
         samples = np.cumsum(is_first, dtype=np.int64) - 1
         blocks = _concatenate(self._blocks, np.uint64)
         sizes = _concatenate(self._sizes, np.uint64)
         numbers = _concatenate(self._numbers, np.uint8)
-        self._refuse_repeats(columns, blocks)
         starts = blocks[is_first]
+        self._refuse_repeats(keys, starts, numbers[is_first])
         optional = set()
         for number, field in enumerate(self.fields):
             rows = np.flatnonzero(numbers == number)
@@ -125,7 +123,7 @@ class SampleTable:
                 raise self._error(
                     "a sample has two members for one field: two samples of one key, or names that "
                     "differ in the case of the extension only; rename one when packing",
-                    self._key(columns, twice), field, int(blocks[rows[owners == twice][1]]),
+                    keys.one(twice), field, int(blocks[rows[owners == twice][1]]),
                 )  # fmt: skip
             offset = np.zeros(self.num_samples, starts.dtype)
             offset[owners] = blocks[rows] - starts[owners]
@@ -136,7 +134,7 @@ class SampleTable:
                     raise self._error(
                         "the shard has no end (two blocks of zeros), and its last sample alone "
                         "lacks a field: it was cut between two members",
-                        self._key(columns, self.num_samples - 1), field,
+                        keys.one(self.num_samples - 1), field,
                     )  # fmt: skip
                 size = _with_gaps(size, owners, self.num_samples)
             columns[f"offset:{field}"] = shrink(narrow(offset))
@@ -150,34 +148,21 @@ class SampleTable:
         lengths = {int(n) for part in self._key_lengths for n in (part.min(), part.max())}
         return lengths.pop() if len(lengths) == 1 else 0 if not lengths else None
 
-    def _key_columns(self) -> dict[str, NDArray[Any]]:
-        columns: dict[str, NDArray[Any]] = {"keys": _concatenate(self._keys, np.uint8)}
-        if self.key_length is None:
-            ends = np.cumsum(_concatenate(self._key_lengths, np.uint8), dtype=np.int64)
-            columns["key_ends"] = narrow(ends)
-        return columns
-
-    def _key(self, columns: dict[str, NDArray[Any]], row: int) -> str:
-        keys = Keys(columns["keys"], columns.get("key_ends"), self.key_length, self.num_samples)
-        return keys.one(row)
-
-    def _refuse_repeats(self, columns: dict[str, NDArray[Any]], blocks: NDArray[Any]) -> None:
-        """Raise if two samples have one key."""
+    def _refuse_repeats(self, keys: Keys, starts: NDArray[Any], numbers: NDArray[Any]) -> None:
+        """Raise if two samples have one key; `starts` and `numbers` are of their first members."""
         hashes = _concatenate(self._hashes, np.uint64)
         ordered = np.sort(hashes)
-        suspects = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+        suspects = ordered[1:][ordered[1:] == ordered[:-1]]
         first_rows: dict[str, int] = {}
         for row in np.flatnonzero(np.isin(hashes, suspects)).tolist() if len(suspects) else ():
-            key = self._key(columns, row)
+            key = keys.one(row)
             if key in first_rows:
-                firsts = np.flatnonzero(_concatenate(self._is_first, np.bool_))
-                block, earlier = (int(blocks[firsts[r]]) for r in (row, first_rows[key]))
-                number = int(_concatenate(self._numbers, np.uint8)[firsts[row]])
+                earlier = int(starts[first_rows[key]]) * BLOCK
                 raise self._error(
                     "members of one key stand apart in the shard (an earlier one has its payload "
-                    f"at byte {earlier * BLOCK}): each part would be half a sample; pack the shard "
-                    "again with its members sorted by name (`tar --sort=name`)",
-                    key, self.fields[number], block,
+                    f"at byte {earlier}): each part would be half a sample; pack the shard again "
+                    "with its members sorted by name (`tar --sort=name`)",
+                    key, self.fields[int(numbers[row])], int(starts[row]),
                 )  # fmt: skip
             first_rows[key] = row
 

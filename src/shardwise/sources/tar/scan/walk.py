@@ -70,12 +70,7 @@ class HeaderRun:
 
 
 class HeaderScan:
-    """One walk through the headers of a tar, from its first byte to its end.
-
-    Args:
-        source: the tar's bytes.
-        url: its name, for messages.
-        start: the byte where the walk begins, which must be a header's place.
+    """One walk through the headers of a tar, from the header at `start` to the tar's end.
 
     Attributes:
         position: where the next header begins.
@@ -168,7 +163,7 @@ class HeaderScan:
         return HeaderRun(start + heads_at * BLOCK, heads, sizes, extended)
 
     def _read_sparse(self, num_headers: int) -> HeaderRun:
-        """The next headers, one read each; ends early, with `_problem`, at a bad one."""
+        """The next headers, one read each, up to a bad one, which becomes the problem."""
         positions: list[int] = []
         blocks: list[bytes] = []
         sizes: list[int] = []
@@ -215,7 +210,6 @@ class HeaderScan:
         )
 
     def _size_of(self, block: bytes, position: int) -> int:
-        """The size that a header states; raises what is wrong with it, besides its checksum."""
         size = parse_number(block[124:136])
         if size is None:
             problem = f"the header of {shown(read_name(block))} states no size that can be read"
@@ -252,11 +246,7 @@ class HeaderScan:
         return run
 
     def _end(self, position: int, open_at: int | None) -> None:
-        """Read the bytes behind the last member: zeros up to the end, or none.
-
-        Raises:
-            DataError: there are others, or an extended header at `open_at` has no member.
-        """
+        """Read on to the tar's end; `open_at` is an extended header that has no member yet."""
         self._is_done = True
         num_bytes = self.source.available(position, _END_READ_BYTES)
         self.has_end = num_bytes >= BLOCK
@@ -283,11 +273,7 @@ class HeaderScan:
 
 
 def _stated_size(kind: int, payload: bytes) -> int | None:
-    """The size that PAX records state for the next member, if they do.
-
-    Raises:
-        ValueError: they are malformed, or can't be followed.
-    """
+    """The size that PAX records state for the next member; ValueError if it can't be followed."""
     records = parse_pax(payload)
     if any(key.startswith(b"GNU.sparse") for key in records):
         raise ValueError("a GNU sparse member: pack the shard again without --sparse")

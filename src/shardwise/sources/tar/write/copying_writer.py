@@ -14,13 +14,7 @@ Encoded = tuple[str, list[tuple[str, bytes]], dict[str, bytes] | None]
 
 
 class CopyingWriter(TarWriter):
-    """Writes one shard with its index. Keys are the caller's to check.
-
-    Args:
-        path: of the shard, which is replaced if it exists.
-        media: whether it has a sidecar of frames.
-        storage: how a remote one is reached.
-    """
+    """Writes one shard, which is replaced if it exists. Keys are the caller's to check."""
 
     def __init__(self, path: str, *, media: bool, storage: StorageOptions) -> None:
         pattern = path.replace("{", "{{").replace("}", "}}")
@@ -28,11 +22,7 @@ class CopyingWriter(TarWriter):
         self._num_bytes = 0
 
     def encode(self, sample: dict[str, Any]) -> tuple[str, Encoded]:
-        """A sample's key, and what `add` takes.
-
-        Raises:
-            DataError: a media file can't be used.
-        """
+        """A sample's key, and what `add` takes; DataError if a media file can't be used."""
         key, members = encode_sample(sample)
         return key, (key, members, self._blocks_of(key, members))
 

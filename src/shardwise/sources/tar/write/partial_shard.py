@@ -50,7 +50,6 @@ class PartialShard:
         self.num_samples = 0
         self.num_bytes = 0
         self._num_sent = 0
-        self._at = 0
         self._table = SampleTable(path, Counter())
         self._pending: list[Member] = []
         self._stack = contextlib.ExitStack()
@@ -64,12 +63,7 @@ class PartialShard:
             self._file: Any = self._stack.enter_context(writing)
 
     def add(self, data: bytes | memoryview, members: Sequence[Member], *, num_samples: int) -> None:
-        """Write the members of samples, whose offsets count from the first byte of `data`.
-
-        Raises:
-            DataError: there are too many different fields.
-            StorageError: the disk does not take the bytes.
-        """
+        """Write the members of samples, whose offsets count from the first byte of `data`."""
         self._write(data)
         at = self.num_bytes
         self._pending += [(name, offset + at, size) for name, offset, size in members]
@@ -81,11 +75,7 @@ class PartialShard:
             self._begin_writeback()
 
     def finish(self, *, digests: bool) -> ShardIndex:
-        """Give the shard its name, if it can be indexed.
-
-        Returns:
-            Its index.
-        """
+        """Give the shard its name, if it can be indexed; its index."""
         try:
             self._write(END)
             with _naming(self.path):
@@ -114,18 +104,17 @@ class PartialShard:
             self._pending = []
 
     def _begin_writeback(self) -> None:
-        """Let the disk write what was added, while more is made."""
         # Of pages that are dirty, Linux begins to write them; they stay cached meanwhile.
         length = self.num_bytes - self._num_sent
         os.posix_fadvise(self._file.fileno(), self._num_sent, length, os.POSIX_FADV_DONTNEED)
         self._num_sent = self.num_bytes
 
     def _write(self, data: bytes | memoryview) -> None:
-        rest = memoryview(data)
+        rest, at = memoryview(data), self.num_bytes
         with _naming(self.path):
             while rest:
-                done = self._file.write(rest[: _WRITE_BYTES - self._at % _WRITE_BYTES])
-                rest, self._at = rest[done:], self._at + done
+                done = self._file.write(rest[: _WRITE_BYTES - at % _WRITE_BYTES])
+                rest, at = rest[done:], at + done
 
 
 def _members_of(names: Sequence[bytes], offsets: Sequence[int], sizes: Sequence[int]) -> Members:

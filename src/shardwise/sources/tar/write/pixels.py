@@ -31,12 +31,9 @@ def is_picture(value: object) -> bool:
 
 
 def encode_picture(value: Any, extension: str, where: str) -> bytes:
-    """The bytes of a picture's file.
+    """The bytes of a picture's file; `extension` is one of `PICTURES`, `where` is for errors.
 
-    Args:
-        value: a Pillow image, or uint8 `[height, width]` or `[height, width, 1 | 3 | 4]`.
-        extension: one of `PICTURES`.
-        where: names the value in errors.
+    `value` is a Pillow image, or uint8 `[height, width]` or `[height, width, 1 | 3 | 4]`.
 
     Raises:
         ValueError: the array is of another shape or type, or the format can't hold the image.

@@ -36,17 +36,15 @@ _PLAIN_FIELD = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """Samples that stand one behind the other in a shard.
+    """Samples `[start, stop)`, which stand one behind the other in a shard.
 
     Attributes:
-        start: the first sample's id.
         keys: their keys; none where the samples must be encoded.
         fields: the fields that any of them has.
         num_bytes: bytes of their payloads.
         data: their members, headers and paddings included; overwritten when the next run is asked
             for.
         members: where these lie in `data`.
-        stop: behind the last sample's id.
     """
 
     start: int
@@ -59,12 +57,9 @@ class StoredRun:
 
 
 def stored_runs(reader: Reader, start: int, stop: int) -> Iterator[StoredRun]:
-    """Yield samples `[start, stop)` in order, as runs that may be copied or must be encoded.
+    """Yield samples `[start, stop)` of local shards without digests in order.
 
-    Args:
-        reader: of local shards without digests.
-        start: the first sample's id.
-        stop: behind the last one's.
+    As runs that may be copied, or must be encoded.
     """
     buffer = bytearray(_PIECE_BYTES)
     while start < stop:
@@ -88,16 +83,11 @@ class _Rows:
     """Where the members of some neighbours in a shard lie, if they stand as they are written.
 
     Attributes:
-        keys: the samples' keys.
-        begins: where the first header of each sample begins, `[rows]`.
-        ends: where the last padding of each ends, `[rows]`.
-        are_dense: whether nothing but the members lies between, `[rows]`.
+        keys, begins, ends, are_dense: `[rows]`; a sample is from its first header to its last
+            padding, and dense if nothing but its members lies between.
         members: the first member of each sample, and behind the last one, `[rows + 1]`.
-        fields: the field of each member; a sample's members are sorted by it.
-        names: the name of each member.
-        packed: the same as uint8 `[members, width]`, up to the length that fits into a header.
-        offsets: int64 `[members]`, where each payload begins.
-        sizes: int64 `[members]`, bytes of each payload.
+        fields, names, offsets, sizes: `[members]`; a sample's members are sorted by field.
+        packed: the names as uint8 `[members, width]`, up to the length that fits into a header.
         may_fit: whether a header could be as it is written, as far as the index says.
     """
 
@@ -117,10 +107,10 @@ class _Rows:
     def of(cls, index: ShardIndex, first: int, stop: int) -> _Rows:
         """The rows `[first, stop)` of a shard."""
         rows, fields = np.arange(first, stop, dtype=np.int64), sorted(index.fields)
-        located = np.array([index.locate(name, rows) for name in fields], np.int64)
+        every_offset, every_size = index.locate_all(fields, rows)
         # One element a member from here on, sample by sample.
-        row_of, field_of = np.nonzero(located[:, 1].T >= 0)
-        offsets, sizes = located[field_of, :, row_of].T
+        row_of, field_of = np.nonzero(every_size.T >= 0)
+        offsets, sizes = every_offset[field_of, row_of], every_size[field_of, row_of]
         lengths = BLOCK + -(-sizes // BLOCK) * BLOCK
         members = np.searchsorted(row_of, np.arange(len(rows) + 1))
         begins = np.minimum.reduceat(offsets - BLOCK, members[:-1])

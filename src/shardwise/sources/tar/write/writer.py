@@ -170,7 +170,6 @@ class TarWriter:
     def _write_members(
         self, key: str, members: Sequence[tuple[str, bytes]], blocks: dict[str, bytes] | None
     ) -> None:
-        """Write an encoded sample."""
         if key in self._keys:
             raise ValueError(f"the key {key!r} was written before: keys must differ in all shards")
         parts: list[bytes] = []
@@ -242,7 +241,6 @@ class TarWriter:
             self._abort(error)
 
     def _fits(self, shard: PartialShard, num_bytes: int) -> bool:
-        """Whether a sample may go into the shard under way."""
         if self._max_bytes is None:
             return True
         return shard.num_bytes + num_bytes + len(END) <= self._max_bytes
