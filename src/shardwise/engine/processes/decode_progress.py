@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import struct
 import time
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from shardwise.errors import DecodeTimeoutError
 
 # Begin in nanoseconds of the system-wide monotonic clock (0: nothing is decoded), sample, part,
-# bytes of the key, bytes of the detail, the key, the detail. Longer ones are cut in messages.
-_KEY_BYTES, _DETAIL_BYTES = 424, 64
+# bytes of the key, bytes of the detail, the key, the detail. Longer ones are cut in messages. 520
+# bytes, so that what lies behind a record is aligned.
+_KEY_BYTES, _DETAIL_BYTES = 428, 64
 _RECORD = struct.Struct(f"<qqqhh{_KEY_BYTES}s{_DETAIL_BYTES}s")
 RECORD_BYTES = _RECORD.size
 
@@ -38,25 +40,20 @@ class Decoding(NamedTuple):
     detail: str = ""
 
 
+@dataclass(frozen=True)
 class DecodeProgress:
     """The record of one thread; in its worker a `shardwise.samples.DecodeWatch`.
 
-    Args:
+    Attributes:
         memory: of `RECORD_BYTES`.
         stuck: (sample, part) of those that were stopped before: they are not begun again.
         timeout: `decode_timeout`, for the message.
     """
 
-    def __init__(
-        self,
-        memory: memoryview,
-        *,
-        stuck: frozenset[tuple[int, int]] = frozenset(),
-        timeout: float = 0.0,
-    ) -> None:
-        self._memory = memory
-        self._stuck = stuck
-        self._timeout = timeout
+    memory: memoryview
+    _: KW_ONLY
+    stuck: frozenset[tuple[int, int]] = frozenset()
+    timeout: float = 0.0
 
     def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
         """Write that a decoder or function begins.
@@ -64,20 +61,20 @@ class DecodeProgress:
         Raises:
             DecodeTimeoutError: this part of this sample was stopped before.
         """
-        if self._stuck and (sample, part) in self._stuck:
-            raise timeout_error(self._timeout, detail)
+        if self.stuck and (sample, part) in self.stuck:
+            raise timeout_error(self.timeout, detail)
         name = key.encode("utf-8", "replace")[:_KEY_BYTES]
         more = detail.encode("utf-8", "replace")[:_DETAIL_BYTES]
         now = time.monotonic_ns()
-        _RECORD.pack_into(self._memory, 0, now, sample, part, len(name), len(more), name, more)
+        _RECORD.pack_into(self.memory, 0, now, sample, part, len(name), len(more), name, more)
 
     def end(self) -> None:
         """Write that nothing is decoded."""
-        _RECORD.pack_into(self._memory, 0, 0, 0, 0, 0, 0, b"", b"")
+        _RECORD.pack_into(self.memory, 0, 0, 0, 0, 0, 0, b"", b"")
 
     def read(self) -> Decoding | None:
         """The record; None while nothing is decoded. Half a record where it is just written."""
-        began_ns, sample, part, key_bytes, detail_bytes, *texts = _RECORD.unpack_from(self._memory)
+        began_ns, sample, part, key_bytes, detail_bytes, *texts = _RECORD.unpack_from(self.memory)
         if not began_ns:
             return None
         key, detail = (

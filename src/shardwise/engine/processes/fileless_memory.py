@@ -22,7 +22,7 @@ _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def map_without_file(descriptor: int, num_bytes: int) -> NDArray[np.uint8]:
+def map_without_file(descriptor: int) -> NDArray[np.uint8]:
     """Map a memory file, until the last array over it is gone; the descriptor may be closed.
 
     `mmap.mmap` keeps a descriptor of its own for each map (before Python 3.13 always).
@@ -30,6 +30,7 @@ def map_without_file(descriptor: int, num_bytes: int) -> NDArray[np.uint8]:
     Raises:
         StorageError: the process's limits do not allow it.
     """
+    num_bytes = os.fstat(descriptor).st_size
     access = mmap.PROT_READ | mmap.PROT_WRITE
     address = _LIBC.mmap(None, num_bytes, access, mmap.MAP_SHARED, descriptor, 0)
     if address == _FAILED:

@@ -2,9 +2,9 @@
 
 Each thread writes its own row, without a lock. The trainer reads the rows to name the
 worker of a late chunk, and to know what a worker had that it stops. It writes one number, the
-current run, so that workers pass over the tasks of an abandoned iterator. A row is
-`[batch + 1, start row]`; -1 means idle, 0 that the thread has not begun. Behind the table lies a
-record of each thread's decoding (`decode_progress.py`).
+current run, so that workers pass over the tasks of an abandoned iterator. A thread's task is
+`[batch + 1, start row]`; -1 means idle, 0 that the thread has not begun. Beside it lies the record
+of what the thread decodes (`decode_progress.py`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from __future__ import annotations
 import os
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwise.engine.processes.decode_progress import RECORD_BYTES, DecodeProgress, Decoding
 from shardwise.engine.processes.shared_memory import anonymous_file, mapped
 
 _IDLE, _ABSENT = -1, 0
+_ROW = np.dtype([("task", np.int64, 2), ("record", np.uint8, RECORD_BYTES)])
 
 
 class WorkerStatus:
-    """The status of all worker threads.
+    """The status of all worker threads; the last row is the trainer's.
 
     Attributes:
         descriptor: the anonymous file, for workers to inherit.
@@ -31,13 +31,10 @@ class WorkerStatus:
     def __init__(self, descriptor: int, num_workers: int, num_threads: int) -> None:
         self.descriptor = descriptor
         self.num_workers = num_workers
-        self._num_threads = num_threads
-        memory = memoryview(mapped(descriptor, _num_bytes(num_workers, num_threads)))
-        table_bytes = _table_bytes(num_workers, num_threads)
-        rows = np.frombuffer(memory[:table_bytes], dtype=np.int64).reshape(-1, 2)
-        self._threads: NDArray[np.int64] = rows[:-1]
-        self._trainer: NDArray[np.int64] = rows[-1]
-        self._records = memory[table_bytes:]
+        rows = np.frombuffer(mapped(descriptor, _num_bytes(num_workers, num_threads)), dtype=_ROW)
+        self._trainer = rows["task"][-1]
+        self._threads = rows[:-1].reshape(num_workers, num_threads)
+        self._tasks = self._threads["task"]
 
     @classmethod
     def create(cls, num_workers: int, num_threads: int) -> WorkerStatus:
@@ -56,44 +53,40 @@ class WorkerStatus:
 
     def begin(self, worker: int, thread: int, batch: int, start: int) -> None:
         """Write that a thread loads a chunk."""
-        self._threads[worker * self._num_threads + thread] = (batch + 1, start)
+        self._tasks[worker, thread] = (batch + 1, start)
 
     def end(self, worker: int, thread: int) -> None:
         """Write that a thread is idle."""
-        self._threads[worker * self._num_threads + thread] = _IDLE
+        self._tasks[worker, thread] = _IDLE
 
     def clear(self, worker: int) -> None:
         """Write that a worker's threads have not begun, when it was stopped."""
-        first = worker * self._num_threads
-        self._threads[first : first + self._num_threads] = _ABSENT
-        start = first * RECORD_BYTES
-        stop = start + self._num_threads * RECORD_BYTES
-        self._records[start:stop] = bytes(stop - start)
+        self._tasks[worker] = _ABSENT
+        self._threads["record"][worker] = 0
 
     def worker_of(self, batch: int, start: int) -> int | None:
         """The worker that loads a chunk, or None."""
-        [at] = np.nonzero((self._threads == (batch + 1, start)).all(axis=1))
-        return int(at[0]) // self._num_threads if len(at) else None
+        workers, _ = np.nonzero((self._tasks == (batch + 1, start)).all(axis=2))
+        return int(workers[0]) if len(workers) else None
 
     def tasks_of(self, worker: int) -> list[tuple[int, int] | None]:
         """The (batch, start row) that each thread of a worker loads; None where it loads none."""
-        first = worker * self._num_threads
-        rows = self._threads[first : first + self._num_threads].tolist()
+        rows = self._tasks[worker].tolist()
         return [(batch - 1, start) if batch > 0 else None for batch, start in rows]
 
     @property
     def all_idle(self) -> bool:
         """Whether all threads of all workers wait for a task."""
-        return bool((self._threads[:, 0] == _IDLE).all())
+        return bool((self._tasks[..., 0] == _IDLE).all())
 
     def record(self, worker: int, thread: int) -> memoryview:
         """The memory of a thread's record of what it decodes."""
-        start = (worker * self._num_threads + thread) * RECORD_BYTES
-        return self._records[start : start + RECORD_BYTES]
+        memory: memoryview = self._threads["record"][worker, thread].data
+        return memory
 
     def decoding(self, worker: int) -> list[Decoding | None]:
         """What each thread of a worker decodes."""
-        threads = range(self._num_threads)
+        threads = range(self._threads.shape[1])
         return [DecodeProgress(self.record(worker, thread)).read() for thread in threads]
 
     def close(self) -> None:
@@ -101,9 +94,5 @@ class WorkerStatus:
         os.close(self.descriptor)
 
 
-def _table_bytes(num_workers: int, num_threads: int) -> int:
-    return (num_workers * num_threads + 1) * 2 * 8
-
-
 def _num_bytes(num_workers: int, num_threads: int) -> int:
-    return _table_bytes(num_workers, num_threads) + num_workers * num_threads * RECORD_BYTES
+    return (num_workers * num_threads + 1) * _ROW.itemsize
