@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from shardwise.engine.request import BatchRows
 from shardwise.loader.certificate import RankNumbers, certificate_of, no_certificate
 from shardwise.loader.coverage_file import CoverageFile
+from shardwise.loader.plan_options import fingerprint_of, length_of
 from shardwise.loader.position import Pass
 from shardwise.plan import Plan
 from shardwise.plan.coverage_line import CoverageLine
@@ -87,30 +88,20 @@ class Tally:
         return Tallied(len(ids), self._word().of(ids)) if len(ids) else Tallied()
 
 
-class Fingerprinted(Protocol):
-    """What an account knows of the data: `Samples` of the loader, or what a sampler counts."""
-
-    @property
-    def fingerprint(self) -> str:
-        """The data's; "" where they have none."""
-
-    def __len__(self) -> int: ...
-
-
 class PassAccount:
     """The account of one pass of one rank; lines of it are written one after the other.
 
     Args:
         current: the pass.
         rank: this process's rank.
-        data: what is read.
+        dataset: what is read, or its number of samples.
         number: which pass of the loader it is.
     """
 
-    def __init__(self, current: Pass, *, rank: int, data: Fingerprinted, number: int) -> None:
+    def __init__(self, current: Pass, *, rank: int, dataset: Sized | int, number: int) -> None:
         self.current = current
         self.rank = rank
-        self.data = data
+        self.dataset = dataset
         self.number = number
         self.began = time.time()
         self.tally = Tally(lambda: self.word)
@@ -134,7 +125,7 @@ class PassAccount:
     @cached_property
     def word(self) -> IdWord:
         """The keyed sum for this data and epoch: `shardwise.plan.id_word`."""
-        return IdWord(self.data.fingerprint, self.current.epoch)
+        return IdWord(fingerprint_of(self.dataset), self.current.epoch)
 
     def total(self) -> Counted:
         """What was handed out in this pass.
@@ -171,7 +162,8 @@ class PassAccount:
     def is_data_once(self) -> bool:
         """Whether the epoch's samples are the data's, each once."""
         parts = epoch_parts(self.plan.sampler, self.current.epoch) or []
-        return len(parts) == 1 and isinstance(parts[0], range) and parts[0] == range(len(self.data))
+        whole = range(length_of(self.dataset))
+        return len(parts) == 1 and isinstance(parts[0], range) and parts[0] == whole
 
     def _past(self, position: int) -> str:
         past = getattr(self.plan.sampler, "past", None)
@@ -204,7 +196,7 @@ class PassAccount:
             num_samples=plan.num_samples,
             is_end=current.is_whole,
             is_given=is_given,
-            fingerprint=self.data.fingerprint,
+            fingerprint=fingerprint_of(self.dataset),
             order=plan.sampler.spec(),
             begin_past=self._past(current.start),
             last_past=self._past(self.end),
@@ -228,18 +220,21 @@ class Account:
     """The accounts of a loader's passes: of the newest one, and where lines of them go.
 
     Args:
+        dataset: what is read, or its number of samples.
         directory: the coverage directory; None for none.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+    def __init__(self, dataset: Sized | int, directory: str | os.PathLike[str] | None) -> None:
+        self._dataset = dataset
         self._file = None if directory is None else CoverageFile(directory)
         self._newest: PassAccount | None = None
         self._num_passes = 0
 
-    def begin(self, current: Pass, *, rank: int, data: Fingerprinted) -> None:
+    def begin(self, current: Pass, *, rank: int) -> None:
         """Begin the account of a pass."""
         self._num_passes += 1
-        self._newest = PassAccount(current, rank=rank, data=data, number=self._num_passes)
+        dataset, number = self._dataset, self._num_passes
+        self._newest = PassAccount(current, rank=rank, dataset=dataset, number=number)
 
     def add(self, rows: BatchRows, num_batches: int = 1) -> None:
         """Count a batch that is being handed out, or the rows of some at once."""

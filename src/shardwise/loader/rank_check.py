@@ -7,10 +7,12 @@ started later. Keeps I10 there. No torch beyond what `shardwise.ranks` looks at.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from shardwise.errors import RankError
-from shardwise.plan import Plan
+from shardwise.loader.plan_options import fingerprint_of
+from shardwise.plan import LoaderState, Order, Plan
 from shardwise.process_group import loader_worker
 from shardwise.ranks import Ranks, discover, inherited, ranks_of_group, uncertain
 
@@ -96,11 +98,38 @@ class CurrentRanks:
             )
 
 
-class RankedPlan:
-    """A plan among the ranks of the process that uses it: the base of loaders and samplers."""
+class PlannedOrder:
+    """The order of a dataset by a plan, and its states: the base of loaders and samplers."""
+
+    dataset: Any
+    _plan: Plan
+
+    @property
+    def plan(self) -> Plan:
+        """The plan for the ranks of this process."""
+        raise NotImplementedError
+
+    @property
+    def _order(self) -> Order:
+        # An order that is cut for global batches is another one once the ranks are known.
+        return Order(fingerprint_of(self.dataset), self.plan.sampler)
+
+    def _take_up(self, state: Mapping[str, Any]) -> LoaderState:
+        """Read a state, and go on in the order that it was taken in.
+
+        Raises:
+            StateError: it belongs to other data, another seed or another order.
+        """
+        plan = self.plan.in_order_of(state)
+        loaded = Order(fingerprint_of(self.dataset), plan.sampler).read(state)
+        self._plan = plan
+        return loaded
+
+
+class RankedPlan(PlannedOrder):
+    """A plan among the ranks of the process that uses it."""
 
     _ranks: CurrentRanks
-    _plan: Plan
 
     @property
     def plan(self) -> Plan:

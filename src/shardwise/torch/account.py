@@ -90,8 +90,7 @@ class OrderAccount:
         gives_indices: bool = False,
     ) -> None:
         self._gives_indices = gives_indices
-        self._data = _Data(dataset)
-        self._account = Account(directory)
+        self._account = Account(dataset, directory)
         self._pass: Pass | None = None
         self._progress: Progress | None = None
         self.is_loaders = False
@@ -109,7 +108,7 @@ class OrderAccount:
         """
         self.is_loaders = self.is_counted
         self._pass, self._progress = Pass(epoch, plan.start, plan), progress
-        self._account.begin(self._pass, rank=rank, data=self._data)
+        self._account.begin(self._pass, rank=rank)
 
     def add(self, progress: Progress, rows: BatchRows, num_batches: int = 1) -> None:
         """Count some batches that are given, unless another pass has begun."""
@@ -172,23 +171,3 @@ def given_rows(ids: NDArray[np.int64], valid: NDArray[np.bool_] | None) -> Batch
     if valid is None or valid.all():
         return BatchRows(ids)
     return BatchRows(ids[valid], num_padded=int(np.count_nonzero(~valid)))
-
-
-class _Data:
-    """What an account knows of any dataset."""
-
-    def __init__(self, dataset: Sized | int) -> None:
-        self._dataset = dataset
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint_of(self._dataset)
-
-    def __len__(self) -> int:
-        return self._dataset if isinstance(self._dataset, int) else len(self._dataset)
-
-
-def fingerprint_of(dataset: object) -> str:
-    """The fingerprint of a dataset of this package; "" for any other."""
-    fingerprint = getattr(dataset, "fingerprint", None)
-    return fingerprint if isinstance(fingerprint, str) else ""

@@ -25,8 +25,6 @@ from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.rank_check import CurrentRanks, RankedPlan
 from shardwise.plan import (
     Buckets,
-    LoaderState,
-    Order,
     Plan,
     Remainder,
     Sampler,
@@ -264,7 +262,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         if worker is not None:
             self._load_in_worker(state, worker.id, worker.num_workers)
             return
-        loaded = self._read(state)
+        loaded = self._take_up(state)
         self._move(loaded.epoch, loaded.position)
         self._pass = None
         self._account.go_back()
@@ -319,18 +317,8 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
                 f"worker {number} of {num_workers} got the state of {worker or 'no worker'}: use "
                 "shardwise.torch.StatefulDataLoader, whose state any number of workers takes up"
             )
-        began = self._read(state["began"])
+        began = self._take_up(state["began"])
         self._cursor = EpochCursor(began.epoch, began.position, self._cursor.times_set)
         self._lives_on = False  # the next pass begins here, not where the main process says
         self._num_skipped = worker["num_given"]
         self._is_loaded = True
-
-    def _read(self, state: Mapping[str, Any]) -> LoaderState:
-        plan = self.plan.in_order_of(state)
-        loaded = Order(self.dataset.fingerprint, plan.sampler).read(state)
-        self._plan = plan
-        return loaded
-
-    @property
-    def _order(self) -> Order:
-        return Order(self.dataset.fingerprint, self.plan.sampler)

@@ -95,7 +95,6 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
                 f"the order of {dataset!r:.200} depends on the batch size, which a sampler of "
                 "single indices does not know: use sw.torch.BatchSampler, or sw.DataLoader"
             )
-        self._dataset = dataset
         self._cursor = Cursor()
         self._account = OrderAccount(dataset, coverage, gives_indices=True)
 
@@ -109,17 +108,17 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
 
     def __len__(self) -> int:
         """Indices of this rank in a whole epoch: the same on every rank, and after a resume."""
-        return self._whole().num_steps
+        return self.plan.num_steps
 
     @property
     def num_padded(self) -> int:
         """Repeated indices in a whole epoch, over all ranks."""
-        return self._whole().num_padded
+        return self.plan.num_padded
 
     @property
     def num_dropped(self) -> int:
         """Samples that a whole epoch leaves out, over all ranks."""
-        return self._whole().num_dropped
+        return self.plan.num_dropped
 
     @property
     def valid(self) -> NDArray[np.bool_]:
@@ -163,7 +162,8 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
                     self._account.note(cursor, rest.num_steps)
                 yield index
 
-    def _whole(self) -> Plan:
+    @property
+    def plan(self) -> Plan:
         """The plan of a whole epoch, of the ranks of this process; so are torch's attributes."""
         ranks = self._ranks.now()
         if (ranks.rank, ranks.world_size) != (self.rank, self.num_replicas):
@@ -172,9 +172,6 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             self.num_samples = self._plan.num_steps
             self.total_size = self.num_samples * self.num_replicas
         return self._plan
-
-    def _rest(self, cursor: Cursor) -> Plan:
-        return self._whole().resumed(cursor.start, epoch=cursor.epoch)
 
     def _move(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -251,7 +248,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         self._plan = plan.require_steps()
         self.batch_size = plan.batch_size
         self._check_empty(self._plan)
-        self._dataset = dataset
+        self.dataset = dataset
         self._cursor = Cursor()
         self._account = OrderAccount(dataset, coverage, gives_indices=True)
 
@@ -297,12 +294,6 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
             ValueError: num_batches is not in [0, batches left in the epoch].
         """
         return self._state_after("num_batches", num_batches)
-
-    def _plan_now(self) -> Plan:
-        return self.plan
-
-    def _rest(self, cursor: Cursor) -> Plan:
-        return self.plan.resumed(cursor.start, epoch=cursor.epoch)
 
     def _check_empty(self, plan: Plan) -> None:
         """By default no rank gets an empty list, which torch's `collate_fn` fails on."""
