@@ -69,15 +69,6 @@ def test_a_whole_epoch_is_certified(options: dict[str, Any], verdict: str) -> No
             assert json.loads(json.dumps(certificate)) == certificate
 
 
-def test_a_subset_and_shards_are_certified(tmp_path: Path) -> None:
-    data = sw.tar(make_shards(tmp_path, [50, 0, 40])).select("cls")
-    for part, count in ((data, 90), (data.subset(range(5, 60)), 55)):
-        it = sw.DataLoader(part, batch_size=8, shuffle=True, remainder="uneven", output="numpy")
-        for _ in it:
-            pass
-        assert it.certificate()["verdict"] == f"epoch 0: every one of {count} samples exactly once"
-
-
 def test_it_counts_what_was_handed_out_and_not_what_was_prefetched() -> None:
     with loader(executor="threads", num_threads=2, shuffle=True) as it:
         assert it.certificate()["verdict"] == "nothing was handed out yet"

@@ -340,13 +340,6 @@ def test_what_the_default_drops_is_said_once_with_the_number_and_the_knob(
         assert "remainder='pad'" in line
 
 
-def test_uneven_ranks_may_get_an_empty_last_batch_of_the_same_form():
-    loaders = [make(batch_size=26, remainder="uneven", rank=r, world_size=4) for r in range(4)]
-    last = [list(loader)[-1] for loader in loaders]
-    assert [len(b["__index__"]) for b in last] == [1, 0, 0, 0]
-    assert all(list(b) == list(last[0]) for b in last)
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_empty_batch_has_the_form_that_a_transform_gives_to_a_full_one(num_workers):
     dataset = numbered().decode(cls=int).map(augmented)

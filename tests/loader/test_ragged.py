@@ -113,27 +113,6 @@ def test_whatever_breaks_the_form_of_a_field_is_refused(values, told):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ([np.zeros(2), None], "no value"),
-        ([np.zeros(2), np.zeros((2, 2))], r"float64 \[2, 2\]"),
-        ([np.zeros(2), np.zeros(3, np.int32)], r"int32 \[3\]"),
-    ],
-    ids=str,
-)
-def test_what_padding_can_not_join_is_an_error(values, told):
-    with pytest.raises(DataError, match=told) as caught:
-        list(make([{"x": v} for v in values], batch_size=2, ragged="pad"))
-    assert caught.value.field == "x"
-
-
-def test_a_field_with_the_name_of_a_mask_is_an_error():
-    rows = [{"x": np.zeros(2), "x.mask": 1}] * 2
-    with pytest.raises(DataError, match=r"x\.mask"):
-        list(make(rows, batch_size=2, ragged="pad"))
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"ragged": "trim"}, "'list', 'error', 'pad'"),

@@ -109,6 +109,7 @@ def test_buckets_and_padding_go_together() -> None:
         ([{"x": np.arange(9)}], {"length": 8}, "9 entries in dimension 0, more than length=8"),
         ([{"x": np.arange(2)}, {"x": None}], {}, "row 1 of the batch is no value"),
         ([{"x": np.arange(2)}, {"x": np.arange(2.0)}], {}, "float64"),
+        ([{"x": np.zeros(2)}, {"x": np.zeros((2, 2))}], {}, r"float64 \[2, 2\]"),
         (
             [{"x": np.zeros(3, "u1")}],
             {"value": -1, "length": 4},
@@ -119,8 +120,9 @@ def test_buckets_and_padding_go_together() -> None:
     ],
 )
 def test_values_that_cannot_be_padded_are_an_error_with_the_field(samples, options, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         sw.pad(**options)(samples)
+    assert caught.value.field in ("x", "x.mask", "y")
 
 
 @pytest.mark.parametrize(
