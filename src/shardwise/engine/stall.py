@@ -14,12 +14,7 @@ def stall_error(
 ) -> StallError:
     """The error of a batch that took longer than `timeout` seconds.
 
-    Args:
-        samples: the dataset, which says where a sample lies.
-        request: the batch.
-        start: the first row of the chunk that is missing.
-        timeout: seconds that the consumer waited.
-        worker: who loads that chunk.
+    `worker` loads the chunk that is missing, whose first row is `start`.
     """
     message = (
         f"no batch for {timeout:g} s: step {request.step} of epoch {request.epoch} waits for "

@@ -57,8 +57,6 @@ class ThreadExecutor:
     """Builds batches with a pool of threads.
 
     Attributes:
-        builder: builds the batches.
-        num_threads: threads of the pool.
         num_prefetch: batches that are ready or in progress at most, when all threads are active.
         prefetch_bytes: memory of these batches, the program's and video decoders, see
             `PrefetchBound`.

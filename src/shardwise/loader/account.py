@@ -20,6 +20,7 @@ from shardwise.loader.certificate import RankNumbers, certificate_of, no_certifi
 from shardwise.loader.coverage_file import CoverageFile
 from shardwise.loader.plan_options import fingerprint_of, length_of
 from shardwise.loader.position import Pass
+from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import (
@@ -32,7 +33,6 @@ from shardwise.plan.id_word import (
 from shardwise.plan.mixture_options import digest_of
 from shardwise.plan.protocol import epoch_parts
 from shardwise.plan.tallied import Counted, Tallied
-from shardwise.ranks import ranks_of_group
 
 # 32 KiB of ids: numpy's cost a call is then small beside that of the ids.
 _BUFFER_IDS = 4_096
@@ -91,11 +91,7 @@ class Tally:
 class PassAccount:
     """The account of one pass of one rank; lines of it are written one after the other.
 
-    Args:
-        current: the pass.
-        rank: this process's rank.
-        dataset: what is read, or its number of samples.
-        number: which pass of the loader it is.
+    `dataset` may be a number of samples; `number` says which pass of the loader it is.
     """
 
     def __init__(self, current: Pass, *, rank: int, dataset: Sized | int, number: int) -> None:
@@ -245,9 +241,7 @@ class Account:
     def note(self, current: Pass | None, *, is_given: bool = False) -> None:
         """Write a line of what the pass under way handed out since the last one.
 
-        Args:
-            current: the pass.
-            is_given: whether it is what a sampler gave, see `CoverageLine.is_given`.
+        `is_given` says whether it is what a sampler gave, see `CoverageLine.is_given`.
         """
         newest = self._newest
         # A pass that was left, or that belongs to the process that this one was forked from.
@@ -266,33 +260,31 @@ class Account:
             self._file.end_run()
 
     def certificate(
-        self, ranks: Callable[[], tuple[int, int]], *, epoch: int, is_given: bool = False
+        self, ranks: CurrentRanks, *, epoch: int, is_given: bool = False
     ) -> dict[str, Any]:
         """The certificate of the newest pass, see `DataLoader.certificate`.
 
         Args:
-            ranks: gives rank and world size; where a process group has the same, its ranks'
-                numbers are gathered.
+            ranks: the owner's; where a process group has the same, its ranks' numbers are gathered.
             epoch: the epoch that comes next, where there was no pass yet.
             is_given: as of `note`.
         """
-        gather: Callable[[list[int]], list[list[int]]] | None = None
-        group = ranks_of_group()
-        if group is not None and (group.rank, group.world_size) == ranks():
-            from shardwise.tensors.gather_numbers import gather_numbers
-
-            gather = gather_numbers
+        is_gathered = ranks.are_of_group()
         newest = self._newest
         if newest is None:
             return no_certificate(epoch)
         total = newest.total()
-        has_all = gather is not None or newest.plan.world_size == 1
+        has_all = is_gathered or newest.plan.world_size == 1
         current = newest.current
         is_closed = has_all and current.is_whole and current.start == 0
         expected = newest.expected if is_closed else None
         planned = newest.planned() if expected is None else Tallied()
-        own = RankNumbers(current.epoch, current.start, newest.end, total, planned).to_list()
-        numbers = [RankNumbers.of(row) for row in ([own] if gather is None else gather(own))]
+        own = RankNumbers(current.epoch, current.start, newest.end, total, planned)
+        numbers = [own]
+        if is_gathered:
+            from shardwise.tensors.gather_numbers import gather_numbers
+
+            numbers = [RankNumbers.of(row) for row in gather_numbers(own.to_list())]
         if expected is not None:
             expected -= newest.dropped
         return certificate_of(

@@ -21,8 +21,6 @@ class Output:
 
     Args:
         kind: "torch" or "numpy".
-        device: the device of tensors, or None for host memory.
-        pin_memory: tensors in page-locked memory.
         as_tuple: the columns of a batch that is a tuple, in their order; None for dicts, and where
             a collate of the user's made the batch.
         not_nested: the fields of a fixed shape, where others of arrays become nested tensors; None

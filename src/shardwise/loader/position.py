@@ -17,7 +17,6 @@ class Pass:
     """One pass over an epoch, or over the rest of it.
 
     Attributes:
-        epoch: which epoch.
         start: the position in the epoch that the pass begins at.
         plan: who gets what, from `start` on.
         num_batches: batches handed out.

@@ -28,14 +28,8 @@ class CurrentRanks:
     later. Explicit ranks stay, since dividing data over a part of the ranks is the user's right;
     they are refused where they can't be this process's.
 
-    Args:
-        rank: as for `discover`.
-        world_size: as for `discover`.
-        group: as for `discover`.
-
-    Raises:
-        RankError, ValueError, TypeError: as `discover`, but not where only the rank is missing:
-            Lightning's launcher leaves it to the process group.
+    Arguments and errors are those of `discover`, but for a missing rank alone, which is no error:
+    Lightning's launcher leaves it to the process group.
     """
 
     def __init__(
@@ -84,10 +78,14 @@ class CurrentRanks:
             )
         return ranks
 
+    def are_of_group(self) -> bool:
+        """Whether a process group has the same ranks."""
+        group = ranks_of_group()
+        return group is not None and _is_same(self.now(), group)
+
     def _check_explicit(self, current: Ranks) -> None:
         explicit = self._ranks
-        same = (explicit.rank, explicit.world_size) == (current.rank, current.world_size)
-        if same or explicit.world_size == 1 or self._seen == current:
+        if _is_same(explicit, current) or explicit.world_size == 1 or self._seen == current:
             return
         if self.has_travelled or explicit.world_size == current.world_size:
             raise RankError(
@@ -166,6 +164,10 @@ class RankedPlan(PlannedOrder):
     def world_size(self) -> int:
         """How many ranks share the data."""
         return self._ranks.now().world_size
+
+
+def _is_same(one: Ranks, other: Ranks) -> bool:
+    return (one.rank, one.world_size) == (other.rank, other.world_size)
 
 
 def _home() -> tuple[bytes, int]:

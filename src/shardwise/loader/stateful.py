@@ -140,7 +140,7 @@ class StatefulLoader(RankedPlan):
         the sampler's ids where it has one (`Sampler`), in microseconds; else the plan is walked
         once more, 0.2 us for each sample of this rank.
         """
-        return self._account.certificate(lambda: (self.rank, self.world_size), epoch=self.epoch)
+        return self._account.certificate(self._ranks, epoch=self.epoch)
 
     def stats(self, *, reset: bool = False) -> dict[str, Any]:
         """Counts and seconds of the batches handed out so far, and the bottleneck.

@@ -247,9 +247,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         """
         if self._shared.has_workers() and not self._account.is_loaders:
             raise StateError(NOT_COUNTED)
-        return self._account.certificate(
-            None, lambda: (self.rank, self.world_size), epoch=self.epoch
-        )
+        return self._account.certificate(None, self._ranks, epoch=self.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter(loader)` go on where a state was taken.

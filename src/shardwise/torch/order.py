@@ -77,12 +77,7 @@ class SamplerState(PlannedOrder):
         cursor = self._cursor
         if num_steps is not None:
             check_count("num_steps", num_steps, self._rest(cursor), cursor.epoch)
-
-        def ranks() -> tuple[int, int]:
-            now = self._ranks.now()
-            return now.rank, now.world_size
-
-        return self._account.certificate(num_steps, ranks, epoch=cursor.epoch)
+        return self._account.certificate(num_steps, self._ranks, epoch=cursor.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iterator go on where a state was taken, with any ranks and batch size.

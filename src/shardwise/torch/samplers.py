@@ -150,16 +150,17 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         return self._state_after("num_samples", num_samples)
 
     def _indices(self, cursor: Cursor, rest: Plan) -> Iterator[int]:
-        cursor.is_whole = not rest.num_steps
-        for first in range(0, rest.num_steps, _BLOCK):
-            steps = range(first, min(first + _BLOCK, rest.num_steps))
+        num_steps = rest.num_steps
+        cursor.is_whole = not num_steps
+        for first in range(0, num_steps, _BLOCK):
+            steps = range(first, min(first + _BLOCK, num_steps))
             positions, valid = rest.positions(cursor.epoch, steps, self.rank)
             ids = rest.ids(cursor.epoch, positions)
             self._account.add(cursor, given_rows(ids, valid), len(ids))
             for index in ids.tolist():
-                cursor.count(rest.num_steps)
+                cursor.count(num_steps)
                 if cursor.is_whole:
-                    self._account.note(cursor, rest.num_steps)
+                    self._account.note(cursor, num_steps)
                 yield index
 
     @property

@@ -18,12 +18,7 @@ _IDLE_NS = 1 * _NS
 
 
 class DecodeDeadlines:
-    """Finds the workers whose decoders or functions take longer than they may.
-
-    Args:
-        status: what the workers do.
-        timeout: seconds for one sample.
-    """
+    """Finds the workers whose decoders or functions take longer than `timeout` s for a sample."""
 
     def __init__(self, status: WorkerStatus, timeout: float) -> None:
         self._status = status

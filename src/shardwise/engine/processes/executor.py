@@ -37,9 +37,8 @@ class ProcessExecutor:
     """Builds batches with worker processes.
 
     Attributes:
-        builder: builds the batches; it travels to the workers by cloudpickle.
-        num_workers: processes.
-        num_threads: threads in each.
+        builder: travels to the workers by cloudpickle.
+        num_threads: threads in each process.
         num_prefetch: batches that are ready or in progress at most.
         prefetch_bytes: memory of these batches, the program's and video decoders, see
             `PrefetchBound`.
@@ -116,10 +115,7 @@ class ProcessExecutor:
 class _Run:
     """One iteration: the batches in progress, oldest first, by number.
 
-    Args:
-        executor: its options hold, as they are when each batch is begun.
-        session: the processes and the memory.
-        requests: the batches to build.
+    The executor's options hold as they are when each batch is begun.
     """
 
     def __init__(

@@ -27,8 +27,7 @@ class PendingBatch:
         whole: the batch, where a worker has collated it.
         error: the error of its first chunk that failed.
         is_whole: a worker makes the whole batch, which is one chunk.
-        learned: shape and dtype of a row, for columns that are written into the slot if they fit.
-        stuck: (sample, part) of those whose decoding was stopped.
+        learned, stuck: as of its tasks.
     """
 
     number: int

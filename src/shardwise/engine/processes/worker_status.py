@@ -21,17 +21,13 @@ _ROW = np.dtype([("task", np.int64, 2), ("record", np.uint8, RECORD_BYTES)])
 
 
 class WorkerStatus:
-    """The status of all worker threads; the last row is the trainer's.
-
-    Attributes:
-        descriptor: the anonymous file, for workers to inherit.
-        num_workers: processes.
-    """
+    """The status of all worker threads; workers inherit its file by the descriptor."""
 
     def __init__(self, descriptor: int, num_workers: int, num_threads: int) -> None:
         self.descriptor = descriptor
         self.num_workers = num_workers
         rows = np.frombuffer(mapped(descriptor, _num_bytes(num_workers, num_threads)), dtype=_ROW)
+        # The last row is the trainer's.
         self._trainer = rows["task"][-1]
         self._threads = rows[:-1].reshape(num_workers, num_threads)
         self._tasks = self._threads["task"]
