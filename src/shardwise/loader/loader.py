@@ -39,13 +39,7 @@ from shardwise.loader.rank_check import CurrentRanks
 from shardwise.loader.stateful import StatefulLoader
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.markup import table
-from shardwise.plan import (
-    Buckets,
-    Remainder,
-    Sampler,
-    SequentialSampler,
-    Shuffle,
-)
+from shardwise.plan import Buckets, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.ranks import local_world_size
 
 if TYPE_CHECKING:
