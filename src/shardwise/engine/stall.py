@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.engine.processes.decode_progress import Decoding, timeout_error
+from shardwise.engine.processes.worker_status import Decoding, timeout_error
 from shardwise.engine.request import BatchRequest
 from shardwise.errors import DecodeTimeoutError, StallError
 from shardwise.samples import Samples

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 
-from shardwise.engine.processes.decode_progress import Decoding
-from shardwise.engine.processes.worker_status import WorkerStatus
+from shardwise.engine.processes.worker_status import Decoding, WorkerStatus
 
 _NS = 1_000_000_000
 # A worker that is stopped between receiving a task and writing so takes the task with it. It is

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.columns import Layout
-from shardwise.engine.processes.decode_progress import Decoding
+from shardwise.engine.processes.worker_status import Decoding
 from shardwise.engine.request import BatchRequest
 
 # The batch in the answer of a worker that ends: it could not start, or could not receive a task.

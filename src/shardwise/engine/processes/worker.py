@@ -29,14 +29,12 @@ from numpy.typing import NDArray
 from shardwise.engine.batch.bad_samples import Watching
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
-from shardwise.engine.processes.decode_progress import DecodeProgress
-from shardwise.engine.processes.fileless_memory import map_without_file
 from shardwise.engine.processes.shared_columns import write_in_place
-from shardwise.engine.processes.shared_memory import RowLayout, max_slots
+from shardwise.engine.processes.shared_memory import RowLayout, map_without_file, max_slots
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Task
 from shardwise.engine.processes.transport import Packed, close_own_file, pack, receive, send
 from shardwise.engine.processes.worker_errors import pack_error
-from shardwise.engine.processes.worker_status import WorkerStatus
+from shardwise.engine.processes.worker_status import DecodeProgress, WorkerStatus
 from shardwise.engine.stats.counts import StorageCounts
 from shardwise.errors import StorageError
 from shardwise.storage.stores.credentials import import_credentials

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from shardwise.engine.processes.fileless_memory import map_without_file
-from shardwise.engine.processes.shared_memory import anonymous_file
+from shardwise.engine.processes.shared_memory import anonymous_file, map_without_file
 from shardwise.errors import StorageError
 
 
