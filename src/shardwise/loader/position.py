@@ -19,6 +19,7 @@ class Pass:
     Attributes:
         start: the position in the epoch that the pass begins at.
         plan: who gets what, from `start` on.
+        num_steps: the plan's, which take 2 us to count.
         num_batches: batches handed out.
         pid: the process that iterates.
     """
@@ -26,13 +27,17 @@ class Pass:
     epoch: int
     start: int
     plan: Plan
+    num_steps: int = field(init=False)
     num_batches: int = 0
     pid: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        self.num_steps = self.plan.num_steps
 
     @property
     def is_whole(self) -> bool:
         """Whether all batches were handed out; the end need not have been asked for."""
-        return self.num_batches >= self.plan.num_steps
+        return self.num_batches >= self.num_steps
 
     def after(self) -> tuple[int, int]:
         """`(epoch, position)` after the batches handed out; the end is the next epoch's begin."""

@@ -307,10 +307,11 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
             )
 
     def _batches(self, cursor: Cursor, plan: Plan, rank: int) -> Iterator[list[int]]:
-        cursor.is_whole = not plan.num_steps
+        num_steps = plan.num_steps
+        cursor.is_whole = not num_steps
         for request in epoch_requests(plan, epoch=cursor.epoch, rank=rank):
-            cursor.count(plan.num_steps)
+            cursor.count(num_steps)
             self._account.add(cursor, given_rows(request.ids, request.valid))
             if cursor.is_whole:
-                self._account.note(cursor, plan.num_steps)
+                self._account.note(cursor, num_steps)
             yield request.ids.tolist()
