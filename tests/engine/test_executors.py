@@ -1,8 +1,6 @@
 """Executors: the same batches whoever makes them, errors in their place, nothing left behind."""
 
 import gc
-import os
-import pickle
 import threading
 
 import numpy as np
@@ -16,7 +14,7 @@ from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.errors import DataError, StallError
+from shardwise.errors import StallError
 from shardwise.testing import check_executor
 from tests.support.memory_source import MemorySource, numbered_samples
 
@@ -74,21 +72,6 @@ def test_large_batches_are_filled_by_several_threads():
     assert batch.num_rows == 64
 
 
-def test_an_error_comes_in_the_place_of_its_batch_and_the_batches_before_it_are_given():
-    source = MemorySource(numbered_samples(40))
-    source.fail_at(25)
-    executor = threads(BatchBuilder(Dataset(source)))
-    given = []
-    with pytest.raises(DataError, match="damaged") as caught:
-        for batch in executor.run(
-            iter([BatchRequest(0, s, np.arange(s * 10, s * 10 + 10)) for s in range(4)])
-        ):
-            given.append(batch.data["__index__"].tolist())
-    executor.close()
-    assert given == [list(range(10)), list(range(10, 20))]
-    assert caught.value.key == "key-00025"
-
-
 def test_only_the_window_is_made_ahead():
     source = MemorySource(numbered_samples(40))
     executor = ThreadExecutor(BatchBuilder(Dataset(source)), num_threads=1, num_prefetch=3)
@@ -138,26 +121,6 @@ def test_abandoned_iterators_leave_no_threads_behind():
     assert not [thread.name for thread in left if thread.name.startswith("shardwise_")]
 
 
-def test_an_executor_pickles_without_its_threads():
-    executor = threads(numbered_maker())
-    expected = [b.data["noise"].tolist() for b in executor.run(iter(works(2)))]
-    copy = pickle.loads(pickle.dumps(executor))
-    assert [b.data["noise"].tolist() for b in copy.run(iter(works(2)))] == expected
-    copy.close()
-    executor.close()
-
-
-def test_a_forked_child_starts_threads_of_its_own():
-    executor = threads(numbered_maker())
-    expected = [b.data["cls"].tolist() for b in executor.run(iter(works(2)))]
-    child = os.fork()
-    if child == 0:
-        given = [b.data["cls"].tolist() for b in executor.run(iter(works(2)))]
-        os._exit(0 if given == expected else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    executor.close()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -175,19 +138,6 @@ def test_options_that_make_no_executor_are_refused(options, message):
     given = {"executor": None, "num_workers": None, "num_threads": None, **options}
     with pytest.raises(ValueError, match=message):
         make_executor(numbered_maker(), ExecutorOptions(**given), num_ranks=1)
-
-
-def test_the_choice_is_threads_unless_processes_are_asked_for():
-    def chosen(**options):
-        given = {"executor": None, "num_workers": None, "num_threads": None, **options}
-        maker = BatchBuilder(Dataset(MemorySource(numbered_samples(8))).decode(cls=int))
-        return make_executor(maker, ExecutorOptions(**given), num_ranks=1)
-
-    assert isinstance(chosen(), ThreadExecutor)
-    assert isinstance(chosen(num_workers=0, num_threads=3), ThreadExecutor)
-    assert isinstance(chosen(num_threads=0), InlineExecutor)
-    assert isinstance(chosen(num_workers=1), ProcessExecutor)
-    assert isinstance(chosen(executor="processes"), ProcessExecutor)
 
 
 def shards_of(tmp_path, num_samples=400):
@@ -248,6 +198,8 @@ def test_more_work_than_reading_is_for_all_threads(tmp_path, monkeypatch, change
         (lambda ds: ds.map(dict), 2, {"num_threads": 0}, InlineExecutor),
         (lambda ds: ds.map(dict), 2, {"executor": "threads"}, ThreadExecutor),
         (lambda ds: ds.decode(cls=int, txt=sw.text()), 2, {}, ThreadExecutor),
+        (lambda ds: ds.decode(cls=int), 1, {"num_workers": 1}, ProcessExecutor),
+        (lambda ds: ds.decode(cls=int), 2, {"executor": "processes"}, ProcessExecutor),
     ],
 )
 def test_functions_of_the_user_are_given_processes_where_there_are_cores(

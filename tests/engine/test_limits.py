@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from shardwise.sources.tar.index.build import build_indexes
-from tests.engine.processes.test_executor import run_program
+from tests.engine.processes.test_executor import run_program, said_by
 from tests.support.tars import make_shards
 
 LIMITED = """
@@ -35,12 +35,6 @@ FEW_FILES = """
         ids = np.concatenate([batch["__index__"] for batch in kept])
         assert sorted(ids.tolist()) == list(range(5000)), len(ids)
 """
-
-
-def said_by(program, tmp_path):
-    made = run_program(program, tmp_path=tmp_path)
-    out, err = made.communicate(timeout=240)
-    return made.returncode, out, err
 
 
 @pytest.fixture(scope="module")

@@ -64,12 +64,8 @@ def test_gathered_rows_are_the_dataset_in_its_order(
         ("plain", "use shardwise.integrations.accelerate.prepare(accelerator, loader)"),
         ("facade alone", "use shardwise.integrations.accelerate.prepare(accelerator, loader)"),
         ("uneven", "10 and 9 rows in the last batch"),
-        ("iterable", "give accelerator.prepare a shardwise.torch.StatefulDataLoader around"),
-        (
-            "iterable with workers",
-            "give accelerator.prepare a shardwise.torch.StatefulDataLoader around",
-        ),
         ("skipped", "without Accelerate's skip_first_batches"),
+        ("undivided", "no error"),
     ],
 )
 def test_what_would_go_wrong_silently_or_hang_is_one_sentence_on_all_ranks(
@@ -77,6 +73,18 @@ def test_what_would_go_wrong_silently_or_hang_is_one_sentence_on_all_ranks(
 ) -> None:
     for record in records:
         assert words in record["refused"][name]
+
+
+@pytest.mark.parametrize("how", ["", ", dispatched", " with workers"])
+@pytest.mark.parametrize("part", ["iterable", "batch sampler", "sampler"])
+def test_what_would_be_divided_twice_is_one_sentence_on_all_ranks(
+    records: list[dict], part: str, how: str
+) -> None:
+    for record in records:
+        said = record["refused"][part + how]
+        assert said.startswith("RankError: Accelerate's ")
+        assert "give accelerator.prepare a shardwise.torch.StatefulDataLoader around" in said
+        assert "through LoaderMixin" in said
 
 
 def a_sampler_in_a_loader() -> sw.torch.StatefulDataLoader:

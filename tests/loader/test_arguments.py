@@ -246,21 +246,6 @@ class Backwards:
         return {"sampler": "backwards"}
 
 
-def test_a_sampler_decides_the_order_on_any_number_of_ranks():
-    for epoch in range(2):
-        for world in (1, 2):
-            loaders = [
-                make(sampler=Backwards(), batch_size=8 // world, rank=rank, world_size=world)
-                for rank in range(world)
-            ]
-            for loader in loaders:
-                loader.set_epoch(epoch)
-            steps = zip(*(ids(loader) for loader in loaders), strict=True)
-            line = [sorted(i for part in step for i in part) for step in steps]
-            whole = [(39 - p + epoch) % 40 for p in range(40)]
-            assert line == [sorted(whole[at : at + 8]) for at in range(0, 40, 8)]
-
-
 def test_the_state_of_a_sampler_is_its_spec_and_resumes():
     check_resume(lambda: make(sampler=Backwards(), batch_size=8))
     state = make(sampler=Backwards(), batch_size=8).state_dict()

@@ -12,7 +12,6 @@ import torch.utils.data
 
 import shardwise as sw
 from shardwise.loader.drop_notice import warn_once
-from shardwise.testing import assert_batches_equal
 from tests.support.ranks import run_ranks
 from tests.support.torchrun import ROOT
 
@@ -72,17 +71,6 @@ def test_len_is_the_number_of_batches_of_the_epoch():
         assert len(loader) == loader.num_steps_left
         assert len(list(loader)) == lengths[-1]
     assert len(set(lengths)) > 1
-
-
-def test_all_executors_give_the_same_batches():
-    by = sw.buckets("n", budget=300, window=200)
-    batches = []
-    for way in ({"num_threads": 0}, {"num_threads": 3}, {"num_workers": 2}):
-        with make(batch_by=by, ragged="pad", **way) as loader:
-            batches.append(list(loader) + list(islice(loader, 3)))
-    assert_batches_equal(batches[0], batches[1])
-    assert_batches_equal(batches[0], batches[2])
-    assert max(batch["x"].size for batch in batches[0]) <= 300
 
 
 def test_small_batches_of_rows_that_are_only_read_are_coalesced_rightly(tmp_path):

@@ -16,10 +16,9 @@ import pytest
 import shardwise as sw
 from shardwise.engine.request import BatchRows
 from shardwise.loader.account import Tally
-from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import IdWord
 from tests.support.commands import document, run
-from tests.support.coverage import plant_fault
+from tests.support.coverage import Damaged, lines_of, plant_fault
 from tests.support.ranks import Run, run_several
 from tests.support.tars import make_shards
 
@@ -69,15 +68,6 @@ def test_a_whole_epoch_is_certified(options: dict[str, Any], verdict: str) -> No
             assert json.loads(json.dumps(certificate)) == certificate
 
 
-def test_a_subset_and_shards_are_certified(tmp_path: Path) -> None:
-    data = sw.tar(make_shards(tmp_path, [50, 0, 40])).select("cls")
-    for part, count in ((data, 90), (data.subset(range(5, 60)), 55)):
-        it = sw.DataLoader(part, batch_size=8, shuffle=True, remainder="uneven", output="numpy")
-        for _ in it:
-            pass
-        assert it.certificate()["verdict"] == f"epoch 0: every one of {count} samples exactly once"
-
-
 def test_it_counts_what_was_handed_out_and_not_what_was_prefetched() -> None:
     with loader(executor="threads", num_threads=2, shuffle=True) as it:
         assert it.certificate()["verdict"] == "nothing was handed out yet"
@@ -106,28 +96,13 @@ def test_a_batch_that_the_program_changes_still_counts_as_it_was() -> None:
     assert it.certificate()["ok"]
 
 
-class Damaged:
-    """Numbers, some of which can't be read."""
-
-    def __init__(self, bad: set[int]) -> None:
-        self.bad = bad
-
-    def __len__(self) -> int:
-        return NUM
-
-    def __getitem__(self, index: int) -> int:
-        if index in self.bad:
-            raise sw.DataError("damaged", index=index)
-        return index
-
-
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
 @pytest.mark.parametrize("remainder", ["uneven", "pad"])
 def test_damaged_samples_are_counted_and_the_rest_is_certified(
     on_error: Any, remainder: Any, tmp_path: Path
 ) -> None:
     it = sw.DataLoader(
-        sw.wrap(Damaged({3, 17, 50})),
+        sw.wrap(Damaged(NUM, {3, 17, 50})),
         batch_size=8,
         shuffle=True,
         remainder=remainder,
@@ -158,28 +133,6 @@ def test_a_fault_of_the_engine_shows(
     run("certify", tmp_path, exit_code=1)
 
 
-def test_400_of_400_planted_faults_change_the_word() -> None:
-    draw = np.random.default_rng(0)
-    word, found = IdWord("a", 0), 0
-    expected = word.of_range(range(2_003))
-    for trial in range(400):
-        ids = draw.permutation(2_003)
-        row, other = draw.choice(2_003, 2, replace=False)
-        if trial % 4 == 0:
-            ids = np.delete(ids, row)
-        elif trial % 4 == 1:
-            ids = np.append(ids, ids[row])
-        elif trial % 4 == 2:
-            ids[row] = ids[other]
-        else:
-            ids[[row, other]] = (ids[[row, other]] + 1) % 2_003
-        tally = Tally(lambda: word)
-        for start in range(0, len(ids), 64):
-            tally.add(BatchRows(ids[start : start + 64]))
-        found += tally.take().handed_out.word != expected
-    assert found == 400
-
-
 @pytest.mark.parametrize("size", [1, 64, 4_095, 4_096, 4_097, 9_000])
 def test_batches_of_any_size_add_up(size: int) -> None:
     word = IdWord("a", 0)
@@ -192,14 +145,6 @@ def test_batches_of_any_size_add_up(size: int) -> None:
         word.of_range(range(10_000)),
     )
     assert tally.take().handed_out.count == 0
-
-
-def lines_of(directory: Path) -> list[CoverageLine]:
-    return [
-        CoverageLine.from_text(line)
-        for path in sorted(directory.glob("*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
 
 
 def test_a_line_is_written_at_each_state_and_at_an_epochs_end(tmp_path: Path) -> None:
@@ -226,29 +171,6 @@ def test_a_line_is_written_at_each_state_and_at_an_epochs_end(tmp_path: Path) ->
         pass
     output = run("certify", tmp_path / "new" / "directory").stdout
     assert "epoch 1: every one of 101 samples exactly once" in output
-
-
-def test_a_chain_of_loaders_on_other_ranks_is_certified(tmp_path: Path) -> None:
-    state: Any = None
-    for world_size, steps in ((2, 3), (3, 2), (1, None)):
-        ranks = [
-            loader(rank=r, world_size=world_size, shuffle=True, coverage=tmp_path)
-            for r in range(world_size)
-        ]
-        states = []
-        for it in ranks:
-            if state is not None:
-                it.load_state_dict(state)
-            for step, _ in enumerate(it, 1):
-                if step == steps:
-                    break
-            states.append(it.state_dict())
-        assert all(other == states[0] for other in states)
-        state = states[0]
-    found = document("certify", tmp_path)
-    [epoch] = found["orders"][0]["epochs"]
-    assert epoch["verdict"] == "epoch 0: every one of 101 samples exactly once"
-    assert epoch["world_sizes"] == [2, 3, 1]
 
 
 def test_a_loader_that_travels_writes_a_file_of_its_own(tmp_path: Path) -> None:

@@ -11,28 +11,16 @@ import pytest
 
 import shardwise as sw
 from tests.support.commands import document, run
-from tests.support.coverage import plant_fault
+from tests.support.coverage import Damaged, plant_fault
 from tests.support.tars import make_shards
 
 KINDS = ("shards", "subset", "mixture", "virtual epochs", "buckets", "weights", "damaged")
 
 
-class Damaged:
-    """Numbers, every 13th of which can't be read."""
-
-    def __len__(self) -> int:
-        return 120
-
-    def __getitem__(self, index: int) -> int:
-        if index % 13 == 5:
-            raise sw.DataError("damaged", index=index)
-        return index
-
-
 def data_of(kind: str, directory: Path) -> tuple[Any, dict[str, Any]]:
     """A dataset, and options of its loaders."""
     if kind == "damaged":
-        return sw.wrap(Damaged()), {"shuffle": True}
+        return sw.wrap(Damaged(120, range(5, 120, 13))), {"shuffle": True}
     if kind == "mixture":
         return sw.mix({"a": (sw.wrap(range(90)), 3), "b": (sw.wrap(range(31)), 1)}, block=8), {}
     data = sw.tar(make_shards(directory / "shards", [40, 0, 61, 19])).select("cls")

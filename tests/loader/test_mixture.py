@@ -14,11 +14,9 @@ import torch.utils.data
 from PIL import Image
 
 import shardwise as sw
-from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.choice import ExecutorOptions, make_executor
 from shardwise.errors import StateError
 from shardwise.ranks import Ranks
-from shardwise.testing import check_executor, check_resume
+from shardwise.testing import check_resume
 from tests.loader.programs.mixed import mixture
 from tests.support.ranks import Run, run_several
 from tests.support.tars import make_shards
@@ -51,16 +49,6 @@ def loader_of(dataset, world_size=1, rank=0, global_batch=16, **options):
 
 def ids_of(batches):
     return [np.asarray(batch["__index__"]).tolist() for batch in batches]
-
-
-@pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_all_executors_give_the_same_batches(executor):
-    def make(builder):
-        workers = 2 if executor == "processes" else 0
-        options = ExecutorOptions(executor=executor, num_workers=workers, num_threads=2)
-        return make_executor(builder, options, num_ranks=1)
-
-    check_executor(make, BatchBuilder(two().map(with_noise), seed=3))
 
 
 @pytest.mark.parametrize("lengths", [{"batch_size": 16}, {"budget": 120}])

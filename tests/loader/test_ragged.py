@@ -11,9 +11,7 @@ import torch
 import shardwise as sw
 from shardwise.dataset import Dataset
 from shardwise.errors import DataError
-from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource
-from tests.support.transforms import grown
 
 NUM = 60
 WAYS = [{"num_threads": 0}, {"num_threads": 3}, {"num_workers": 2}]
@@ -39,17 +37,6 @@ def data():
 def make(dataset=None, **options):
     given = {"output": "numpy", "rank": 0, "world_size": 1, "batch_size": 12, **options}
     return sw.DataLoader(data() if dataset is None else dataset, **given)
-
-
-@pytest.mark.parametrize("dataset", [data(), data().map(grown)], ids=["plain", "mapped"])
-@pytest.mark.parametrize("ragged", ["list", "pad"])
-def test_all_executors_give_the_same_batches(dataset, ragged):
-    batches = []
-    for way in WAYS:
-        with make(dataset, ragged=ragged, shuffle="full", remainder="uneven", **way) as loader:
-            batches.append([batch for _ in range(2) for batch in loader])
-    assert_batches_equal(batches[0], batches[1])
-    assert_batches_equal(batches[0], batches[2])
 
 
 @pytest.mark.parametrize("output", ["numpy", "torch"])
@@ -123,27 +110,6 @@ def test_a_ragged_field_can_be_refused(way):
 def test_whatever_breaks_the_form_of_a_field_is_refused(values, told):
     with pytest.raises(DataError, match=told):
         list(make([{"x": v} for v in values], batch_size=len(values), ragged="error"))
-
-
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ([np.zeros(2), None], "no value"),
-        ([np.zeros(2), np.zeros((2, 2))], r"float64 \[2, 2\]"),
-        ([np.zeros(2), np.zeros(3, np.int32)], r"int32 \[3\]"),
-    ],
-    ids=str,
-)
-def test_what_padding_can_not_join_is_an_error(values, told):
-    with pytest.raises(DataError, match=told) as caught:
-        list(make([{"x": v} for v in values], batch_size=2, ragged="pad"))
-    assert caught.value.field == "x"
-
-
-def test_a_field_with_the_name_of_a_mask_is_an_error():
-    rows = [{"x": np.zeros(2), "x.mask": 1}] * 2
-    with pytest.raises(DataError, match=r"x\.mask"):
-        list(make(rows, batch_size=2, ragged="pad"))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ import pytest
 
 from shardwise.engine.batch import builder
 from shardwise.engine.request import BatchRows
+from shardwise.errors import DataError
 from shardwise.loader.account import Account
 from shardwise.loader.position import Pass
 from shardwise.plan import Plan, Remainder, Sampler
+from shardwise.plan.coverage_line import CoverageLine
 
 # (rank, step, rows) -> rows that are handed out in their place.
 Fault = Callable[[int, int, BatchRows], BatchRows]
@@ -30,6 +32,27 @@ class Data:
 
     def __len__(self) -> int:
         return self.num_samples
+
+
+class Damaged:
+    """Numbers, some of which can't be read."""
+
+    def __init__(self, num_samples: int, bad: Collection[int]) -> None:
+        self.num_samples, self.bad = num_samples, bad
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.bad:
+            raise DataError("damaged", index=index)
+        return index
+
+
+def lines_of(directory: Path) -> list[CoverageLine]:
+    """The lines of a coverage directory."""
+    texts = [path.read_text() for path in sorted(directory.glob("*.jsonl"))]
+    return [CoverageLine.from_text(line) for text in texts for line in text.splitlines()]
 
 
 class Ranks:
@@ -60,7 +83,7 @@ class Ranks:
             world_size=world_size,
             remainder=remainder,
         )
-        self.accounts = [Account(directory) for _ in range(world_size)]
+        self.accounts = [Account(data, directory) for _ in range(world_size)]
         if shared is not None:
             for account in self.accounts:
                 assert account._file is not None
@@ -70,7 +93,7 @@ class Ranks:
         passes = []
         for rank, account in enumerate(self.accounts):
             current = Pass(epoch, start, self.plan.resumed(start))
-            account.begin(current, rank=rank, data=self.data)  # type: ignore[arg-type]
+            account.begin(current, rank=rank)
             passes.append(current)
         return passes
 

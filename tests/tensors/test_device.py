@@ -6,7 +6,6 @@ any machine. What CUDA itself has to do is tested where there is one.
 
 from __future__ import annotations
 
-import gc
 import json
 import pickle
 import threading
@@ -18,7 +17,6 @@ import torch
 
 import shardwise as sw
 from shardwise.engine.request import Batch
-from shardwise.errors import DataError
 from shardwise.tensors.device import DirectCopier, checked_device, copier_for, look_ahead
 from tests.support.memory_source import MemorySource, numbered_samples
 
@@ -181,33 +179,6 @@ def test_a_loader_resumed_from_its_state_goes_on_behind_the_last_batch(num_taken
     second.load_state_dict(state)
     given += [batch["__key__"] for batch in second] if num_taken < 5 else []
     assert given == [b["__key__"] for b in loader(shuffle="full", device=None)]
-
-
-def test_a_damaged_sample_is_an_error_after_the_batches_before_it():
-    given = []
-    ahead = loader(dataset(damaged=[9]))
-    with pytest.raises(DataError, match="key-00009"):
-        for batch in ahead:
-            given.append(batch["__key__"][0])
-    assert given == ["key-00000", "key-00004"]
-    assert ahead.state_dict()["position"] == 8
-
-
-def test_a_loop_that_is_left_early_begins_the_epoch_again():
-    ahead = loader()
-    for batch in ahead:
-        assert batch["__key__"][0] == "key-00000"
-        break
-    assert [b["__key__"][0][-2:] for b in ahead] == ["00", "04", "08", "12", "16"]
-
-
-def test_an_abandoned_iterator_leaves_no_thread_behind():
-    ahead = loader(num_threads=2)
-    next(iter(ahead))
-    ahead.close()
-    del ahead
-    gc.collect()
-    assert not [t.name for t in threading.enumerate() if t.name.startswith("shardwise_")]
 
 
 def test_tensors_in_what_the_users_collate_returns_are_moved():

@@ -11,11 +11,9 @@ import itertools
 import json
 import os
 import pickle
-import random
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -196,12 +194,6 @@ def test_a_shuffled_epoch_that_is_read_again_warns_once(dataset, num_workers):
             list(loader_of(again, num_workers))
 
 
-@pytest.mark.parametrize(("epoch", "error"), [(-1, ValueError), (1.5, TypeError)])
-def test_an_epoch_that_is_no_count_is_refused(dataset, epoch, error):
-    with pytest.raises(error):
-        IterableDataset(dataset).set_epoch(epoch)
-
-
 # State
 
 
@@ -375,44 +367,7 @@ def test_a_damaged_sample_names_itself_in_the_main_process(source, dataset, num_
         assert part in str(error)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_damaged_sample_is_skipped_in_equal_steps_if_asked(source, dataset, num_workers):
-    source.fail_at(50)
-    it = IterableDataset(dataset, batch_size=5, on_error="skip")
-    batches = ids(loader_of(it, num_workers))
-    assert len(batches) == 21
-    assert sorted(itertools.chain(*batches)) == [i for i in range(NUM_SAMPLES) if i != 50]
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"output": "jax"}, "output='jax'"),
-        ({"on_error": "ignore"}, "on_error='ignore'"),
-        ({"batch_size": 200, "remainder": "drop"}, "batch_size=200 x world_size=1"),
-        ({"remainder": "wrap"}, "remainder='wrap'"),
-        ({"rank": 1}, "give both, or neither"),
-        ({"num_threads": -1}, "num_threads=-1"),
-    ],
-)
-def test_options_that_can_not_be_are_refused_with_their_values(dataset, options, said):
-    with pytest.raises(ValueError) as caught:
-        IterableDataset(dataset, **options)
-    assert said in str(caught.value)
-
-
 # What it must not touch
-
-
-def test_the_global_random_state_stays_untouched(dataset):
-    def states():
-        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-
-    before = states()
-    it = IterableDataset(dataset, batch_size=4, shuffle=True)
-    it.set_epoch(1)
-    list(it)
-    assert states() == before
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system has no /dev/shm")

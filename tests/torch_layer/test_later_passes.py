@@ -177,19 +177,20 @@ def test_a_pass_that_was_read_ahead_to_its_end_is_never_begun_in_two_places(monk
 
 @needs("torchdata")
 @pytest.mark.parametrize("named", [True, False], ids=["set_epoch", "no set_epoch"])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
 @pytest.mark.parametrize("part", PARTS)
-def test_after_a_resume_torchdatas_loader_reads_whole_epochs(part, num_workers, named):
+def test_after_a_resume_torchdatas_loader_reads_whole_epochs(part, num_workers, persistent, named):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torchdata.stateful_dataloader import StatefulDataLoader as Torchdata
 
     whole = epochs_of(part)
-    first, _ = make_loader(Torchdata, part, num_workers)
+    options = {"persistent_workers": persistent}
+    first, _ = make_loader(Torchdata, part, num_workers, **options)
     for number, _ in enumerate(first, start=1):
         if number == NUM_TAKEN:
             state = first.state_dict()
-    second, keeper = make_loader(Torchdata, part, num_workers)
+    second, keeper = make_loader(Torchdata, part, num_workers, **options)
     second.load_state_dict(state)
     found = []
     for epoch in range(3):

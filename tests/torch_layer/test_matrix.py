@@ -16,7 +16,7 @@ import pytest
 import shardwise as sw
 from tests.support.ranks import run_ranks
 from tests.support.tars import make_shards
-from tests.support.torchrun import run_program, torchrun
+from tests.support.torchrun import torchrun
 from tests.torch_layer.programs.matrix import BATCH_SIZE, NUM_EPOCHS, SEED
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -227,23 +227,3 @@ def check_meshes(by_rank, orders):
     # A group of three: its members share the data, the fourth is turned away.
     check_epoch([by_rank[i]["group"]["batches"] for i in (0, 1, 3)], order, "uneven", 3)
     assert "member" in by_rank[2]["group"]["error"]
-
-
-@pytest.mark.long
-def test_workers_that_are_not_forked_do_not_give_all_samples_to_both_ranks(
-    shards, orders, tmp_path
-):
-    """Ranks of mp.spawn and a file:// meeting: nothing in the environment says who is who."""
-    run_program(PROGRAMS / "spawned_ranks.py", shards, tmp_path, timeout=TIMEOUT_S)
-    by_start = zip(*(records(tmp_path / f"rank-{rank}.jsonl") for rank in range(2)), strict=True)
-    starts = []
-    for both in by_start:
-        starts.append(both[0]["start"])
-        batches = [record["batches"] for record in both]
-        assert not ids_of(batches[0]) & ids_of(batches[1])
-        check_epoch(batches, orders["full"][0], "uneven", 2)
-    assert starts == ["spawn", "forkserver"]
-
-
-def ids_of(batches):
-    return {i for batch, _ in batches for i in batch}

@@ -23,21 +23,19 @@ PARTS = ("iterable", "batch sampler", "sampler")
 RANK = {"rank": 1, "world_size": WORLD_SIZE}
 
 
-def make_loader(kind, part, num_workers, *, seed=0, **options):
+def make_loader(kind, part, num_workers, **options):
     """A loader of this rank of two around one of the three parts, and that part."""
     data = sw.wrap(range(NUM_SAMPLES))
     options = {"num_workers": num_workers, **options}
     if num_workers:
         options.setdefault("multiprocessing_context", "fork")
     if part == "iterable":
-        it = IterableDataset(
-            data, batch_size=BATCH_SIZE, shuffle="full", seed=seed, remainder="pad", **RANK
-        )
+        it = IterableDataset(data, batch_size=BATCH_SIZE, shuffle="full", remainder="pad", **RANK)
         return kind(it, batch_size=None, **options), it
     if part == "batch sampler":
-        batches = BatchSampler(data, BATCH_SIZE, shuffle="full", seed=seed, remainder="pad", **RANK)
+        batches = BatchSampler(data, BATCH_SIZE, shuffle="full", remainder="pad", **RANK)
         return kind(data, batch_sampler=batches, **options), batches
-    indices = DistributedSampler(data, num_replicas=WORLD_SIZE, rank=1, shuffle="full", seed=seed)
+    indices = DistributedSampler(data, num_replicas=WORLD_SIZE, rank=1, shuffle="full")
     return kind(data, batch_size=BATCH_SIZE, sampler=indices, **options), indices
 
 
@@ -72,48 +70,9 @@ def test_any_number_of_workers_takes_up_the_state(part, before, after):
     assert values(again) == following
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_the_state_after_the_last_batch_is_the_next_epochs_beginning(part):
-    loader, _ = make_loader(StatefulDataLoader, part, 0)
-    _, state = values_and_state_after(loader, len(loader))
-    assert (state["epoch"], state["position"]) == (1, 0)
-    assert loader.state_dict() == state
-
-
-def test_another_seed_gives_another_order_and_the_same_seed_the_same():
-    for part in PARTS:
-        orders = [values(make_loader(StatefulDataLoader, part, 0, seed=s)[0]) for s in (1, 2, 1)]
-        assert orders[0] == orders[2] != orders[1]
-
-
 def test_a_loader_without_one_of_the_parts_is_refused():
     with pytest.raises(TypeError, match=r"give a shardwise\.torch\.IterableDataset"):
         StatefulDataLoader([1, 2, 3])
-
-
-@needs("torchdata")
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
-def test_torchdatas_loader_goes_on_with_as_many_workers(part, num_workers, persistent):
-    from torchdata.stateful_dataloader import StatefulDataLoader as Torchdatas
-
-    options = {"persistent_workers": True} if persistent else {}
-    loader, keeper = make_loader(Torchdatas, part, num_workers, **options)
-    wholes, states = [], []
-    for epoch in range(2):
-        keeper.set_epoch(epoch)
-        whole, state = values_and_state_after(loader, 3)
-        wholes.append(whole)
-        states.append(state)
-    assert wholes[0] != wholes[1]
-
-    for epoch, (whole, state) in enumerate(zip(wholes, states, strict=True)):
-        again, keeper = make_loader(Torchdatas, part, num_workers, **options)
-        again.load_state_dict(state)
-        keeper.set_epoch(epoch)
-        assert values(again) == whole[3:]
-        keeper.set_epoch(1 - epoch)
-        assert values(again) == wholes[1 - epoch]
 
 
 @needs("torchdata")

@@ -14,11 +14,10 @@ import torch.utils.data
 import shardwise as sw
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.request import BatchRequest
-from shardwise.plan.coverage_line import CoverageLine
 from shardwise.torch import BatchSampler, DistributedSampler, IterableDataset, StatefulDataLoader
 from shardwise.torch import samplers as samplers_module
 from tests.support.commands import document, run
-from tests.support.coverage import plant_fault
+from tests.support.coverage import Damaged, lines_of, plant_fault
 from tests.support.ranks import Run, run_several
 
 # More workers than cores is what some of these tests are about.
@@ -56,11 +55,6 @@ def batch_of(rows: Any) -> list[int]:
     """The sample ids of a batch."""
     rows = rows["__index__"].tolist() if isinstance(rows, dict) else [row["value"] for row in rows]
     return [int(row) for row in rows]
-
-
-def lines_of(directory: Path) -> list[CoverageLine]:
-    texts = [path.read_text() for path in sorted(directory.glob("*.jsonl"))]
-    return [CoverageLine.from_text(line) for text in texts for line in text.splitlines()]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -211,21 +205,9 @@ def test_a_fault_of_a_sampler_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "but not the same ones" in run("certify", tmp_path, exit_code=1).stdout
 
 
-class Damaged:
-    """Numbers, some of which can't be read."""
-
-    def __len__(self) -> int:
-        return NUM
-
-    def __getitem__(self, index: int) -> int:
-        if index in (3, 17, 50):
-            raise sw.DataError("damaged", index=index)
-        return index
-
-
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
 def test_damaged_samples_of_workers_have_words_of_their_own(on_error: Any) -> None:
-    part = part_of("iterable", sw.wrap(Damaged()), on_error=on_error)
+    part = part_of("iterable", sw.wrap(Damaged(NUM, {3, 17, 50})), on_error=on_error)
     loader = loader_of(part, num_workers=2)
     for _ in loader:
         pass

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 
 
+@dataclass(eq=False)
 class InlineExecutor:
     """Builds batches one after the other; all other executors give the same bytes."""
 
-    def __init__(self, builder: BatchBuilder) -> None:
-        self.builder = builder
+    builder: BatchBuilder
 
     @property
     def concurrency(self) -> Concurrency:

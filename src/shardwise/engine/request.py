@@ -66,8 +66,7 @@ class Batch:
     Attributes:
         data: a dict of arrays and lists, or what the user's collate returned.
         num_rows: samples in it.
-        num_skipped: rows left out because of errors.
-        num_replaced: rows whose sample was replaced because of errors.
+        num_skipped, num_replaced: rows, because of errors.
         rows: which samples these are, and what became of those that were asked for.
         stages: seconds, rows and bytes by stage.
         chunks: the ids of each chunk, int64, and the seconds that loading it took.

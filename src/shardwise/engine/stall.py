@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.engine.processes.decode_progress import Decoding, timeout_error
+from shardwise.engine.processes.worker_status import Decoding, timeout_error
 from shardwise.engine.request import BatchRequest
 from shardwise.errors import DecodeTimeoutError, StallError
 from shardwise.samples import Samples
@@ -14,12 +14,7 @@ def stall_error(
 ) -> StallError:
     """The error of a batch that took longer than `timeout` seconds.
 
-    Args:
-        samples: the dataset, which says where a sample lies.
-        request: the batch.
-        start: the first row of the chunk that is missing.
-        timeout: seconds that the consumer waited.
-        worker: who loads that chunk.
+    `worker` loads the chunk that is missing, whose first row is `start`.
     """
     message = (
         f"no batch for {timeout:g} s: step {request.step} of epoch {request.epoch} waits for "

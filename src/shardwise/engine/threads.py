@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.engine.batch.builder import BatchBuilder
@@ -52,12 +52,11 @@ class _Pending:
             future.cancel()
 
 
+@dataclass(kw_only=True, eq=False)
 class ThreadExecutor:
     """Builds batches with a pool of threads.
 
-    Args:
-        builder: builds the batches.
-        num_threads: threads of the pool.
+    Attributes:
         num_prefetch: batches that are ready or in progress at most, when all threads are active.
         prefetch_bytes: memory of these batches, the program's and video decoders, see
             `PrefetchBound`.
@@ -65,27 +64,20 @@ class ThreadExecutor:
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
     """
 
-    def __init__(
-        self,
-        builder: BatchBuilder,
-        *,
-        num_threads: int,
-        num_prefetch: int,
-        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-        is_fixed: bool = True,
-        timeout: float | None = None,
-    ) -> None:
-        self.builder = builder
-        self.num_threads = num_threads
-        self.num_prefetch = num_prefetch
-        self.timeout = timeout
+    builder: BatchBuilder = field(kw_only=False)
+    num_threads: int
+    num_prefetch: int
+    prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
+    is_fixed: bool = True
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
         # Two batches of two 4K clips, with their decoders, were 1.16 GB before any was made.
-        self._bound = PrefetchBound(builder, prefetch_bytes, unmeasured_depth=1)
+        self._bound = PrefetchBound(self.builder, self.prefetch_bytes, unmeasured_depth=1)
         # By the number of threads that are active; one for large batches has as many as they need.
         self._pools: dict[int, ThreadPool] = {}
         self._pid = 0
-        self._is_fixed = is_fixed or num_threads == 1
-        self._num_active = num_threads if self._is_fixed else 1
+        self._num_active = self.num_threads if self.is_fixed else 1
         self._num_waits = 0
         self._blocked_share = 0.0
 
@@ -162,7 +154,7 @@ class ThreadExecutor:
 
     def _adapt(self) -> None:
         """Choose how many threads are active from now on."""
-        if self._is_fixed:
+        if self.is_fixed or self.num_threads == 1:
             return
         before, self._num_waits = self._num_waits, IO_COUNTS.waits
         self._blocked_share *= _DECAY

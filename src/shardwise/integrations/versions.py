@@ -11,11 +11,8 @@ from shardwise.errors import FrameworkError
 def require(owner: Any, *names: str, version: str, tested: str) -> None:
     """Check that a class or module of a framework has names that are not its public interface.
 
-    Args:
-        owner: the class or module.
-        names: attributes that it must have.
-        version: the framework and its version, such as "accelerate 1.15.0".
-        tested: the version that the adapter was tested with.
+    `version` names the framework, too, as "accelerate 1.15.0" does; the adapter was `tested` with
+    that one.
 
     Raises:
         FrameworkError: one is missing.

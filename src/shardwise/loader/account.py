@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from shardwise.engine.request import BatchRows
 from shardwise.loader.certificate import RankNumbers, certificate_of, no_certificate
 from shardwise.loader.coverage_file import CoverageFile
+from shardwise.loader.plan_options import fingerprint_of, length_of
 from shardwise.loader.position import Pass
+from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import (
@@ -31,7 +33,6 @@ from shardwise.plan.id_word import (
 from shardwise.plan.mixture_options import digest_of
 from shardwise.plan.protocol import epoch_parts
 from shardwise.plan.tallied import Counted, Tallied
-from shardwise.ranks import ranks_of_group
 
 # 32 KiB of ids: numpy's cost a call is then small beside that of the ids.
 _BUFFER_IDS = 4_096
@@ -87,30 +88,16 @@ class Tally:
         return Tallied(len(ids), self._word().of(ids)) if len(ids) else Tallied()
 
 
-class Fingerprinted(Protocol):
-    """What an account knows of the data: `Samples` of the loader, or what a sampler counts."""
-
-    @property
-    def fingerprint(self) -> str:
-        """The data's; "" where they have none."""
-
-    def __len__(self) -> int: ...
-
-
 class PassAccount:
     """The account of one pass of one rank; lines of it are written one after the other.
 
-    Args:
-        current: the pass.
-        rank: this process's rank.
-        data: what is read.
-        number: which pass of the loader it is.
+    `dataset` may be a number of samples; `number` says which pass of the loader it is.
     """
 
-    def __init__(self, current: Pass, *, rank: int, data: Fingerprinted, number: int) -> None:
+    def __init__(self, current: Pass, *, rank: int, dataset: Sized | int, number: int) -> None:
         self.current = current
         self.rank = rank
-        self.data = data
+        self.dataset = dataset
         self.number = number
         self.began = time.time()
         self.tally = Tally(lambda: self.word)
@@ -134,7 +121,7 @@ class PassAccount:
     @cached_property
     def word(self) -> IdWord:
         """The keyed sum for this data and epoch: `shardwise.plan.id_word`."""
-        return IdWord(self.data.fingerprint, self.current.epoch)
+        return IdWord(fingerprint_of(self.dataset), self.current.epoch)
 
     def total(self) -> Counted:
         """What was handed out in this pass.
@@ -171,7 +158,8 @@ class PassAccount:
     def is_data_once(self) -> bool:
         """Whether the epoch's samples are the data's, each once."""
         parts = epoch_parts(self.plan.sampler, self.current.epoch) or []
-        return len(parts) == 1 and isinstance(parts[0], range) and parts[0] == range(len(self.data))
+        whole = range(length_of(self.dataset))
+        return len(parts) == 1 and isinstance(parts[0], range) and parts[0] == whole
 
     def _past(self, position: int) -> str:
         past = getattr(self.plan.sampler, "past", None)
@@ -204,7 +192,7 @@ class PassAccount:
             num_samples=plan.num_samples,
             is_end=current.is_whole,
             is_given=is_given,
-            fingerprint=self.data.fingerprint,
+            fingerprint=fingerprint_of(self.dataset),
             order=plan.sampler.spec(),
             begin_past=self._past(current.start),
             last_past=self._past(self.end),
@@ -228,18 +216,21 @@ class Account:
     """The accounts of a loader's passes: of the newest one, and where lines of them go.
 
     Args:
+        dataset: what is read, or its number of samples.
         directory: the coverage directory; None for none.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+    def __init__(self, dataset: Sized | int, directory: str | os.PathLike[str] | None) -> None:
+        self._dataset = dataset
         self._file = None if directory is None else CoverageFile(directory)
         self._newest: PassAccount | None = None
         self._num_passes = 0
 
-    def begin(self, current: Pass, *, rank: int, data: Fingerprinted) -> None:
+    def begin(self, current: Pass, *, rank: int) -> None:
         """Begin the account of a pass."""
         self._num_passes += 1
-        self._newest = PassAccount(current, rank=rank, data=data, number=self._num_passes)
+        dataset, number = self._dataset, self._num_passes
+        self._newest = PassAccount(current, rank=rank, dataset=dataset, number=number)
 
     def add(self, rows: BatchRows, num_batches: int = 1) -> None:
         """Count a batch that is being handed out, or the rows of some at once."""
@@ -250,9 +241,7 @@ class Account:
     def note(self, current: Pass | None, *, is_given: bool = False) -> None:
         """Write a line of what the pass under way handed out since the last one.
 
-        Args:
-            current: the pass.
-            is_given: whether it is what a sampler gave, see `CoverageLine.is_given`.
+        `is_given` says whether it is what a sampler gave, see `CoverageLine.is_given`.
         """
         newest = self._newest
         # A pass that was left, or that belongs to the process that this one was forked from.
@@ -271,33 +260,31 @@ class Account:
             self._file.end_run()
 
     def certificate(
-        self, ranks: Callable[[], tuple[int, int]], *, epoch: int, is_given: bool = False
+        self, ranks: CurrentRanks, *, epoch: int, is_given: bool = False
     ) -> dict[str, Any]:
         """The certificate of the newest pass, see `DataLoader.certificate`.
 
         Args:
-            ranks: gives rank and world size; where a process group has the same, its ranks'
-                numbers are gathered.
+            ranks: the owner's; where a process group has the same, its ranks' numbers are gathered.
             epoch: the epoch that comes next, where there was no pass yet.
             is_given: as of `note`.
         """
-        gather: Callable[[list[int]], list[list[int]]] | None = None
-        group = ranks_of_group()
-        if group is not None and (group.rank, group.world_size) == ranks():
-            from shardwise.tensors.gather_numbers import gather_numbers
-
-            gather = gather_numbers
+        is_gathered = ranks.are_of_group()
         newest = self._newest
         if newest is None:
             return no_certificate(epoch)
         total = newest.total()
-        has_all = gather is not None or newest.plan.world_size == 1
+        has_all = is_gathered or newest.plan.world_size == 1
         current = newest.current
         is_closed = has_all and current.is_whole and current.start == 0
         expected = newest.expected if is_closed else None
         planned = newest.planned() if expected is None else Tallied()
-        own = RankNumbers(current.epoch, current.start, newest.end, total, planned).to_list()
-        numbers = [RankNumbers.of(row) for row in ([own] if gather is None else gather(own))]
+        own = RankNumbers(current.epoch, current.start, newest.end, total, planned)
+        numbers = [own]
+        if is_gathered:
+            from shardwise.tensors.gather_numbers import gather_numbers
+
+            numbers = [RankNumbers.of(row) for row in gather_numbers(own.to_list())]
         if expected is not None:
             expected -= newest.dropped
         return certificate_of(

@@ -39,13 +39,7 @@ from shardwise.loader.rank_check import CurrentRanks
 from shardwise.loader.stateful import StatefulLoader
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.markup import table
-from shardwise.plan import (
-    Buckets,
-    Remainder,
-    Sampler,
-    SequentialSampler,
-    Shuffle,
-)
+from shardwise.plan import Buckets, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.ranks import local_world_size
 
 if TYPE_CHECKING:
@@ -234,7 +228,7 @@ class DataLoader(StatefulLoader):
             num_coalesced(self.dataset, self.batch_size, in_order=in_order) if is_plain else 1
         )
         self._position = Position()
-        self._account = Account(coverage)
+        self._account = Account(self.dataset, coverage)
 
     def _set_executor(self, num_local: int) -> None:
         """Choose the executor for this number of ranks on the machine."""
@@ -281,7 +275,7 @@ class DataLoader(StatefulLoader):
         self._drop_notice.say(plan, rank)
         current = position.begin(plan)
         account = self._account
-        account.begin(current, rank=rank, data=self.dataset)
+        account.begin(current, rank=rank)
         requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
         self._counts.begin()
         made = coalesced_batches(self._executor, requests, self._num_coalesced)
@@ -306,7 +300,7 @@ class DataLoader(StatefulLoader):
                 )
                 account.add(batch.rows)
                 current.num_batches += 1
-                if current.num_batches == current.num_steps:
+                if current.is_whole:
                     # Here, not where the end is asked for: programs that count steps never ask.
                     account.note(current)
                 yield output

@@ -21,8 +21,6 @@ class Output:
 
     Args:
         kind: "torch" or "numpy".
-        device: the device of tensors, or None for host memory.
-        pin_memory: tensors in page-locked memory.
         as_tuple: the columns of a batch that is a tuple, in their order; None for dicts, and where
             a collate of the user's made the batch.
         not_nested: the fields of a fixed shape, where others of arrays become nested tensors; None
@@ -51,7 +49,11 @@ class Output:
             if device is not None:
                 raise ValueError(f"device={str(device)!r} is for tensors, not output={kind!r}")
         self.kind = kind
-        self.device: Any = None if device is None else _checked_device(device)
+        self.device: Any = None
+        if device is not None:
+            from shardwise.tensors.device import checked_device
+
+            self.device = checked_device(device)
         self.pin_memory = pin_memory
         self.as_tuple = as_tuple
         self._not_nested = not_nested
@@ -115,9 +117,3 @@ class Output:
     def _copies(self) -> bool:
         """Whether batches are copied to a device; they are built in host memory."""
         return self.device is not None and self.device.type != "cpu"
-
-
-def _checked_device(device: Any) -> Any:
-    from shardwise.tensors.device import checked_device
-
-    return checked_device(device)

@@ -106,7 +106,7 @@ def plan_for(
     elif shard_sizes is None and getattr(dataset, "shard_sizes", None) is not None:
         view = _SizesOf(dataset)
     return Plan(
-        dataset if isinstance(dataset, int) else len(dataset),
+        length_of(dataset),
         batch_size=options.batch_size,
         world_size=world_size,
         seed=options.seed,
@@ -118,6 +118,17 @@ def plan_for(
         sampler=options.sampler,
         batch_by=batch_by,
     )
+
+
+def length_of(dataset: Sized | int) -> int:
+    """The number of samples of a dataset, or the number that stands for one."""
+    return dataset if isinstance(dataset, int) else len(dataset)
+
+
+def fingerprint_of(dataset: object) -> str:
+    """The fingerprint of a dataset of this package; "" for any other."""
+    fingerprint = getattr(dataset, "fingerprint", None)
+    return fingerprint if isinstance(fingerprint, str) else ""
 
 
 def _length_column(dataset: object, name: str) -> NDArray[Any]:

@@ -17,10 +17,9 @@ class Pass:
     """One pass over an epoch, or over the rest of it.
 
     Attributes:
-        epoch: which epoch.
         start: the position in the epoch that the pass begins at.
         plan: who gets what, from `start` on.
-        num_steps: the plan's.
+        num_steps: the plan's, which take 2 us to count.
         num_batches: batches handed out.
         pid: the process that iterates.
     """

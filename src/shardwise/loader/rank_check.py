@@ -7,10 +7,12 @@ started later. Keeps I10 there. No torch beyond what `shardwise.ranks` looks at.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from shardwise.errors import RankError
-from shardwise.plan import Plan
+from shardwise.loader.plan_options import fingerprint_of
+from shardwise.plan import LoaderState, Order, Plan
 from shardwise.process_group import loader_worker
 from shardwise.ranks import Ranks, discover, inherited, ranks_of_group, uncertain
 
@@ -26,14 +28,8 @@ class CurrentRanks:
     later. Explicit ranks stay, since dividing data over a part of the ranks is the user's right;
     they are refused where they can't be this process's.
 
-    Args:
-        rank: as for `discover`.
-        world_size: as for `discover`.
-        group: as for `discover`.
-
-    Raises:
-        RankError, ValueError, TypeError: as `discover`, but not where only the rank is missing:
-            Lightning's launcher leaves it to the process group.
+    Arguments and errors are those of `discover`, but for a missing rank alone, which is no error:
+    Lightning's launcher leaves it to the process group.
     """
 
     def __init__(
@@ -82,10 +78,14 @@ class CurrentRanks:
             )
         return ranks
 
+    def are_of_group(self) -> bool:
+        """Whether a process group has the same ranks."""
+        group = ranks_of_group()
+        return group is not None and _is_same(self.now(), group)
+
     def _check_explicit(self, current: Ranks) -> None:
         explicit = self._ranks
-        same = (explicit.rank, explicit.world_size) == (current.rank, current.world_size)
-        if same or explicit.world_size == 1 or self._seen == current:
+        if _is_same(explicit, current) or explicit.world_size == 1 or self._seen == current:
             return
         if self.has_travelled or explicit.world_size == current.world_size:
             raise RankError(
@@ -96,11 +96,38 @@ class CurrentRanks:
             )
 
 
-class RankedPlan:
-    """A plan among the ranks of the process that uses it: the base of loaders and samplers."""
+class PlannedOrder:
+    """The order of a dataset by a plan, and its states: the base of loaders and samplers."""
+
+    dataset: Any
+    _plan: Plan
+
+    @property
+    def plan(self) -> Plan:
+        """The plan for the ranks of this process."""
+        raise NotImplementedError
+
+    @property
+    def _order(self) -> Order:
+        # An order that is cut for global batches is another one once the ranks are known.
+        return Order(fingerprint_of(self.dataset), self.plan.sampler)
+
+    def _take_up(self, state: Mapping[str, Any]) -> LoaderState:
+        """Read a state, and go on in the order that it was taken in.
+
+        Raises:
+            StateError: it belongs to other data, another seed or another order.
+        """
+        plan = self.plan.in_order_of(state)
+        loaded = Order(fingerprint_of(self.dataset), plan.sampler).read(state)
+        self._plan = plan
+        return loaded
+
+
+class RankedPlan(PlannedOrder):
+    """A plan among the ranks of the process that uses it."""
 
     _ranks: CurrentRanks
-    _plan: Plan
 
     @property
     def plan(self) -> Plan:
@@ -137,6 +164,10 @@ class RankedPlan:
     def world_size(self) -> int:
         """How many ranks share the data."""
         return self._ranks.now().world_size
+
+
+def _is_same(one: Ranks, other: Ranks) -> bool:
+    return (one.rank, one.world_size) == (other.rank, other.world_size)
 
 
 def _home() -> tuple[bytes, int]:

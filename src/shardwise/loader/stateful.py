@@ -19,7 +19,7 @@ from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribut
 from shardwise.loader.plan_options import PlanOptions
 from shardwise.loader.position import Position
 from shardwise.loader.rank_check import RankedPlan
-from shardwise.plan import Order, Plan, checked_epoch
+from shardwise.plan import Plan, checked_epoch
 from shardwise.samples import Samples
 
 _logger = logging.getLogger("shardwise")
@@ -116,10 +116,8 @@ class StatefulLoader(RankedPlan):
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        plan = self.plan.in_order_of(state)
-        loaded = Order(self.dataset.fingerprint, plan.sampler).read(state)
-        self._plan = plan
-        self._tell_order_size(plan)
+        loaded = self._take_up(state)
+        self._tell_order_size(self._plan)
         self._position.move(loaded.epoch, loaded.position)
         self._account.go_back()
 
@@ -142,7 +140,7 @@ class StatefulLoader(RankedPlan):
         the sampler's ids where it has one (`Sampler`), in microseconds; else the plan is walked
         once more, 0.2 us for each sample of this rank.
         """
-        return self._account.certificate(lambda: (self.rank, self.world_size), epoch=self.epoch)
+        return self._account.certificate(self._ranks, epoch=self.epoch)
 
     def stats(self, *, reset: bool = False) -> dict[str, Any]:
         """Counts and seconds of the batches handed out so far, and the bottleneck.
@@ -207,11 +205,6 @@ class StatefulLoader(RankedPlan):
     def _start_anew(self, world_size: int) -> None:
         """Build the batches for another number of ranks."""
         raise NotImplementedError
-
-    @property
-    def _order(self) -> Order:
-        # An order that is cut for global batches is another one once the ranks are known.
-        return Order(self.dataset.fingerprint, self.plan.sampler)
 
     @property
     def _pass_plan(self) -> Plan:

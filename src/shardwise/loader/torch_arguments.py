@@ -87,11 +87,7 @@ def translate(
 ) -> tuple[Remainder | None, Callable[[list[Any]], Any] | None]:
     """Translate torch's arguments into the loader's own `remainder` and `collate`.
 
-    Args:
-        arguments: name -> value.
-        remainder: the loader's own argument; None where it is left to the loader.
-        collate: the loader's own argument, or None.
-        options: the names of the loader's own arguments.
+    These are its own arguments of those names, or None; `options` are the names of all of them.
 
     Raises:
         TypeError: there is no such argument; the message has similar names. Or a value is of

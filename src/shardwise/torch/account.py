@@ -8,7 +8,7 @@ by the `StatefulDataLoader` that hands them out, to which their sample ids trave
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Mapping, Sized
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardwise.engine.request import BatchRows
 from shardwise.loader.account import Account
 from shardwise.loader.position import Pass
+from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan
 
 NOT_COUNTED = (
@@ -39,9 +40,7 @@ class CountedBatch(NamedTuple):
 
     Attributes:
         data: the batch.
-        ids: the bytes of `BatchRows.ids`, int64.
-        skipped: of `BatchRows.skipped`.
-        replaced: of `BatchRows.replaced`.
+        ids, skipped, replaced: the bytes of those of `BatchRows`, int64.
         num_padded: rows that only fill the batch.
     """
 
@@ -90,8 +89,7 @@ class OrderAccount:
         gives_indices: bool = False,
     ) -> None:
         self._gives_indices = gives_indices
-        self._data = _Data(dataset)
-        self._account = Account(directory)
+        self._account = Account(dataset, directory)
         self._pass: Pass | None = None
         self._progress: Progress | None = None
         self.is_loaders = False
@@ -99,17 +97,10 @@ class OrderAccount:
         self.is_counted = False
 
     def begin(self, plan: Plan, *, epoch: int, rank: int, progress: Progress) -> None:
-        """Begin a pass.
-
-        Args:
-            plan: the plan of the epoch from where the pass begins.
-            epoch: the epoch.
-            rank: this process's rank.
-            progress: what the pass is known by.
-        """
+        """Begin a pass over `plan`, the rest of an epoch; it is known by its `progress`."""
         self.is_loaders = self.is_counted
         self._pass, self._progress = Pass(epoch, plan.start, plan), progress
-        self._account.begin(self._pass, rank=rank, data=self._data)
+        self._account.begin(self._pass, rank=rank)
 
     def add(self, progress: Progress, rows: BatchRows, num_batches: int = 1) -> None:
         """Count some batches that are given, unless another pass has begun."""
@@ -119,10 +110,7 @@ class OrderAccount:
     def note(self, progress: Progress | None, num_batches: int, *, is_named: bool = False) -> None:
         """Write a line of what a pass gave up to a number of batches, unless a loader counts.
 
-        Args:
-            progress: the pass.
-            num_batches: how many.
-            is_named: whether the program said that it has them.
+        `is_named` says whether the program said that it has them.
         """
         if not self.is_loaders and progress is self._progress and self._pass is not None:
             self._pass.num_batches = num_batches
@@ -144,15 +132,12 @@ class OrderAccount:
         self._account.go_back()
 
     def certificate(
-        self, num_batches: int | None, ranks: Callable[[], tuple[int, int]], *, epoch: int
+        self, num_batches: int | None, ranks: CurrentRanks, *, epoch: int
     ) -> dict[str, Any]:
         """The certificate of the newest pass, see `DataLoader.certificate`.
 
-        Args:
-            num_batches: how many batches the program has; None for all that were yielded, or
-                those that a loader counted.
-            ranks: gives rank and world size.
-            epoch: the epoch that comes next, where there was no pass yet.
+        The program has `num_batches`; None stands for all that were yielded, or those that a loader
+        counted.
         """
         is_given = self._gives_indices and num_batches is None and not self.is_loaders
         if self._pass is not None and self._progress is not None:
@@ -172,23 +157,3 @@ def given_rows(ids: NDArray[np.int64], valid: NDArray[np.bool_] | None) -> Batch
     if valid is None or valid.all():
         return BatchRows(ids)
     return BatchRows(ids[valid], num_padded=int(np.count_nonzero(~valid)))
-
-
-class _Data:
-    """What an account knows of any dataset."""
-
-    def __init__(self, dataset: Sized | int) -> None:
-        self._dataset = dataset
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint_of(self._dataset)
-
-    def __len__(self) -> int:
-        return self._dataset if isinstance(self._dataset, int) else len(self._dataset)
-
-
-def fingerprint_of(dataset: object) -> str:
-    """The fingerprint of a dataset of this package; "" for any other."""
-    fingerprint = getattr(dataset, "fingerprint", None)
-    return fingerprint if isinstance(fingerprint, str) else ""

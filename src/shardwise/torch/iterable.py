@@ -23,16 +23,7 @@ from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.output import Output
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.rank_check import CurrentRanks, RankedPlan
-from shardwise.plan import (
-    Buckets,
-    LoaderState,
-    Order,
-    Plan,
-    Remainder,
-    Sampler,
-    Shuffle,
-    checked_epoch,
-)
+from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.torch.account import NOT_COUNTED, CountedBatch, OrderAccount
 from shardwise.torch.order import check_count, refusal, refuse_second_division
 from shardwise.torch.shared_cursor import LEFT_EARLY, EpochCursor, SharedCursor, WorkerPass
@@ -249,9 +240,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         """
         if self._shared.has_workers() and not self._account.is_loaders:
             raise StateError(NOT_COUNTED)
-        return self._account.certificate(
-            None, lambda: (self.rank, self.world_size), epoch=self.epoch
-        )
+        return self._account.certificate(None, self._ranks, epoch=self.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter(loader)` go on where a state was taken.
@@ -264,7 +253,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         if worker is not None:
             self._load_in_worker(state, worker.id, worker.num_workers)
             return
-        loaded = self._read(state)
+        loaded = self._take_up(state)
         self._move(loaded.epoch, loaded.position)
         self._pass = None
         self._account.go_back()
@@ -319,18 +308,8 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
                 f"worker {number} of {num_workers} got the state of {worker or 'no worker'}: use "
                 "shardwise.torch.StatefulDataLoader, whose state any number of workers takes up"
             )
-        began = self._read(state["began"])
+        began = self._take_up(state["began"])
         self._cursor = EpochCursor(began.epoch, began.position, self._cursor.times_set)
         self._lives_on = False  # the next pass begins here, not where the main process says
         self._num_skipped = worker["num_given"]
         self._is_loaded = True
-
-    def _read(self, state: Mapping[str, Any]) -> LoaderState:
-        plan = self.plan.in_order_of(state)
-        loaded = Order(self.dataset.fingerprint, plan.sampler).read(state)
-        self._plan = plan
-        return loaded
-
-    @property
-    def _order(self) -> Order:
-        return Order(self.dataset.fingerprint, self.plan.sampler)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.errors import RankError, StateError
 from shardwise.loader.frameworks import callers
-from shardwise.loader.rank_check import CurrentRanks
-from shardwise.plan import LoaderState, Order, Plan, Sampler, checked_epoch
-from shardwise.torch.account import OrderAccount, fingerprint_of
+from shardwise.loader.rank_check import CurrentRanks, PlannedOrder
+from shardwise.plan import Plan, checked_epoch
+from shardwise.torch.account import OrderAccount
 
 # What Accelerate puts around a loader to divide it, all in one module.
 _ACCELERATE = "accelerate.data_loader"
 _DIVIDERS = ("BatchSamplerShard", "IterableDatasetShard", "DataLoaderDispatcher")
 
 
+@dataclass(slots=True, eq=False)
 class Cursor:
     """The position of a sampler in one pass; an iterator that was left behind counts for nothing.
 
@@ -27,16 +29,10 @@ class Cursor:
         is_whole: whether these are all; the end need not have been asked for.
     """
 
-    def __init__(self, epoch: int = 0, start: int = 0) -> None:
-        self.epoch = epoch
-        self.start = start
-        self.num_yielded = 0
-        self.is_whole = False
-
-    @classmethod
-    def at(cls, state: LoaderState) -> Cursor:
-        """The cursor of a state."""
-        return cls(state.epoch, state.position)
+    epoch: int = 0
+    start: int = 0
+    num_yielded: int = 0
+    is_whole: bool = False
 
     def again(self) -> Cursor:
         """The next pass of the same epoch: from the same position, after a whole pass from 0."""
@@ -53,12 +49,10 @@ class Cursor:
         self.is_whole = self.num_yielded >= num_steps
 
 
-class SamplerState:
+class SamplerState(PlannedOrder):
     """The state of a sampler that runs in the main process: a cursor in the order of a plan."""
 
     _cursor: Cursor
-    _plan: Plan
-    _dataset: object
     _account: OrderAccount
     _ranks: CurrentRanks
 
@@ -83,12 +77,7 @@ class SamplerState:
         cursor = self._cursor
         if num_steps is not None:
             check_count("num_steps", num_steps, self._rest(cursor), cursor.epoch)
-
-        def ranks() -> tuple[int, int]:
-            now = self._ranks.now()
-            return now.rank, now.world_size
-
-        return self._account.certificate(num_steps, ranks, epoch=cursor.epoch)
+        return self._account.certificate(num_steps, self._ranks, epoch=cursor.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iterator go on where a state was taken, with any ranks and batch size.
@@ -96,10 +85,8 @@ class SamplerState:
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        plan = self._plan_now().in_order_of(state)
-        loaded = order_of(self._dataset, plan.sampler).read(state)
-        self._plan = plan
-        self._move(Cursor.at(loaded))
+        loaded = self._take_up(state)
+        self._move(Cursor(loaded.epoch, loaded.position))
         self._account.go_back()
 
     def _state_after(self, name: str, num_steps: int | None) -> dict[str, Any]:
@@ -114,19 +101,11 @@ class SamplerState:
         num_steps = cursor.num_yielded if num_steps is None else num_steps
         check_count(name, num_steps, rest, cursor.epoch)
         self._account.note(cursor, num_steps, is_named=is_named)
-        return (
-            order_of(self._dataset, rest.sampler)
-            .state_after(rest, cursor.epoch, num_steps)
-            .to_dict()
-        )
-
-    def _plan_now(self) -> Plan:
-        """The plan for the ranks as they are known now."""
-        return self._plan
+        return self._order.state_after(rest, cursor.epoch, num_steps).to_dict()
 
     def _rest(self, cursor: Cursor) -> Plan:
         """The plan of the epoch from where the cursor began."""
-        raise NotImplementedError
+        return self.plan.resumed(cursor.start, epoch=cursor.epoch)
 
     def _move(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -185,8 +164,3 @@ def dividing_caller() -> str | None:
     check_dividers(*_DIVIDERS)
     owners = (type(f.f_locals.get("self")).__name__ for m, f in callers() if m == _ACCELERATE)
     return next((owner for owner in owners if owner in _DIVIDERS), None)
-
-
-def order_of(dataset: object, sampler: Sampler) -> Order:
-    """What a state of a sampler belongs to: the order of this dataset, fingerprinted or not."""
-    return Order(fingerprint_of(dataset), sampler)

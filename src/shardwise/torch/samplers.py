@@ -95,7 +95,6 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
                 f"the order of {dataset!r:.200} depends on the batch size, which a sampler of "
                 "single indices does not know: use sw.torch.BatchSampler, or sw.DataLoader"
             )
-        self._dataset = dataset
         self._cursor = Cursor()
         self._account = OrderAccount(dataset, coverage, gives_indices=True)
 
@@ -109,17 +108,17 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
 
     def __len__(self) -> int:
         """Indices of this rank in a whole epoch: the same on every rank, and after a resume."""
-        return self._whole().num_steps
+        return self.plan.num_steps
 
     @property
     def num_padded(self) -> int:
         """Repeated indices in a whole epoch, over all ranks."""
-        return self._whole().num_padded
+        return self.plan.num_padded
 
     @property
     def num_dropped(self) -> int:
         """Samples that a whole epoch leaves out, over all ranks."""
-        return self._whole().num_dropped
+        return self.plan.num_dropped
 
     @property
     def valid(self) -> NDArray[np.bool_]:
@@ -151,19 +150,21 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         return self._state_after("num_samples", num_samples)
 
     def _indices(self, cursor: Cursor, rest: Plan) -> Iterator[int]:
-        cursor.is_whole = not rest.num_steps
-        for first in range(0, rest.num_steps, _BLOCK):
-            steps = range(first, min(first + _BLOCK, rest.num_steps))
+        num_steps = rest.num_steps
+        cursor.is_whole = not num_steps
+        for first in range(0, num_steps, _BLOCK):
+            steps = range(first, min(first + _BLOCK, num_steps))
             positions, valid = rest.positions(cursor.epoch, steps, self.rank)
             ids = rest.ids(cursor.epoch, positions)
             self._account.add(cursor, given_rows(ids, valid), len(ids))
             for index in ids.tolist():
-                cursor.count(rest.num_steps)
+                cursor.count(num_steps)
                 if cursor.is_whole:
-                    self._account.note(cursor, rest.num_steps)
+                    self._account.note(cursor, num_steps)
                 yield index
 
-    def _whole(self) -> Plan:
+    @property
+    def plan(self) -> Plan:
         """The plan of a whole epoch, of the ranks of this process; so are torch's attributes."""
         ranks = self._ranks.now()
         if (ranks.rank, ranks.world_size) != (self.rank, self.num_replicas):
@@ -172,9 +173,6 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             self.num_samples = self._plan.num_steps
             self.total_size = self.num_samples * self.num_replicas
         return self._plan
-
-    def _rest(self, cursor: Cursor) -> Plan:
-        return self._whole().resumed(cursor.start, epoch=cursor.epoch)
 
     def _move(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -251,7 +249,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         self._plan = plan.require_steps()
         self.batch_size = plan.batch_size
         self._check_empty(self._plan)
-        self._dataset = dataset
+        self.dataset = dataset
         self._cursor = Cursor()
         self._account = OrderAccount(dataset, coverage, gives_indices=True)
 
@@ -298,12 +296,6 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         """
         return self._state_after("num_batches", num_batches)
 
-    def _plan_now(self) -> Plan:
-        return self.plan
-
-    def _rest(self, cursor: Cursor) -> Plan:
-        return self.plan.resumed(cursor.start, epoch=cursor.epoch)
-
     def _check_empty(self, plan: Plan) -> None:
         """By default no rank gets an empty list, which torch's `collate_fn` fails on."""
         if self._is_default and plan.partition.has_empty:
@@ -315,10 +307,11 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
             )
 
     def _batches(self, cursor: Cursor, plan: Plan, rank: int) -> Iterator[list[int]]:
-        cursor.is_whole = not plan.num_steps
+        num_steps = plan.num_steps
+        cursor.is_whole = not num_steps
         for request in epoch_requests(plan, epoch=cursor.epoch, rank=rank):
-            cursor.count(plan.num_steps)
+            cursor.count(num_steps)
             self._account.add(cursor, given_rows(request.ids, request.valid))
             if cursor.is_whole:
-                self._account.note(cursor, plan.num_steps)
+                self._account.note(cursor, num_steps)
             yield request.ids.tolist()

@@ -94,7 +94,8 @@ class SharedMemoryCollate:
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate: Callable[[Any], Any] = collate
-        self._sender: _Sender | None = None
+        # Of the worker that this is a copy in.
+        self._slots: list[Slot] = []
 
     def __call__(self, data: Any) -> Any:
         """Make a batch; in a worker, ready to be sent."""
@@ -102,21 +103,9 @@ class SharedMemoryCollate:
             batch: Any = data._replace(data=self.collate(data.data))
         else:
             batch = self.collate(data)
-        if get_worker_info() is None:
-            return batch
-        if self._sender is None:
-            self._sender = _Sender()
-        return self._sender.pack(batch)
+        return batch if get_worker_info() is None else self._packed(batch)
 
-
-class _Sender:
-    """Packs the batches of one worker, and owns their memory."""
-
-    def __init__(self) -> None:
-        self._slots: list[Slot] = []
-
-    def pack(self, batch: Any) -> _SharedBatch:
-        """Make a batch ready to be sent."""
+    def _packed(self, batch: Any) -> _SharedBatch:
         file = io.BytesIO()
         pickler = _Pickler(file)
         pickler.dump(batch)

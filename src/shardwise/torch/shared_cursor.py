@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.heap import Arena
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ class EpochCursor(NamedTuple):
     times_set: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class WorkerPass:
     """One worker's part of a pass over an epoch.
 
@@ -57,11 +59,10 @@ class WorkerPass:
         num_yielded: batches that the worker yielded.
     """
 
-    def __init__(self, number: int, num_workers: int, name: int, num_yielded: int) -> None:
-        self.number = number
-        self.num_workers = num_workers
-        self.name = name
-        self.num_yielded = num_yielded
+    number: int
+    num_workers: int
+    name: int
+    num_yielded: int
 
     @classmethod
     def begin(cls, worker: Any, num_passes: int, num_skipped: int) -> WorkerPass:

@@ -7,6 +7,7 @@ up. torchdata's class of this name keeps a state of each worker instead, for as 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.loader.frameworks import batches_for_frameworks
@@ -17,6 +18,7 @@ from shardwise.torch.samplers import BatchSampler, DistributedSampler
 from shardwise.torch.shared_batches import SharedMemoryCollate
 
 
+@dataclass(slots=True, eq=False)
 class _Pass:
     """One pass over an epoch.
 
@@ -27,11 +29,10 @@ class _Pass:
         num_yielded: batches handed out.
     """
 
-    def __init__(self, began: dict[str, Any], num_left: int, num_steps: int) -> None:
-        self.began = began
-        self.num_left = num_left
-        self.num_steps = num_steps
-        self.num_yielded = 0
+    began: dict[str, Any]
+    num_left: int
+    num_steps: int
+    num_yielded: int = 0
 
     @property
     def is_whole(self) -> bool:

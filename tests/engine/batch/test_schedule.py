@@ -16,19 +16,12 @@ from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.errors import DataError
+from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
 
 
 def light(source):
     return Dataset(source).decode(cls=int, bin=sw.array("int64", (1,)))
-
-
-def same(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert type(value) is type(other[name])
-        assert getattr(value, "dtype", None) == getattr(other[name], "dtype", None)
-        np.testing.assert_equal(value, other[name])
 
 
 def works_of(sizes, *, padded=False):
@@ -65,7 +58,7 @@ def test_batches_are_those_that_are_made_one_by_one(sizes, size, threads, padded
     alone = [maker.build(work) for work in works]
     assert len(made) == len(alone)
     for batch, other in zip(made, alone, strict=True):
-        same(batch.data, other.data)
+        assert_batches_equal(batch.data, other.data)
         assert batch.num_rows == other.num_rows
         assert not batch.parts
     assert sum(b.stages.num_bytes for b in made) == sum(b.stages.num_bytes for b in alone)
@@ -78,7 +71,7 @@ def test_worker_processes_make_the_same_batches_in_groups():
     made = list(coalesced_batches(executor, iter(works), 4))
     executor.close()
     for batch, work in zip(made, works, strict=True):
-        same(batch.data, maker.build(work).data)
+        assert_batches_equal(batch.data, maker.build(work).data)
 
 
 def test_a_group_is_read_at_once_and_the_first_batch_by_itself():

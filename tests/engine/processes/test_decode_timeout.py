@@ -19,11 +19,10 @@ from shardwise.engine.batch.bad_samples import Watching
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.processes import decode_deadlines
 from shardwise.engine.processes.decode_deadlines import DecodeDeadlines
-from shardwise.engine.processes.decode_progress import RECORD_BYTES, DecodeProgress
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.tasks import Stopped
 from shardwise.engine.processes.worker_pool import WorkerPool
-from shardwise.engine.processes.worker_status import WorkerStatus
+from shardwise.engine.processes.worker_status import RECORD_BYTES, DecodeProgress, WorkerStatus
 from shardwise.engine.request import BatchRequest
 from shardwise.testing import assert_batches_equal, check_executor
 

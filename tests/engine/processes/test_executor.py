@@ -20,7 +20,7 @@ from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
-from shardwise.errors import DataError, StallError, WorkerError
+from shardwise.errors import StallError, WorkerError
 from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
 
@@ -59,16 +59,6 @@ def workers():
     ]
 
 
-def test_rows_that_workers_fill_in_place_are_those_of_the_reference():
-    def batches(**options):
-        with loader(shuffle="full", remainder="uneven", batch_size=24, **options) as made:
-            return [batch for _ in range(2) for batch in made]
-
-    expected = batches(num_workers=0, num_threads=0)
-    for options in ({"num_workers": 1, "num_threads": 3}, {"num_workers": 3}):
-        assert_batches_equal(expected, batches(**options))
-
-
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_batches_of_a_few_bytes_that_grow_into_groups_keep_memory_of_their_own(batch_size):
     # A group of several batches may need no more memory than one: rows are aligned.
@@ -104,56 +94,6 @@ def test_batches_outlive_their_loader():
     assert (batch["cls"][3] == 9).all()
 
 
-def test_objects_of_any_form_come_through():
-    def odd(sample):
-        number = int(sample["txt"].split()[1])
-        return {
-            "ragged": np.arange(number),
-            "text": "é" * number,
-            "nested": {"a": [number, None]},
-            "large": np.full((number + 1, 5000), number),
-        }
-
-    expected = list(loader(squares(32).map(odd), num_workers=0, num_threads=0))
-    with loader(squares(32).map(odd)) as made:
-        assert_batches_equal(expected, list(made))
-
-
-def test_the_error_of_a_transform_has_its_place_and_the_workers_traceback():
-    def fails_at_five(sample):
-        if sample["txt"] == "text 5":
-            raise KeyError("no such caption")
-        return sample
-
-    with loader(squares().map(fails_at_five)) as made, pytest.raises(DataError) as caught:
-        list(made)
-    assert caught.value.key == "key-00005"
-    assert "no such caption" in str(caught.value)
-    [note] = caught.value.__cause__.__notes__
-    assert "fails_at_five" in note
-
-
-def test_errors_come_in_the_order_of_batches_and_the_batches_before_are_given():
-    source = MemorySource(numbered_samples(64))
-    source.fail_at(40)
-    given = []
-    with loader(Dataset(source), num_workers=2, batch_size=8) as made, pytest.raises(DataError):
-        for batch in made:
-            given.extend(batch["__index__"].tolist())
-    assert given == list(range(40))
-
-
-def test_a_killed_worker_is_an_error_with_its_exit_code():
-    with loader(squares(4000), num_workers=2, batch_size=8) as made:
-        batches = iter(made)
-        next(batches)
-        workers()[0].send_signal(signal.SIGKILL)
-        with pytest.raises(WorkerError, match="exit code -9") as caught:
-            list(batches)
-    assert caught.value.exitcode == -signal.SIGKILL
-    wait_until(lambda: not workers())
-
-
 def test_a_loop_whose_loader_is_closed_in_it_ends_with_an_error_that_says_so():
     with loader(squares(4000), batch_size=8) as made:
         batches = iter(made)
@@ -181,32 +121,24 @@ if __name__ == "__main__":
 
 
 def test_a_daemon_thread_that_iterates_when_the_program_ends_is_told_so(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(_LEFT)
-    env = {**os.environ, "PYTHONPATH": os.getcwd()}
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, program],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=env,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
+        code, _, err = said_by(_LEFT, tmp_path)
+        assert code == 0, err
         # The thread may end in the middle of its traceback.
-        assert "worker process" not in done.stderr, done.stderr
-        assert "Bad file descriptor" not in done.stderr, done.stderr
+        assert "worker process" not in err, err
+        assert "Bad file descriptor" not in err, err
 
 
-def test_after_a_worker_died_the_loader_can_go_on_from_its_state():
-    with loader(squares(400), batch_size=8) as made:
+def test_a_killed_worker_is_an_error_with_its_exit_code_and_the_loader_goes_on_from_its_state():
+    with loader(squares(400), num_workers=2, batch_size=8) as made:
         batches = iter(made)
         given = next(batches)["__index__"].tolist()
         workers()[0].send_signal(signal.SIGKILL)
-        with pytest.raises(WorkerError):
+        with pytest.raises(WorkerError, match="exit code -9") as caught:
             while True:
                 given += next(batches)["__index__"].tolist()
+        assert caught.value.exitcode == -signal.SIGKILL
+        wait_until(lambda: not workers())
         state = made.state_dict()
         made.load_state_dict(state)
         for batch in made:
@@ -285,6 +217,13 @@ def run_program(program, *, tmp_path, cwd=None, before=()):
     )
 
 
+def said_by(program, tmp_path, **options):
+    """The exit code of a program, and what it wrote to stdout and stderr."""
+    made = run_program(program, tmp_path=tmp_path, **options)
+    out, err = made.communicate(timeout=240)
+    return made.returncode, out, err
+
+
 PROGRAM = """
     # No main guard, and functions of the main program: both work.
     import os, signal, sys
@@ -308,11 +247,8 @@ def descendants(process):
 
 
 def test_a_program_without_a_main_guard_works_and_ends_in_silence(tmp_path):
-    program = run_program(
-        PROGRAM + "\n    print(next(iter(loader))['twice'].tolist())\n", tmp_path=tmp_path
-    )
-    out, err = program.communicate(timeout=120)
-    assert (program.returncode, out, err) == (0, f"{list(range(0, 20, 2))}\n", "")
+    program = PROGRAM + "\n    print(next(iter(loader))['twice'].tolist())\n"
+    assert said_by(program, tmp_path) == (0, f"{list(range(0, 20, 2))}\n", "")
 
 
 def test_a_file_in_the_working_directory_is_no_module_of_the_workers(tmp_path):
@@ -323,9 +259,7 @@ def test_a_file_in_the_working_directory_is_no_module_of_the_workers(tmp_path):
     (tmp_path / "beside.py").write_text("ANSWER = 42\n")
     program = PROGRAM.replace('2 * sample["cls"]', '__import__("beside").ANSWER')
     program += "\n    print(next(iter(loader))['twice'].tolist())\n"
-    made = run_program(program, tmp_path=tmp_path, cwd=elsewhere)
-    out, err = made.communicate(timeout=120)
-    assert (made.returncode, out, err) == (0, f"{[42] * 10}\n", "")
+    assert said_by(program, tmp_path, cwd=elsewhere) == (0, f"{[42] * 10}\n", "")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -362,20 +296,15 @@ def test_where_ctrl_c_is_ignored_it_is_ignored_by_all(tmp_path):
     assert given == list(range(0, 4000, 2))
     """
     )
-    made = run_program(program, tmp_path=tmp_path)
-    out, err = made.communicate(timeout=120)
-    assert (made.returncode, out, err) == (0, "", "")
+    assert said_by(program, tmp_path) == (0, "", "")
 
 
 def test_workers_do_not_import_torch(tmp_path):
     program = PROGRAM.replace(
         '{"twice": 2 * sample["cls"]}', '{"torch": "torch" in __import__("sys").modules}'
     )
-    made = run_program(
-        program + "\n    print(next(iter(loader))['torch'].tolist())\n", tmp_path=tmp_path
-    )
-    out, err = made.communicate(timeout=120)
-    assert out == f"{[False] * 10}\n", err
+    program += "\n    print(next(iter(loader))['torch'].tolist())\n"
+    assert said_by(program, tmp_path) == (0, f"{[False] * 10}\n", "")
 
 
 def test_workers_allow_themselves_the_open_files_of_a_whole_window(tmp_path):
@@ -395,24 +324,8 @@ def test_workers_allow_themselves_the_open_files_of_a_whole_window(tmp_path):
     assert batch["limit"].tolist() == [most] * 10, batch["limit"]
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300
 """
-    made = run_program(program, tmp_path=tmp_path)
-    _, err = made.communicate(timeout=120)
-    assert made.returncode == 0, err
-
-
-def test_an_executor_in_a_forked_child_starts_processes_of_its_own():
-    maker = BatchBuilder(squares())
-    executor = ProcessExecutor(maker, num_workers=1, num_prefetch=2)
-    work = BatchRequest(0, 0, np.arange(4))
-    next(executor.run(iter([work])))
-    child = os.fork()
-    if child == 0:
-        batch = next(executor.run(iter([work])))
-        executor.close()
-        os._exit(0 if (batch.data["cls"][2] == 4).all() else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert (next(executor.run(iter([work]))).data["cls"][3] == 9).all()
-    executor.close()
+    code, _, err = said_by(program, tmp_path)
+    assert code == 0, err
 
 
 def test_functions_of_a_module_that_nobody_can_import_reach_the_workers():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwise.errors import WorkerError
-from tests.engine.processes.test_executor import PROGRAM, loader, run_program, squares
+from tests.engine.processes.test_executor import PROGRAM, loader, said_by, squares
 
 WAYS = ("drops the iterator", "calls next", "closes the loader", "iterates anew")
 
@@ -94,5 +94,4 @@ def test_a_child_that_ends_as_programs_do_takes_nothing_from_its_parent(tmp_path
     assert [x for batch in given for x in batch["twice"]] == list(range(0, 2000, 2))
     print("whole")
     """
-    out, err = run_program(program, tmp_path=tmp_path).communicate(timeout=120)
-    assert (out, err) == ("whole\n", "")
+    assert said_by(program, tmp_path) == (0, "whole\n", "")

@@ -12,6 +12,7 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.shared_columns import InSharedMemory, learned_layout, write_in_place
 from shardwise.engine.request import BatchRequest
+from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
 
 NUM = 96
@@ -31,14 +32,6 @@ def works(size=16):
     return [BatchRequest(0, s, np.arange(s * size, (s + 1) * size)) for s in range(NUM // size)]
 
 
-def check_equal(made, expected):
-    assert list(made) == list(expected)
-    for name, value in expected.items():
-        assert type(made[name]) is type(value)
-        assert getattr(made[name], "dtype", None) == getattr(value, "dtype", None)
-        np.testing.assert_equal(made[name], value)
-
-
 def owner(array):
     while isinstance(array.base, np.ndarray):
         array = array.base
@@ -56,7 +49,7 @@ def test_batches_of_transforms_are_those_of_the_inline_executor(on_error):
     made += [batch.data for batch in executor.run(iter(works()))]
     executor.close()
     for data, work in zip(made, works() * 2, strict=True):
-        check_equal(data, maker.build(work).data)
+        assert_batches_equal(data, maker.build(work).data)
 
 
 def test_later_batches_of_arrays_lie_in_memory_that_is_mapped_once():

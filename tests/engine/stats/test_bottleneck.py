@@ -13,7 +13,7 @@ from shardwise import DataLoader
 from shardwise.dataset import Dataset
 from shardwise.engine.request import Concurrency
 from shardwise.engine.stats.bottleneck import find_bottleneck, wanted_servers
-from tests.engine.processes.test_executor import run_program
+from tests.engine.processes.test_executor import said_by
 from tests.support.memory_source import MemorySource, numbered_samples
 
 THREADS = Concurrency("threads", num_threads=2, num_prefetch=4)
@@ -203,9 +203,8 @@ def test_the_import_of_torch_is_in_no_stage_of_a_program_that_does_not_import_it
     assert stats["seconds"]["hand over"] < 0.5 and stats["wall_s"] < 0.5, stats
     assert stats["bound_by"] != "hand over" and "pin_memory" not in stats["verdict"], stats
     """
-    made = run_program(program, tmp_path=tmp_path)
-    _, err = made.communicate(timeout=240)
-    assert made.returncode == 0, err
+    code, _, err = said_by(program, tmp_path)
+    assert code == 0, err
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator, skip_first_batches
+from accelerate.data_loader import prepare_data_loader
 from accelerate.state import AcceleratorState, GradientState
 from torch.utils.data import DataLoader
 
@@ -110,9 +112,19 @@ def uneven(accelerator):
         accelerator.gather_for_metrics(batch["value"])
 
 
-def iterable(accelerator, num_workers=0):
-    it = sw.torch.IterableDataset(DATA, batch_size=BATCH_SIZE)
-    list(accelerator.prepare(DataLoader(it, batch_size=None, num_workers=num_workers)))
+def divided_twice(accelerator, part, *, num_workers=0, dispatched=False, **ranks):
+    """torch's own loader around one of our parts, which has divided the data."""
+    if part == "iterable":
+        options = {"batch_size": None}
+        data = sw.torch.IterableDataset(DATA, batch_size=BATCH_SIZE)
+    elif part == "batch sampler":
+        data, options = DATA, {"batch_sampler": sw.torch.BatchSampler(DATA, BATCH_SIZE, **ranks)}
+    else:
+        sampler = sw.torch.DistributedSampler(DATA, shuffle=False)
+        data, options = DATA, {"batch_size": BATCH_SIZE, "sampler": sampler}
+    loader = DataLoader(data, num_workers=num_workers, **options)
+    device = {"device": accelerator.device, "put_on_device": True}
+    list(prepare_data_loader(loader, dispatch_batches=dispatched, **device))
 
 
 def skipped(accelerator):
@@ -123,10 +135,13 @@ REFUSED = {
     "plain": prepared_plain,
     "facade alone": facade_alone,
     "uneven": uneven,
-    "iterable": iterable,
-    "iterable with workers": lambda accelerator: iterable(accelerator, num_workers=1),
+    "undivided": partial(divided_twice, part="batch sampler", rank=0, world_size=1),
     "skipped": skipped,
 }
+for part in ("iterable", "batch sampler", "sampler"):
+    REFUSED[part] = partial(divided_twice, part=part)
+    REFUSED[f"{part}, dispatched"] = partial(divided_twice, part=part, dispatched=True)
+    REFUSED[f"{part} with workers"] = partial(divided_twice, part=part, num_workers=1)
 
 
 def message(fails):

@@ -33,7 +33,7 @@ class Watching:
     """How loading is watched.
 
     Attributes:
-        watch: learns of each decoder that begins, or None.
+        watch: learns of each decoder that begins.
         one_by_one: load rows one by one, where a decoder was stopped: the watch then sees which
             row it has.
     """
@@ -45,22 +45,24 @@ class Watching:
 _UNWATCHED = Watching()
 
 
+@dataclass(frozen=True)
 class SampleLoader:
     """Loads rows of a batch, of which some may be bad.
 
-    Args:
-        dataset: loads samples.
+    Attributes:
         seed: keys the randomness of transforms, and which samples replace bad ones.
         on_error: "raise"; "skip" leaves a bad sample's row out; "replace" puts another sample
             there, the same one in every run.
     """
 
-    def __init__(self, dataset: Samples, *, seed: int, on_error: OnError) -> None:
-        if on_error not in ON_ERROR:
-            raise ValueError(f"on_error={on_error!r}: use one of {', '.join(map(repr, ON_ERROR))}")
-        self.dataset = dataset
-        self.seed = seed
-        self.on_error = on_error
+    dataset: Samples
+    seed: int
+    on_error: OnError
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ON_ERROR:
+            known = ", ".join(map(repr, ON_ERROR))
+            raise ValueError(f"on_error={self.on_error!r}: use one of {known}")
 
     def load(
         self,

@@ -31,7 +31,6 @@ class BatchBuilder:
     """Builds batches of a dataset.
 
     Args:
-        dataset: loads samples.
         seed: keys the randomness of transforms, together with epoch and sample.
         collate: None for a dict of columns; else a function that gets the samples as a list of
             dicts ("__key__", "__index__", with padding "__valid__", and the fields) and returns

@@ -68,7 +68,6 @@ class RowChunk:
         ids: int64 `[rows]`, the samples; a substitute's where one was replaced.
         columns: the fields, of all rows at once or row by row.
         kept: bool `[rows]`, False where a bad sample is skipped.
-        num_replaced: rows with a substitute.
         stages: what loading them cost.
     """
 
@@ -107,7 +106,6 @@ class PartialBatch:
     """A batch that is being filled.
 
     Attributes:
-        request: the batch.
         rows: `[rows, ...]`, fields of a fixed shape, which decoders write into.
         chunks: the chunks that are loaded, by their first row.
         learned: `[rows, ...]`, columns that were arrays of one shape in the first batch; they hold

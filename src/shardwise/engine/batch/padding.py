@@ -22,16 +22,7 @@ _NUMBERS = "biufc"
 
 @dataclass(frozen=True)
 class Padding:
-    """How fields are padded; `sw.pad` makes it and documents it.
-
-    Attributes:
-        fields: which ones; None for all fields of arrays whose shape no decoder fixes.
-        multiple: the sizes of `dims` are rounded up to a multiple of this.
-        length: the size of `dims` in every batch; None for the largest of the batch.
-        dims: the dimensions of a sample that `multiple` and `length` are for.
-        value: what padded fields are filled up with.
-        mask: whether masks are added.
-    """
+    """How fields are padded; `sw.pad` makes it and documents it."""
 
     fields: tuple[str, ...] | None = None
     multiple: int = 1

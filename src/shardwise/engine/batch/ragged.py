@@ -55,11 +55,7 @@ class RaggedFields:
     ) -> dict[str, Any]:
         """The collated columns of a batch, with the policy applied.
 
-        Args:
-            data: a column a field.
-            fixed: the fields whose shape is known before they are read.
-            keys: the samples' keys.
-            ids: int64 `[rows]`, their ids.
+        The shape of `fixed` fields is known before; `keys` and `ids` are the samples'.
 
         Raises:
             DataError: values of a field differ, and `ragged` is "error", or padding can't join

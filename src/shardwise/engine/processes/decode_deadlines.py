@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 
-from shardwise.engine.processes.decode_progress import Decoding
-from shardwise.engine.processes.worker_status import WorkerStatus
+from shardwise.engine.processes.worker_status import Decoding, WorkerStatus
 
 _NS = 1_000_000_000
 # A worker that is stopped between receiving a task and writing so takes the task with it. It is
@@ -18,12 +17,7 @@ _IDLE_NS = 1 * _NS
 
 
 class DecodeDeadlines:
-    """Finds the workers whose decoders or functions take longer than they may.
-
-    Args:
-        status: what the workers do.
-        timeout: seconds for one sample.
-    """
+    """Finds the workers whose decoders or functions take longer than `timeout` s for a sample."""
 
     def __init__(self, status: WorkerStatus, timeout: float) -> None:
         self._status = status

@@ -14,16 +14,17 @@ import logging
 import os
 import time
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound
-from shardwise.engine.processes.decode_progress import Decoding
 from shardwise.engine.processes.pending_batch import PendingBatch, num_ready, take_answer
 from shardwise.engine.processes.session import Session
 from shardwise.engine.processes.tasks import Answer, Stopped
 from shardwise.engine.processes.worker_pool import WorkerPool
+from shardwise.engine.processes.worker_status import Decoding
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stall import stall_error, stuck_error
 from shardwise.errors import DecodeTimeoutError, StallError, WorkerError
@@ -31,13 +32,13 @@ from shardwise.errors import DecodeTimeoutError, StallError, WorkerError
 _logger = logging.getLogger("shardwise")
 
 
+@dataclass(kw_only=True, eq=False)
 class ProcessExecutor:
     """Builds batches with worker processes.
 
-    Args:
-        builder: builds the batches; it travels to the workers by cloudpickle.
-        num_workers: processes.
-        num_threads: threads in each.
+    Attributes:
+        builder: travels to the workers by cloudpickle.
+        num_threads: threads in each process.
         num_prefetch: batches that are ready or in progress at most.
         prefetch_bytes: memory of these batches, the program's and video decoders, see
             `PrefetchBound`.
@@ -46,24 +47,16 @@ class ProcessExecutor:
             before its worker is stopped and the sample is a bad one, or None.
     """
 
-    def __init__(
-        self,
-        builder: BatchBuilder,
-        *,
-        num_workers: int,
-        num_threads: int = 1,
-        num_prefetch: int = 4,
-        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-        timeout: float | None = None,
-        decode_timeout: float | None = None,
-    ) -> None:
-        self.builder = builder
-        self.num_workers = num_workers
-        self.num_threads = num_threads
-        self.num_prefetch = num_prefetch
-        self.timeout = timeout
-        self.decode_timeout = decode_timeout
-        self.bound = PrefetchBound(builder, prefetch_bytes)
+    builder: BatchBuilder = field(kw_only=False)
+    num_workers: int
+    num_threads: int = 1
+    num_prefetch: int = 4
+    prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
+    timeout: float | None = None
+    decode_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        self.bound = PrefetchBound(self.builder, self.prefetch_bytes)
         self._session: Session | None = None
 
     @property
@@ -122,10 +115,7 @@ class ProcessExecutor:
 class _Run:
     """One iteration: the batches in progress, oldest first, by number.
 
-    Args:
-        executor: its options hold, as they are when each batch is begun.
-        session: the processes and the memory.
-        requests: the batches to build.
+    The executor's options hold as they are when each batch is begun.
     """
 
     def __init__(
@@ -230,7 +220,7 @@ class _Run:
                 return
             # Without a row, a sample has to be decoded to know the fields: not here, where no
             # deadline could stop it.
-            batch.is_whole, batch.missing = True, {0}
+            batch.is_whole, batch.slot, batch.missing = True, None, {0}
             self._send(batch, 0, is_again=True)
 
     def _receive(self, answers: Iterable[Answer | Stopped]) -> None:
@@ -268,5 +258,4 @@ class _Run:
     def _send(self, batch: PendingBatch, start: int, *, is_again: bool = False) -> None:
         """Send the task that loads a chunk."""
         task = batch.task(self._number, start, is_again=is_again)
-        slot = None if batch.is_whole else batch.slot
-        self._pool.send(task, None if slot is None else slot.descriptor)
+        self._pool.send(task, None if batch.slot is None else batch.slot.descriptor)

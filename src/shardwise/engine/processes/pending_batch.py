@@ -21,14 +21,13 @@ class PendingBatch:
     Attributes:
         number: names it in answers.
         partial: the rows and chunks that are loaded.
-        slot: the memory of its rows.
+        slot: the memory of its rows; None where nothing has a fixed shape, and of a whole batch.
         chunks: the chunks, first row to the row behind the last one.
         missing: the first rows of the chunks that are not loaded yet.
         whole: the batch, where a worker has collated it.
         error: the error of its first chunk that failed.
         is_whole: a worker makes the whole batch, which is one chunk.
-        learned: shape and dtype of a row, for columns that are written into the slot if they fit.
-        stuck: (sample, part) of those whose decoding was stopped.
+        learned, stuck: as of its tasks.
     """
 
     number: int
@@ -56,16 +55,14 @@ class PendingBatch:
         if not self.is_whole:
             ids = request.ids[start : self.chunks[start]]
             request = BatchRequest(request.epoch, request.step, ids)
-        slot = None if self.is_whole else self.slot
         return Task(
             run,
             self.number,
             start,
             request,
             len(self.partial.request.ids),
-            -1 if slot is None else slot.number,
-            0 if slot is None else slot.memory.nbytes,
-            {} if slot is None else self.learned,
+            -1 if self.slot is None else self.slot.number,
+            {} if self.slot is None else self.learned,
             whole=self.is_whole,
             one_by_one=is_again,
             stuck=self.stuck,

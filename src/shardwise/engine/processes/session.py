@@ -20,13 +20,9 @@ from shardwise.errors import WorkerError
 
 
 class Session:
-    """The processes and the memory of an executor that runs.
+    """The processes and the memory of an executor, their owner, with which they end.
 
-    Args:
-        owner: the executor: they end with it.
-        builder: says which fields have a fixed shape.
-        pool: the processes.
-        max_idle: slots that are kept for later batches.
+    `max_idle` slots are kept for later batches.
     """
 
     def __init__(

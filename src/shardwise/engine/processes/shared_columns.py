@@ -29,9 +29,7 @@ class InSharedMemory(NamedTuple):
 def learned_layout(data: Mapping[str, Any], known: Mapping[str, Layout]) -> dict[str, Layout]:
     """Shape and dtype of a row for the columns of a batch that could be written in place.
 
-    Args:
-        data: the columns of a batch.
-        known: the fields that are written in place anyway.
+    Those `known` are written in place anyway.
     """
     return {
         name: (column.shape[1:], column.dtype)

@@ -8,6 +8,7 @@ who keeps every batch simply gets new slots.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import itertools
@@ -40,6 +41,15 @@ _REMEDIES = {
     "prefetch_factor",
     errno.EAGAIN: "raise the limit of processes (ulimit -u), or use fewer workers",
 }
+# For maps that keep no descriptor.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = (
+    *(ctypes.c_void_p, ctypes.c_size_t),
+    *(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
+)
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FAILED = ctypes.c_void_p(-1).value
 
 
 def max_slots() -> int:
@@ -104,6 +114,26 @@ def mapped(descriptor: int, num_bytes: int) -> mmap.mmap:
         return mmap.mmap(descriptor, num_bytes)
     except OSError as error:
         raise explained(error, f"can't map a memory file of {num_bytes} bytes") from error
+
+
+def map_without_file(descriptor: int) -> NDArray[np.uint8]:
+    """Map a memory file, until the last array over it is gone; the descriptor may be closed.
+
+    `mmap.mmap` keeps a descriptor of its own for each map (before Python 3.13 always).
+
+    Raises:
+        StorageError: the process's limits do not allow it.
+    """
+    num_bytes = os.fstat(descriptor).st_size
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _LIBC.mmap(None, num_bytes, access, mmap.MAP_SHARED, descriptor, 0)
+    if address == _FAILED:
+        number = ctypes.get_errno()
+        error = OSError(number, os.strerror(number))
+        raise explained(error, f"can't map a memory file of {num_bytes} bytes") from error
+    memory = (ctypes.c_uint8 * num_bytes).from_address(address)
+    weakref.finalize(memory, _LIBC.munmap, address, num_bytes).atexit = False
+    return np.frombuffer(memoryview(memory), dtype=np.uint8)
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,7 @@ _WORKER = "shardwise.engine.processes.worker"
 
 
 def start_worker(job: bytes, *, sock: int, status: int, number: int) -> subprocess.Popen[bytes]:
-    """Start a worker.
-
-    Args:
-        job: the pickled builder, and the worker's other settings.
-        sock: the descriptor of its end of the socket.
-        status: the descriptor of the worker status.
-        number: its number.
-    """
+    """Start a worker with its pickled job; `sock` and `status` are descriptors that it inherits."""
     # Each worker reads its file from the beginning, so each gets one of its own.
     file = anonymous_file(len(job))
     try:

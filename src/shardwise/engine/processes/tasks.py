@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.columns import Layout
-from shardwise.engine.processes.decode_progress import Decoding
+from shardwise.engine.processes.worker_status import Decoding
 from shardwise.engine.request import BatchRequest
 
 # The batch in the answer of a worker that ends: it could not start, or could not receive a task.
@@ -25,7 +25,6 @@ class Task:
         request: the ids of the chunk alone.
         num_rows: rows of the whole batch, which say where its fields lie in the slot.
         slot: the slot's number, -1 without one.
-        slot_bytes: its size.
         learned: shape and dtype of a row, for columns that are written into the slot if they fit.
         whole: load and collate the whole batch, which is this chunk.
         one_by_one: load row by row, so that the watch sees which row a decoder has.
@@ -38,7 +37,6 @@ class Task:
     request: BatchRequest
     num_rows: int
     slot: int = -1
-    slot_bytes: int = 0
     learned: Mapping[str, Layout] = field(default_factory=dict)
     whole: bool = False
     one_by_one: bool = False

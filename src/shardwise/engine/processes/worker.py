@@ -20,6 +20,7 @@ import time
 import traceback
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,12 @@ from numpy.typing import NDArray
 from shardwise.engine.batch.bad_samples import Watching
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
-from shardwise.engine.processes.decode_progress import DecodeProgress
-from shardwise.engine.processes.fileless_memory import map_without_file
 from shardwise.engine.processes.shared_columns import write_in_place
-from shardwise.engine.processes.shared_memory import RowLayout, max_slots
+from shardwise.engine.processes.shared_memory import RowLayout, map_without_file, max_slots
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Task
 from shardwise.engine.processes.transport import Packed, close_own_file, pack, receive, send
 from shardwise.engine.processes.worker_errors import pack_error
-from shardwise.engine.processes.worker_status import WorkerStatus
+from shardwise.engine.processes.worker_status import DecodeProgress, WorkerStatus
 from shardwise.engine.stats.counts import StorageCounts
 from shardwise.errors import StorageError
 from shardwise.storage.stores.credentials import import_credentials
@@ -46,25 +45,20 @@ _RETRY_S = 0.01
 _MAX_OPEN_FILES = 16_384
 
 
+@dataclass(eq=False)
 class _Worker:
     """What the threads of a worker share: the builder, the mapped slots and the parked tasks."""
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        builder: BatchBuilder,
-        status: WorkerStatus,
-        number: int,
-        decode_timeout: float | None,
-    ) -> None:
-        self._sock = sock
-        self._builder = builder
-        self._status = status
-        self._number = number
-        self._decode_timeout = decode_timeout
-        self._layout = builder.layout
+    sock: socket.socket
+    builder: BatchBuilder
+    status: WorkerStatus
+    number: int
+    decode_timeout: float | None
+
+    def __post_init__(self) -> None:
+        self._layout = self.builder.layout
         self._lock = threading.RLock()
-        self._slots: dict[tuple[int, int], NDArray[np.uint8]] = {}
+        self._slots: dict[int, NDArray[np.uint8]] = {}
         # With their memory, which they keep mapped. They are of one run, whose prefetch depth
         # bounds them: what is left of a run that was dropped is passed over before the next.
         self._parked: deque[tuple[Task, NDArray[np.uint8] | None]] = deque()
@@ -72,20 +66,20 @@ class _Worker:
 
     def run(self, thread: int) -> None:
         """Run tasks until the socket ends."""
-        self._status.end(self._number, thread)
+        self.status.end(self.number, thread)
         while True:
             try:
                 taken = self._next_parked() or self._receive()
                 if taken is None:
                     return
                 task, memory = taken
-                self._status.begin(self._number, thread, task.batch, task.start)
+                self.status.begin(self.number, thread, task.batch, task.start)
                 packed = _packed(self._answer(task, memory, self._watch(thread, task)))
-                while task.run == self._status.run and not self._is_sent(packed):
+                while task.run == self.status.run and not self._is_sent(packed):
                     if not self._park():
                         time.sleep(_RETRY_S)
                 # Not before: of a worker that is stopped, the trainer knows what it still had.
-                self._status.end(self._number, thread)
+                self.status.end(self.number, thread)
                 close_own_file(packed)
             except (BrokenPipeError, ConnectionResetError):
                 return
@@ -94,7 +88,7 @@ class _Worker:
         """The next task of the current run and its memory; None at the end of the socket."""
         while True:
             try:
-                message = receive(self._sock, flags=flags)
+                message = receive(self.sock, flags=flags)
             except StorageError as error:
                 # Which task it was is not known, so no other worker would run it.
                 self._send_error(RECEIVE_FAILED, 0, error)
@@ -104,7 +98,7 @@ class _Worker:
             task, descriptor = message
             try:
                 # Otherwise it is of an iterator that was given up.
-                if task.run == self._status.run:
+                if task.run == self.status.run:
                     return task, self._memory(task, descriptor)
             except StorageError as error:
                 self._send_error(task.batch, task.start, error)
@@ -113,7 +107,7 @@ class _Worker:
                     os.close(descriptor)
 
     def _send_error(self, batch: int, start: int, error: StorageError) -> None:
-        send(self._sock, pack(Answer(batch, start, self._number, error=pack_error(error))))
+        send(self.sock, pack(Answer(batch, start, self.number, error=pack_error(error))))
 
     def _park(self) -> bool:
         """Take a task off the socket for later, if there is one, so that its descriptor arrives.
@@ -134,23 +128,23 @@ class _Worker:
         with suppress(IndexError):
             while True:
                 task, memory = self._parked.popleft()
-                if task.run == self._status.run:
+                if task.run == self.status.run:
                     return task, memory
         return None
 
     def _is_sent(self, packed: Packed) -> bool:
         try:
-            send(self._sock, packed)
+            send(self.sock, packed)
         except BlockingIOError:
             return False
         return True
 
     def _watch(self, thread: int, task: Task) -> DecodeProgress | None:
         """What tells the trainer of each decoder that begins, where it watches."""
-        if self._decode_timeout is None:
+        if self.decode_timeout is None:
             return None
-        record = self._status.record(self._number, thread)
-        return DecodeProgress(record, stuck=task.stuck, timeout=self._decode_timeout)
+        record = self.status.record(self.number, thread)
+        return DecodeProgress(record, stuck=task.stuck, timeout=self.decode_timeout)
 
     def _answer(
         self, task: Task, memory: NDArray[np.uint8] | None, watch: DecodeProgress | None
@@ -158,20 +152,20 @@ class _Worker:
         watching = Watching(watch, one_by_one=task.one_by_one)
         try:
             if task.whole:
-                value: Any = self._builder.build(task.request, watching)
+                value: Any = self.builder.build(task.request, watching)
             else:
                 views = self._views(task, memory)
                 rows = {name: views[name] for name in self._layout}
                 partial = PartialBatch(task.request, rows)
-                self._builder.fill(partial, 0, len(task.request.ids), watching)
+                self.builder.fill(partial, 0, len(task.request.ids), watching)
                 value = partial.chunks[0].without(rows)
                 if len(value.columns) == 1:
                     learned = {name: views[name] for name in task.learned}
                     value.columns = [write_in_place(value.columns[0], learned)]
         except Exception as error:  # noqa: BLE001 - the trainer raises it: it is the user's code
-            return Answer(task.batch, task.start, self._number, error=pack_error(error))
+            return Answer(task.batch, task.start, self.number, error=pack_error(error))
         value.stages.storage = self._storage.take()
-        return Answer(task.batch, task.start, self._number, value=value)
+        return Answer(task.batch, task.start, self.number, value=value)
 
     def _views(self, task: Task, memory: NDArray[np.uint8] | None) -> dict[str, NDArray[Any]]:
         """The rows of this chunk in the batch's memory, which is the trainer's, too."""
@@ -187,12 +181,12 @@ class _Worker:
         if descriptor is None:
             return None
         with self._lock:
-            memory = self._slots.pop((task.slot, task.slot_bytes), None)
+            memory = self._slots.pop(task.slot, None)
             if memory is None:
-                memory = map_without_file(descriptor, task.slot_bytes)
+                memory = map_without_file(descriptor)
             # Least recently used first: those that left the trainer's pool are unmapped, when no
             # task has them.
-            self._slots[task.slot, task.slot_bytes] = memory
+            self._slots[task.slot] = memory
             while len(self._slots) > max_slots():
                 del self._slots[next(iter(self._slots))]
         return memory

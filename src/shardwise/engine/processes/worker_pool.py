@@ -50,8 +50,7 @@ class WorkerPool:
     """Processes that load row chunks.
 
     Args:
-        builder: loads and collates; it is pickled once, by value, so that functions of the main
-            program travel with it.
+        builder: it is pickled once, by value, so that functions of the main program travel with it.
         num_workers: processes.
         num_threads: threads in each.
         decode_timeout: seconds that a decoder or function may take for one sample: its worker is
@@ -83,8 +82,8 @@ class WorkerPool:
         self._is_refused = False
         self._arrived: list[Answer | Stopped] = []
         self._maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._pidfds: list[int] = []
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._pidfds: dict[int, int] = {}
         with _explained(num_workers):
             self._selector = selectors.DefaultSelector()
             self._sock, self._theirs = _socket_pair()
@@ -111,11 +110,10 @@ class WorkerPool:
         """Start worker `number`, the first time or in place of one that was stopped."""
         sock, status = self._theirs.fileno(), self.status.descriptor
         process = start_worker(self._job, sock=sock, status=status, number=number)
-        self._processes[number:] = [process, *self._processes[number + 1 :]]
+        self._processes[number] = process
         if _PIDFD:
-            pidfd = os.pidfd_open(process.pid)
-            self._pidfds[number:] = [pidfd, *self._pidfds[number + 1 :]]
-            self._selector.register(pidfd, selectors.EVENT_READ)
+            self._pidfds[number] = os.pidfd_open(process.pid)
+            self._selector.register(self._pidfds[number], selectors.EVENT_READ)
 
     def send(self, task: Task, descriptor: int | None) -> None:
         """Queue a task for the workers; the socket takes it when it has room."""
@@ -196,7 +194,7 @@ class WorkerPool:
             timeout = _END_TIMEOUT_S if timeout is None else min(timeout, _END_TIMEOUT_S)
         ready = self._selector.select(timeout)
         ended = any(key.fileobj is not self._sock for key, _ in ready)
-        if ended or (not _PIDFD and any(p.poll() is not None for p in self._processes)):
+        if ended or (not _PIDFD and any(p.poll() is not None for p in self._processes.values())):
             # What it sent before may say why.
             self._receive()
             raise self._death()
@@ -252,7 +250,7 @@ class WorkerPool:
         """The error of the worker that ended, which may take a moment to be seen."""
         deadline = time.monotonic() + _END_TIMEOUT_S
         while time.monotonic() < deadline:
-            for number, process in enumerate(self._processes):
+            for number, process in self._processes.items():
                 code = process.poll()
                 if code is not None:
                     return WorkerError(
@@ -274,7 +272,7 @@ class WorkerPool:
         self._sock.close()
         self._theirs.close()
         deadline = time.monotonic() + _END_TIMEOUT_S
-        for process in self._processes:
+        for process in self._processes.values():
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:

@@ -23,6 +23,11 @@ from shardwise.stages import Stages
 from shardwise.storage import IO_COUNTS
 
 _NUM_SLOWEST = 3
+# Counts of storage that have the same name in `loader.stats()`.
+_OF_STORAGE = (
+    *("requests", "retries", "hedges", "waits"),
+    *("hits", "misses", "evictions", "damaged", "degraded"),
+)
 
 
 class Counts:
@@ -101,16 +106,8 @@ class Counts:
             "queue_depth": self._ready / self._queries if self._queries else 0.0,
             "slowest_shards": self._shards.slowest(_NUM_SLOWEST),
             "bytes": self._stages.num_bytes,
-            "requests": storage["requests"],
             "bytes_fetched": storage["bytes"],
-            "retries": storage["retries"],
-            "hedges": storage["hedges"],
-            "hits": storage["hits"],
-            "misses": storage["misses"],
-            "evictions": storage["evictions"],
-            "damaged": storage["damaged"],
-            "degraded": storage["degraded"],
-            "waits": storage["waits"],
+            **{name: storage[name] for name in _OF_STORAGE},
             "outage_s": storage["outage_ms"] / 1000,
             "skipped": self._skipped,
             "replaced": self._replaced,

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from shardwise.engine.processes.fileless_memory import map_without_file
-from shardwise.engine.processes.shared_memory import anonymous_file
+from shardwise.engine.processes.shared_memory import anonymous_file, map_without_file
 from shardwise.errors import StorageError
 
 
@@ -15,7 +14,7 @@ def test_the_memory_lives_as_long_as_an_array_over_it_and_needs_no_descriptor():
     file = anonymous_file(8192)
     inode = f" {os.fstat(file).st_ino} "
     num_open = len(os.listdir("/proc/self/fd"))
-    memory, other = map_without_file(file, 8192), map_without_file(file, 8192)
+    memory, other = map_without_file(file), map_without_file(file)
     assert len(os.listdir("/proc/self/fd")) == num_open
     os.close(file)
     part = memory[4096:]
@@ -29,5 +28,5 @@ def test_the_memory_lives_as_long_as_an_array_over_it_and_needs_no_descriptor():
 
 
 def test_a_file_that_cannot_be_mapped_is_an_error():
-    with pytest.raises(StorageError, match="can't map a memory file of 4096 bytes"):
-        map_without_file(-1, 4096)
+    with pytest.raises(StorageError, match="can't map a memory file of 0 bytes"):
+        map_without_file(anonymous_file(0))
