@@ -274,21 +274,27 @@ async def read_all(ahead, sources, name, next_file, size=SIZE):
 @in_event_loop
 async def test_a_file_that_is_closed_while_a_block_is_waited_for_leaves_no_request():
     ahead, source = ReadAhead(64 << 20, 8), Source()
+    fetch, is_silent, answering = source.fetch, False, set()
+
+    async def fetch_or_wait_for_ever(start, stop, take):
+        if is_silent:
+            await asyncio.Event().wait()
+        answering.add(start)
+        await fetch(start, stop, take)
+        answering.remove(start)
+
+    source.fetch = fetch_or_wait_for_ever
     for start in range(0, 24 << 20, 4 << 20):
         await read(ahead, source, start, start + (4 << 20))
-    silent = asyncio.Event()
+    is_silent = True
 
-    async def wait_for_ever(_start, _stop, _take):
-        try:
-            await silent.wait()
-        finally:
-            source.num_cancelled += 1
+    async def read_on():
+        for start in range(24 << 20, 160 << 20, 4 << 20):
+            await read(ahead, source, start, start + (4 << 20))
 
-    source.fetch = wait_for_ever
-    reader = asyncio.ensure_future(read(ahead, source, 60 << 20, 64 << 20, size=SIZE))
-    while ahead._memory.num_bytes == 0 or not source.asked:
-        await asyncio.sleep(0)
-    for _ in range(10):
+    reader = asyncio.ensure_future(read_on())
+    blocks = ahead._memory._blocks
+    while answering or not any(each.num_readers and not each.is_done for each in blocks.values()):
         await asyncio.sleep(0)
     num_requests = len([task for task in asyncio.all_tasks() if task is not reader])
     # The reader is given up, but has had no turn yet, when the file is closed.

@@ -18,9 +18,8 @@ FetchBlocks = Callable[[Sequence[int], Callable[[int, float], None]], bool]
 
 # 192 MiB with blocks of 4 MiB.
 _MAX_BLOCKS_AHEAD = 48
-# Each takes a thread; of all files. It begins with 5 of 32 MiB: writing to disk hides more than
-# their cost.
-_FIRST_REQUESTS, _MAX_REQUESTS = 5, 16
+# Each takes a thread; of all files.
+_MAX_REQUESTS = 16
 # What is fetched ahead must not evict what was fetched ahead before.
 _SHARE_AHEAD = 4
 # After 32 reads at random without a miss, or 32 blocks that were cached already, stop.
@@ -40,7 +39,7 @@ class CacheReadAhead(SequentialPrefetch[FetchBlocks]):
         self, holds: Callable[[str, int], bool], *, block_bytes: int, most_blocks: int
     ) -> None:
         most_ahead = max(1, min(_MAX_BLOCKS_AHEAD, most_blocks // _SHARE_AHEAD)) * block_bytes
-        concurrency = AdaptiveConcurrency(most_ahead, _MAX_REQUESTS, num_requests=_FIRST_REQUESTS)
+        concurrency = AdaptiveConcurrency(most_ahead, _MAX_REQUESTS)
         super().__init__(concurrency, block_bytes)
         self._holds = holds
         self._num_threads = 0
