@@ -7,7 +7,6 @@ import gc
 import io
 import pickle
 import tarfile
-import time
 
 import pytest
 import torch  # noqa: F401 - imported before a first batch is timed: that takes seconds
@@ -18,6 +17,7 @@ from shardwise.storage import StorageOptions
 from shardwise.storage.requests.event_loop import runtime
 from tests.support.fault_proxy import FaultProxy
 from tests.support.remote_shards import body, check_epoch, loader, put_shards
+from tests.support.waiting import wait_for
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,4 @@ def test_data_that_was_dropped_leaves_no_request(s3):
     # The store is away: a request that is left is retried for five minutes.
     del data
     gc.collect()
-    end = time.monotonic() + 60
-    while asyncio.all_tasks(loop) - before:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_for(lambda: not asyncio.all_tasks(loop) - before)

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
@@ -25,6 +25,7 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.serving.link import Links
 from shardwise.serving.service import RayService
 from shardwise.testing import assert_batches_equal, check_executor
+from tests.support.waiting import wait_for
 
 SIZE, GLOBAL_BATCH = 720, 12
 
@@ -48,13 +49,6 @@ def make_loader(data: sw.Dataset, rank: int, world_size: int, executor: Any) -> 
         data, batch_size=GLOBAL_BATCH // world_size, shuffle=True, seed=5, remainder="uneven",
         rank=rank, world_size=world_size, output="numpy", executor=executor, timeout=240,
     )  # fmt: skip
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end, "it did not happen within 120 s"
-        time.sleep(0.02)
 
 
 def connected(loader: sw.DataLoader) -> list[str]:

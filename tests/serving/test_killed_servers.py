@@ -11,8 +11,9 @@ import pytest
 
 import shardwise as sw
 from shardwise.testing import assert_batches_equal
-from tests.support.batch_servers import BatchServers, module_of, wait_for, write_dataset
+from tests.support.batch_servers import BatchServers, module_of, write_dataset
 from tests.support.transports import TRANSPORTS, Transport
+from tests.support.waiting import wait_for
 
 SIZE, BATCH = 1_440, 6
 # Large enough that batches go by UCX where that is the transport: 200 kB in rows of 33 kB.

@@ -37,13 +37,13 @@ from tests.support.batch_servers import (
     loader,
     module_of,
     serving,
-    wait_for,
     write_dataset,
 )
 from tests.support.memory_source import MemorySource, numbered_samples
 from tests.support.server_process import free_port
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.transports import TRANSPORTS, Transport, token_for, use_transport
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 120

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -146,14 +146,6 @@ def _address(process: subprocess.Popen[bytes]) -> str:
             assert line.startswith("ready: "), f"the server ended: {process.wait()}"
             return line.removeprefix("ready: ")
     raise AssertionError("the server did not say that it is ready")
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, 60 s at the most."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it did not happen within 60 s"
-        time.sleep(0.01)
 
 
 @contextmanager
