@@ -16,7 +16,7 @@ import shardwise as sw
 from shardwise.building.fetch import FetchError
 from tests.building.test_kills import shards_of
 from tests.storage.stores.test_certificates import server as tls_server  # noqa: F401 - a fixture
-from tests.support.faulty_web import LIMIT, FaultyServer, Handler, body_of
+from tests.support.faulty_web import LIMIT, FaultyServer, body_of
 
 
 @pytest.fixture
@@ -159,11 +159,8 @@ def test_a_redirect_from_https_to_http_is_not_followed(server, tls_server, monke
 
     context = ssl.create_default_context(cafile=tls_server[1])
     monkeypatch.setattr(http_get, "_tls_context", lambda: context)
-    monkeypatch.setattr(
-        "tests.storage.stores.test_certificates.Handler.do_GET",
-        lambda self: Handler.redirect(self, f"{server.root}/good"),
-    )
-    assert word_of(tls_server[0]) == "redirect from https to http"
+    url = f"{tls_server[0]}/to/{server.root}/good"
+    assert word_of(url) == "redirect from https to http"
 
 
 def test_the_environments_proxy_is_not_used(server, monkeypatch, closed_port):

@@ -20,6 +20,8 @@ def answer(handler):
         send_range(handler, CONTENT)
     elif handler.path.startswith("/api/datasets/"):
         reply(handler, 200, b"[]")
+    elif handler.path.startswith("/to/"):
+        reply(handler, 302, Location=handler.path.removeprefix("/to/"))
     else:
         reply(handler, 404)
 
