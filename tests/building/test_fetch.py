@@ -16,19 +16,13 @@ import shardwise as sw
 from shardwise.building.fetch import FetchError
 from tests.building.test_kills import shards_of
 from tests.storage.stores.test_certificates import server as tls_server  # noqa: F401 - a fixture
-from tests.support.faulty_web import LIMIT, FaultyServer, body_of
+from tests.support.faulty_web import LIMIT, body_of, faulty_web
 
 
 @pytest.fixture
 def server():
-    made = FaultyServer()
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield made
-    made.ended.set()
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    with faulty_web() as web:
+        yield web
 
 
 @pytest.fixture
