@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import io
 import pickle
-import tarfile
 
 import pytest
 import torch  # noqa: F401 - imported before a first batch is timed: that takes seconds
@@ -17,6 +15,7 @@ from shardwise.storage import StorageOptions
 from shardwise.storage.requests.event_loop import runtime
 from tests.support.fault_proxy import FaultProxy
 from tests.support.remote_shards import body, check_epoch, loader, put_shards
+from tests.support.tars import tar_bytes
 from tests.support.waiting import wait_for
 
 
@@ -48,19 +47,15 @@ def test_every_sample_comes_once_and_whole(s3, executor, shuffle, num_bytes):
 
 
 def test_large_payloads_that_are_missing_or_empty_or_asked_for_twice(s3):
-    shard = io.BytesIO()
     made = {}
-    with tarfile.open(fileobj=shard, mode="w") as tar:
-        for i in range(12):
-            fields = {"big": body(i, 300_000), "small": b"%d" % i}
-            if i % 3:
-                fields["sometimes"] = body(100 + i, 100_000) if i % 2 else b""
-            made[i] = fields
-            for name, value in fields.items():
-                info = tarfile.TarInfo(f"{i:03d}.{name}")
-                info.size = len(value)
-                tar.addfile(info, io.BytesIO(value))
-    url = s3.put("odd/000.tar", shard.getvalue())
+    for i in range(12):
+        made[i] = {"big": body(i, 300_000), "small": b"%d" % i}
+        if i % 3:
+            made[i]["sometimes"] = body(100 + i, 100_000) if i % 2 else b""
+    shard = tar_bytes(
+        (f"{i:03d}.{name}", value) for i, fields in made.items() for name, value in fields.items()
+    )
+    url = s3.put("odd/000.tar", shard)
     data = sw.tar(url, storage=s3.config)
     asked = [3, 1, 1, 11, 0, 2, 2]
     for index, sample in zip(asked, data.__getitems__(asked), strict=True):
