@@ -8,6 +8,7 @@ import pytest
 
 from shardwise.errors import MissingShardError, StaleIndexError
 from shardwise.storage import FilePool, FileStat
+from tests.support.forks import in_child
 
 
 def make_files(directory, count):
@@ -84,14 +85,7 @@ def test_a_pool_works_in_a_child_forked_while_its_lock_was_held(tmp_path):
     pool = FilePool()
     pool.get(path)
     with pool._open.lock:
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                code = 0 if pool.get(path).read(0, 1) == b"\0" and len(pool) == 1 else 1
-            finally:
-                os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+        assert in_child(lambda: (pool.get(path).read(0, 1), len(pool))) == (b"\0", 1)
 
 
 def test_a_pool_pickles_without_its_files(tmp_path):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 from shardwise.storage.requests.counts import IoCounts
+from tests.support.forks import in_child
 
 
 def test_threads_count_without_loss():
@@ -29,10 +29,11 @@ def test_threads_count_without_loss():
 def test_a_forked_child_begins_with_zeros_even_if_the_lock_was_held():
     counts = IoCounts()
     counts.add(retries=5)
+
+    def child():
+        counts.add(retries=1)
+        return counts.snapshot()["retries"]
+
     with counts._lock:
-        pid = os.fork()
-        if pid == 0:
-            counts.add(retries=1)
-            os._exit(0 if counts.snapshot()["retries"] == 1 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert in_child(child) == 1
     assert counts.snapshot()["retries"] == 5
