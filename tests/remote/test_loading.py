@@ -10,11 +10,15 @@ import pytest
 import torch  # noqa: F401 - imported before a first batch is timed: that takes seconds
 
 import shardwise as sw
-from shardwise.sources.tar.index.build import build_indexes
-from shardwise.storage import StorageOptions
 from shardwise.storage.requests.event_loop import runtime
 from tests.support.fault_proxy import FaultProxy
-from tests.support.remote_shards import body, check_epoch, loader, put_shards
+from tests.support.remote_shards import (
+    body,
+    check_epoch,
+    loader,
+    put_indexed_shards,
+    put_shards,
+)
 from tests.support.tars import tar_bytes
 from tests.support.waiting import wait_for
 
@@ -65,8 +69,7 @@ def test_large_payloads_that_are_missing_or_empty_or_asked_for_twice(s3):
 
 
 def test_a_single_sample_costs_one_range(s3, counted):
-    urls = put_shards(s3, "single", [50])
-    build_indexes(urls, options=StorageOptions(config=s3.config))
+    urls = put_indexed_shards(s3, "single", [50])
     data = sw.tar(urls, storage=s3.config)
     assert len(data) == 50
     counted()
@@ -103,8 +106,7 @@ def test_a_shuffled_batch_waits_for_its_own_requests_only(s3, tmp_path, shuffle,
 
 
 def test_the_first_batch_comes_before_the_shard(s3):
-    urls = put_shards(s3, "first", [400], num_bytes=50_000)
-    build_indexes(urls, options=StorageOptions(config=s3.config))
+    urls = put_indexed_shards(s3, "first", [400], num_bytes=50_000)
     with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=20e6) as proxy:
         data = sw.tar(urls, storage=s3.behind(proxy.url).config)
         with loader(data, batch_size=16, num_threads=2) as batches:
@@ -115,8 +117,7 @@ def test_the_first_batch_comes_before_the_shard(s3):
 
 
 def test_data_that_was_dropped_leaves_no_request(s3):
-    urls = put_shards(s3, "dropped", [400], num_bytes=50_000)
-    build_indexes(urls, options=StorageOptions(config=s3.config))
+    urls = put_indexed_shards(s3, "dropped", [400], num_bytes=50_000)
     loop = runtime(obstore=True).loop
     before = asyncio.all_tasks(loop)
     with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=5e6) as proxy:

@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.sources.tar.index.build import build_indexes
-from shardwise.storage import StorageOptions, outages
+from shardwise.storage import outages
 from tests.support.fault_proxy import FaultProxy
 from tests.support.ranks import run_ranks
-from tests.support.remote_shards import put_shards
+from tests.support.remote_shards import put_indexed_shards
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +29,7 @@ NUM_SAMPLES, NUM_BYTES = 60, 200_000
 
 @pytest.fixture(scope="module")
 def urls(s3):
-    made = put_shards(s3, "away", [25, 35], num_bytes=NUM_BYTES)
-    build_indexes(made, options=StorageOptions(config=s3.config))
-    return made
+    return put_indexed_shards(s3, "away", [25, 35], num_bytes=NUM_BYTES)
 
 
 def take_ctrl_c():

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 import shardwise as sw
+from shardwise.sources.tar.index.build import build_indexes
+from shardwise.storage import StorageOptions
 from tests.support.servers import S3Server
 from tests.support.tars import tar_bytes
 from tests.support.waiting import wait_for
@@ -47,6 +49,16 @@ def put_shards(
         data = numbered_tar(first, size, num_bytes)
         urls.append(server.put(f"{prefix}/{number:03d}.tar", data))
         first += size
+    return urls
+
+
+def put_indexed_shards(
+    s3: S3Server, prefix: str, sizes: Sequence[int], *, num_bytes: int = 1000
+) -> list[str]:
+    """As `put_shards`, with an index beside each."""
+    urls = put_shards(s3, prefix, sizes, num_bytes=num_bytes)
+    results = build_indexes(urls, options=StorageOptions(config=s3.config))
+    assert not any(result.error for result in results)
     return urls
 
 
