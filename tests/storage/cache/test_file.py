@@ -34,6 +34,7 @@ from shardwise.storage.protocol import ReadRequest
 from shardwise.storage.requests.ranges import ByteRange
 from tests.support.counted_file import CountedFile
 from tests.support.forks import in_child
+from tests.support.threads import at_once
 
 BLOCK = 64 << 10
 SIZE = 300_000
@@ -279,21 +280,14 @@ def test_what_turns_out_to_be_wrong_is_forgotten_and_fetched_again(make: Make) -
 
 def test_threads_share_one_fetch_a_block(make: Make) -> None:
     file = make()
-    wrong: list[int] = []
 
     def read(number: int) -> None:
         order = list(range(0, SIZE, 10_000))
         random.Random(number).shuffle(order)
         for at in order:
-            if file.read(at, 10_000) != DATA[at : at + 10_000]:
-                wrong.append(at)
+            assert file.read(at, 10_000) == DATA[at : at + 10_000]
 
-    threads = [threading.Thread(target=read, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not wrong
+    at_once(read, 8)
     assert set(file._file.reads().values()) == {1}
 
 

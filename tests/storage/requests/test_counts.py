@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-
 from shardwise.storage.requests.counts import IoCounts
 from tests.support.forks import in_child
+from tests.support.threads import at_once
 
 
 def test_threads_count_without_loss():
     counts = IoCounts()
 
-    def work():
+    def work(_):
         for _ in range(2000):
             counts.add(requests=1, bytes=3)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 4)
     found = counts.snapshot()
     assert found["requests"] == 8000
     assert found["bytes"] == 24000
