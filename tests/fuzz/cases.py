@@ -170,7 +170,6 @@ def write_sound_tar(path: Path, *, index: bool = True) -> None:
 
 
 def index() -> st.SearchStrategy[Case]:
-    """An index file."""
     return st.tuples(st.just("case.tar.swi"), _damaged_columns(sound_tar()[1]))
 
 
@@ -199,7 +198,6 @@ def _sound_manifest() -> bytes:
 
 
 def manifest() -> st.SearchStrategy[Case]:
-    """A manifest file."""
     return st.tuples(st.just("case.swm"), _damaged_columns(_sound_manifest()))
 
 
@@ -255,7 +253,6 @@ def _tables() -> Sequence[bytes]:
 
 
 def parquet() -> st.SearchStrategy[Case]:
-    """A Parquet file."""
     return st.tuples(st.just("case.parquet"), st.sampled_from(_tables()).flatmap(_damaged))
 
 
@@ -280,7 +277,6 @@ def _sound_state() -> dict[str, Any]:
 
 
 def state() -> st.SearchStrategy[Case]:
-    """A state as JSON."""
     return st.tuples(st.just("case.state"), _altered(_sound_state()).map(_text))
 
 

@@ -28,14 +28,12 @@ if __name__ == "__main__":
 
 
 def names_in(s3: S3Server, prefix: str) -> set[str]:
-    """The objects under a prefix."""
     file = RemoteFile(s3.url(prefix), StorageOptions(config=s3.config))
     names = file.names(f"{prefix}/", delimiter=False)
     return {name.removeprefix(f"{prefix}/") for name in names if not name.endswith("/")}
 
 
 def shards_in(s3: S3Server, prefix: str) -> dict[str, bytes]:
-    """The shards under a prefix, by name."""
     options = StorageOptions(config=s3.config)
     return {
         name: read_whole(s3.url(f"{prefix}/{name}"), options=options)

@@ -56,7 +56,6 @@ def connected(loader: sw.DataLoader) -> list[str]:
 
 
 def pid_of(address: str) -> int | None:
-    """The process that listens there."""
     port = int(address.rpartition(":")[2])
     for each in psutil.net_connections("tcp"):
         if each.status == psutil.CONN_LISTEN and each.laddr.port == port:

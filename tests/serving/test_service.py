@@ -66,7 +66,6 @@ def large(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 def refusing(sample: dict[str, Any]) -> dict[str, Any]:
-    """One sample is bad."""
     if sample["txt"] == b"text 33":
         raise ValueError("no such text")
     return sample

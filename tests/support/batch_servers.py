@@ -172,7 +172,6 @@ def serving(
 
 
 def addresses(servers: list[BatchServer]) -> list[str]:
-    """Where they listen."""
     return [server.address for server in servers]
 
 
