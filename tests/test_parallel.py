@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 import weakref
 
 import pytest
 
 from shardwise.errors import WorkerError
 from shardwise.parallel import in_processes, in_threads
+from tests.support.waiting import wait_for
 
 
 class Result:
@@ -22,10 +22,7 @@ def test_results_that_were_given_are_not_kept():
     results = in_threads(lambda _: Result(), range(50), 4)
     given = [weakref.ref(next(results)) for _ in range(49)]
     # A thread may hold its last call for a moment longer.
-    deadline = time.monotonic() + 60
-    while any(each() is not None for each in given):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: all(each() is None for each in given))
     assert len(list(results)) == 1
 
 

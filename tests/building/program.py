@@ -34,7 +34,6 @@ def scaled(item: int) -> dict[str, Any]:
 
 
 def run(pattern: str, num_workers: int | None, **options: Any) -> dict[str, Any]:
-    """The build."""
     return sw.build(
         range(NUM_ITEMS),
         pattern,

@@ -102,7 +102,6 @@ def refusal(address: str) -> list[str]:
 
 
 def commands(address: str) -> dict[str, Any]:
-    """The three commands, each on Ray."""
     Path("recipe.py").write_text(RECIPE)
     found = {}
     for arguments in (

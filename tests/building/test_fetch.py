@@ -16,19 +16,13 @@ import shardwise as sw
 from shardwise.building.fetch import FetchError
 from tests.building.test_kills import shards_of
 from tests.storage.stores.test_certificates import server as tls_server  # noqa: F401 - a fixture
-from tests.support.faulty_web import LIMIT, FaultyServer, Handler, body_of
+from tests.support.faulty_web import LIMIT, body_of, faulty_web
 
 
 @pytest.fixture
 def server():
-    made = FaultyServer()
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield made
-    made.ended.set()
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    with faulty_web() as web:
+        yield web
 
 
 @pytest.fixture
@@ -159,11 +153,8 @@ def test_a_redirect_from_https_to_http_is_not_followed(server, tls_server, monke
 
     context = ssl.create_default_context(cafile=tls_server[1])
     monkeypatch.setattr(http_get, "_tls_context", lambda: context)
-    monkeypatch.setattr(
-        "tests.storage.stores.test_certificates.Handler.do_GET",
-        lambda self: Handler.redirect(self, f"{server.root}/good"),
-    )
-    assert word_of(tls_server[0]) == "redirect from https to http"
+    url = f"{tls_server[0]}/to/{server.root}/good"
+    assert word_of(url) == "redirect from https to http"
 
 
 def test_the_environments_proxy_is_not_used(server, monkeypatch, closed_port):

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import shardwise as sw
 from tests.building.program import run
+from tests.support.waiting import wait_for
 
 PATTERN = "{shard:03d}.tar"
 GUARD_S = 120
@@ -38,20 +38,9 @@ def start(directory: Path, num_workers: int) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_until(
-    condition: Callable[[], object], process: subprocess.Popen[bytes] | None = None
-) -> None:
-    """Wait for a condition, and for a process not to end before it."""
-    deadline = time.monotonic() + GUARD_S
-    while not condition():
-        assert process is None or process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def let_it_make(goal: int, directory: Path, process: subprocess.Popen[bytes]) -> None:
     """Wait until a builder has made so many shards, or has ended."""
-    wait_until(lambda: process.poll() is not None or len(list(directory.glob("*.tar"))) >= goal)
+    wait_for(lambda: process.poll() is not None or len(list(directory.glob("*.tar"))) >= goal)
 
 
 def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
@@ -115,17 +104,18 @@ def test_twenty_more_builds_that_were_killed_end_in_the_same_bytes(tmp_path, und
 
 def test_the_workers_end_with_a_builder_that_is_killed(tmp_path):
     process = start(tmp_path, 2)
-    wait_until(lambda: len(workers_of(process)) == 2 and list(tmp_path.glob("*.tar")), process)
+    wait_for(lambda: len(workers_of(process)) == 2, process=process)
+    wait_for(lambda: any(tmp_path.glob("*.tar")), process=process)
     workers = workers_of(process)
     process.kill()
     process.wait(GUARD_S)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
 def test_a_second_builder_of_a_directory_is_refused_while_the_first_one_runs(tmp_path, undisturbed):
     process = start(tmp_path, 1)
     try:
-        wait_until(lambda: list(tmp_path.glob("*.tar")), process)
+        wait_for(lambda: list(tmp_path.glob("*.tar")), process=process)
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(sw.StateError, match="another build writes to"):
             run(f"{tmp_path}/{PATTERN}", 0)

@@ -25,11 +25,11 @@ from tests.building.test_kills import (
     check_equal,
     let_it_make,
     shards_of,
-    wait_until,
 )
 from tests.support.ray_cluster import RAY_ENVIRONMENT, RayCluster, ray_cluster
 from tests.support.torchrun import ROOT, run_program
 from tests.support.trainers import needs
+from tests.support.waiting import wait_for
 
 pytestmark = needs("ray")
 PROGRAM = "tests.building.ray_program"
@@ -104,7 +104,7 @@ def test_the_commands_build_on_ray(tmp_path, cluster):
 @pytest.mark.long
 def test_a_second_builder_is_refused_while_one_on_ray_runs(tmp_path, cluster):
     with gated_driver(tmp_path, cluster) as process:
-        wait_until(lambda: any(tmp_path.glob("begun-*")), process)
+        wait_for(lambda: any(tmp_path.glob("begun-*")), process=process)
         with pytest.raises(sw.StateError, match="another build writes to"):
             sw.build(range(4), f"{tmp_path}/out/{{shard}}.tar", num_workers=0)
         (tmp_path / "gate").touch()
@@ -117,7 +117,7 @@ def test_a_second_builder_is_refused_while_one_on_ray_runs(tmp_path, cluster):
 def test_a_build_loses_a_node_and_goes_on(tmp_path, no_orphans):
     with ray_cluster() as cluster, gated_driver(tmp_path, cluster) as process:
         # A core a node: one of the two is made there.
-        wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2, process)
+        wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 2, process=process)
         cluster.kill_node()
         (tmp_path / "gate").touch()
         assert process.wait(GUARD_S) == 0
@@ -127,7 +127,7 @@ def test_a_build_loses_a_node_and_goes_on(tmp_path, no_orphans):
 
 def test_an_interrupted_build_leaves_no_task_and_may_be_called_again(tmp_path, cluster):
     with gated_driver(tmp_path, cluster) as process:
-        wait_until(lambda: any(tmp_path.glob("begun-*")), process)
+        wait_for(lambda: any(tmp_path.glob("begun-*")), process=process)
         # Python drops an interrupt that is raised in a destructor: a user presses Ctrl-C again.
         deadline = time.monotonic() + GUARD_S
         while process.poll() is None and time.monotonic() < deadline:

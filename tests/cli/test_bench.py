@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -16,6 +15,7 @@ from shardwise.cli.bench_plot import _rates
 from tests.support.commands import document, run, spawn
 from tests.support.pages import write_shards
 from tests.support.tars import make_shards, write_tar
+from tests.support.waiting import wait_for
 
 GUARD_S = 120
 bench_module = sys.modules["shardwise.cli.bench"]
@@ -151,11 +151,8 @@ def test_an_interrupt_ends_it_and_its_processes(data):
 
     process = spawn("bench", data, "--seconds", 600, "--num-workers", 2)
     seen = psutil.Process(process.pid)
-    children = []
-    while len(children) < 2:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.05)
-        children = seen.children(recursive=True)
+    wait_for(lambda: len(seen.children(recursive=True)) >= 2, process=process)
+    children = seen.children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=GUARD_S)
     assert process.returncode == 130

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import shardwise as sw
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from tests.support.commands import document, run, spawn
 from tests.support.tars import make_shards
+from tests.support.waiting import wait_for
 
 GUARD_S = 120
 
@@ -102,9 +102,7 @@ def test_an_interrupt_leaves_whole_indexes_and_one_line(tmp_path, jobs):
         file.write(header.tobuf(tarfile.GNU_FORMAT))
         file.truncate(512 + header.size + 1024)
     process = spawn("index", tmp_path, "--digests", "--jobs", jobs)
-    while not Path(first + ".swi").exists():
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.02)
+    wait_for(Path(first + ".swi").exists, process=process)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=GUARD_S)
     assert (process.returncode, out, err) == (130, b"", b"shardwise: interrupted\n")

@@ -20,6 +20,7 @@ from shardwise.errors import DataError
 from tests.support.commands import run, spawn
 from tests.support.python_code import printed_by
 from tests.support.tars import make_shards
+from tests.support.waiting import wait_for
 
 GUARD_S = 120
 
@@ -190,9 +191,7 @@ def _wait_until_it_computes(process):
     import psutil
 
     seen = psutil.Process(process.pid)
-    while seen.memory_info().rss < 200_000_000:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.05)
+    wait_for(lambda: seen.memory_info().rss >= 200_000_000, process=process)
 
 
 def test_an_interrupt_in_this_process_is_130_and_one_line(monkeypatch):

@@ -65,6 +65,7 @@ def test_the_counts_of_every_plan_agree_with_its_promises(
     for rank in found["ranks"]:
         assert sum(rank["shards"].values()) == rank["num_samples"]
         for shard, count in rank["shards"].items():
+            assert count > 0, "a shard that it does not read"
             by_shard[int(shard)] += count
     assert by_shard.sum() == num_samples - found["num_dropped"]
 

@@ -18,7 +18,6 @@ from tests.support.torchrun import run_program
 
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The modules of WebDataset itself."""
     folder = tmp_path_factory.mktemp("upstream")
     unpack_package("webdataset-1.0.2", folder, "src")
     return folder / "webdataset-1.0.2" / "src" / "webdataset"

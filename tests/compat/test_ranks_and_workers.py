@@ -164,8 +164,6 @@ def test_a_shard_list_as_urls_is_not_divided_and_that_is_told(tmp_path, as_reade
 
 @dataclass
 class Group:
-    """As much of a process group as is asked."""
-
     number: int
     length: int
 

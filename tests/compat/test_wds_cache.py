@@ -9,7 +9,6 @@ import lzma
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from shardwise.compat.webdataset.cache import FileCache, LRUCleanup, check_tar_f
 from tests.support.python_code import printed_by
 from tests.support.servers import nginx
 from tests.support.tars import make_shards, write_tar
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +111,7 @@ def test_a_download_that_was_killed_is_swept_and_never_read(tmp_path, web):
     with open(fifo, "wb") as stream:
         stream.write(b"half")
         stream.flush()
-        while not list(folder.glob(".*.tmp")):
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_for(lambda: any(folder.glob(".*.tmp")), process=process)
         process.kill()
         process.wait()
     (left,) = folder.glob(".*.tmp")

@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -23,6 +22,7 @@ from shardwise.compat.webdataset.gopen import (
 )
 from shardwise.errors import MissingShardError
 from tests.support.servers import nginx
+from tests.support.web import WebServer, running
 
 
 @pytest.fixture(scope="module")
@@ -251,12 +251,9 @@ def plain(tmp_path):
     (tmp_path / "signed.bin").write_bytes(b"abc")
     (tmp_path / "cut.bin").write_bytes(bytes(5000))
     handler = functools.partial(PlainServer, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    server = WebServer(("127.0.0.1", 0), handler)
+    with running(server):
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def test_the_simplest_web_server_will_do_without_a_program(plain, monkeypatch, tmp_path):

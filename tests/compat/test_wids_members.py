@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import time
 
 import psutil
 import pytest
@@ -22,6 +21,7 @@ from shardwise.compat.wids.wids_lru import LRUCache
 from shardwise.compat.wids.wids_mmtar import MMIndexedTar, keep_while_reading
 from shardwise.compat.wids.wids_tar import TarFileReader, find_index_file
 from tests.support.tars import write_tar
+from tests.support.waiting import wait_for
 
 LONG = "d" * 90 + "/" + "f" * 90
 
@@ -106,10 +106,7 @@ def test_a_process_of_its_own_keeps_a_directory_small(tmp_path):
     write_files(tmp_path, 5)
     process = create_cleanup_background_process(f"{tmp_path}/file*", maxfiles=1, every=0.05)
     try:
-        deadline = time.monotonic() + 120
-        while len(list(tmp_path.glob("file*"))) > 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: len(list(tmp_path.glob("file*"))) <= 1)
         # wids' second one died of the lock that the first one holds.
         assert not ExclusiveLock(tmp_path / ".cleanup.lock").try_lock()
         assert psutil.pid_exists(process.pid)

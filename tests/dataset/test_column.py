@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 import shardwise as sw
 from tests.support.python_code import printed_by, run_code
+from tests.support.waiting import wait_for
 
 NUM = 50
 
@@ -270,11 +270,7 @@ def test_a_killed_program_leaves_no_process_of_a_column(shards, tmp_path):
     command = [sys.executable, str(script), str(shards), str(begun)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
-        while not list(begun.iterdir()):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: any(begun.iterdir()), process=process)
         workers = psutil.Process(process.pid).children(recursive=True)
     finally:
         process.kill()

@@ -11,7 +11,6 @@ whole, with processes of their own.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -32,6 +31,7 @@ from shardwise.errors import DataError
 from shardwise.testing import assert_batches_equal
 from tests.support.configurations import DECODERS, TRANSFORMS, Configuration, configuration
 from tests.support.tars import make_shards
+from tests.support.waiting import wait_for
 
 # More than any epoch that is drawn.
 _EPOCHS = 1000
@@ -166,9 +166,8 @@ def test_of_several_errors_in_a_batch_that_of_its_first_row_is_raised(tmp_path):
     def fails(sample):
         if sample["value"] == 128:
             flag.touch()
-        deadline = time.monotonic() + 60
-        while sample["value"] == 0 and not flag.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        if sample["value"] == 0:
+            wait_for(flag.exists)
         if sample["value"] in (0, 64):
             raise KeyError(f"value {sample['value']}")
         return sample

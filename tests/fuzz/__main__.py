@@ -82,7 +82,6 @@ def search(target: str, number: int, folder: Path) -> Case | None:
 
 
 def keep(target: str, case: Case) -> Path:
-    """Write a case into the corpus."""
     name, data = case
     path = CORPUS / target / f"{hashlib.sha256(data).hexdigest()[:12]}-{name}"
     path.parent.mkdir(parents=True, exist_ok=True)

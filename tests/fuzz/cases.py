@@ -8,9 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import tarfile
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +22,9 @@ import shardwise as sw
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import merge_indexes
-from tests.support.tars import FORMATS
+from tests.support.column_files import header_of, signed, with_header
+from tests.support.raw_tars import END, header, sign
+from tests.support.tars import FORMATS, tar_bytes
 
 Case = tuple[str, bytes]
 
@@ -123,20 +123,11 @@ def _tars() -> Sequence[bytes]:
         long = "d" * 90 + "/" + "f" * 60
         members = [("a.txt", b"1"), ("a.cls", b""), ("é/b.txt", b"x" * 600), ("é/b.cls", b"2")]
         members += [(f"{long}.txt", b"3"), (f"{long}.cls", b"4")] if name != "ustar" else []
-        file = io.BytesIO()
-        with tarfile.open(fileobj=file, mode="w", format=FORMATS[name], bufsize=_BLOCK) as tar:
-            tar.addfile(_member("d", tarfile.DIRTYPE))
-            for path, data in members:
-                tar.addfile(_member(path, tarfile.REGTYPE, len(data)), io.BytesIO(data))
-            tar.addfile(_member("l.txt", tarfile.SYMTYPE))
-        found.append(file.getvalue().rstrip(b"\0") + b"\0" * 2 * _BLOCK)
-    return [data + b"\0" * (-len(data) % _BLOCK) for data in found]
-
-
-def _member(name: str, kind: bytes, size: int = 0) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.size = kind, size
-    return info
+        data = tar_bytes(members, format=name).rstrip(b"\0")
+        data += bytes(-len(data) % _BLOCK)
+        folder, link = header(b"d", 0, kind=b"5"), header(b"l.txt", 0, kind=b"2")
+        found.append(folder + data + link + END)
+    return found
 
 
 @st.composite
@@ -148,8 +139,7 @@ def headers(draw: Any) -> Case:
         for start in range(0, len(data) - _BLOCK + 1, _BLOCK):
             block = data[start : start + _BLOCK]
             if block[257:262] == b"ustar":
-                total = sum(block) - sum(block[148:156]) + 8 * 32
-                data[start + 148 : start + 156] = b"%06o\0 " % total
+                data[start : start + _BLOCK] = sign(bytes(block))
     return "case.tar", bytes(data)
 
 
@@ -180,7 +170,6 @@ def write_sound_tar(path: Path, *, index: bool = True) -> None:
 
 
 def index() -> st.SearchStrategy[Case]:
-    """An index file."""
     return st.tuples(st.just("case.tar.swi"), _damaged_columns(sound_tar()[1]))
 
 
@@ -188,19 +177,12 @@ def index() -> st.SearchStrategy[Case]:
 def _damaged_columns(draw: Any, data: bytes) -> bytes:
     """A file of columns with its header altered, or some bytes changed.
 
-    Its checksum may be put right again.
+    The checksum of changed bytes may be put right again.
     """
     if draw(st.sampled_from((True, True, False))):
-        end = 8 + int.from_bytes(data[:8], "little")
-        header = draw(_altered(json.loads(data[8:end])))
-        text = _text(header)
-        text += b" " * (-len(text) % 8)
-        data = len(text).to_bytes(8, "little") + text + data[end:]
-    else:
-        data = draw(_damaged(data))
-    if draw(st.sampled_from((True, True, False))):
-        data = data[:-4] + zlib.crc32(data[:-4]).to_bytes(4, "little")
-    return data
+        return with_header(data, draw(_altered(header_of(data))))
+    data = draw(_damaged(data))
+    return signed(data) if draw(st.sampled_from((True, True, False))) else data
 
 
 # Manifest files, beside the shard that `write_sound_tar` writes.
@@ -216,7 +198,6 @@ def _sound_manifest() -> bytes:
 
 
 def manifest() -> st.SearchStrategy[Case]:
-    """A manifest file."""
     return st.tuples(st.just("case.swm"), _damaged_columns(_sound_manifest()))
 
 
@@ -272,7 +253,6 @@ def _tables() -> Sequence[bytes]:
 
 
 def parquet() -> st.SearchStrategy[Case]:
-    """A Parquet file."""
     return st.tuples(st.just("case.parquet"), st.sampled_from(_tables()).flatmap(_damaged))
 
 
@@ -297,7 +277,6 @@ def _sound_state() -> dict[str, Any]:
 
 
 def state() -> st.SearchStrategy[Case]:
-    """A state as JSON."""
     return st.tuples(st.just("case.state"), _altered(_sound_state()).map(_text))
 
 

@@ -18,7 +18,6 @@ NUM_SAMPLES, NUM_STEPS = 1003, 32
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    """What two ranks found."""
     out = tmp_path_factory.mktemp("prepared")
     preload = ["accelerate"]
     run_ranks(PROGRAM, out, nproc=2, preload=preload, timeout=TIMEOUT_S, env=OFFLINE)

@@ -18,7 +18,6 @@ NUM_SAMPLES = 100
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    """What two ranks found."""
     out = tmp_path_factory.mktemp("lightning")
     preload = ["lightning", "torchmetrics"]
     run_ranks(PROGRAM, out, nproc=2, preload=preload, timeout=TIMEOUT_S, env=OFFLINE)

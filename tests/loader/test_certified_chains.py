@@ -18,7 +18,6 @@ KINDS = ("shards", "subset", "mixture", "virtual epochs", "buckets", "weights", 
 
 
 def data_of(kind: str, directory: Path) -> tuple[Any, dict[str, Any]]:
-    """A dataset, and options of its loaders."""
     if kind == "damaged":
         return sw.wrap(Damaged(120, range(5, 120, 13))), {"shuffle": True}
     if kind == "mixture":

@@ -10,6 +10,7 @@ import pytest
 
 from shardwise.media_files import frames as frames_module
 from shardwise.media_files.picture_memory import PictureMemory, decoder_bytes, picture_memory
+from tests.support.forks import in_child
 from tests.support.media import decode, zeroed
 
 PATIENCE_S = 60
@@ -162,11 +163,12 @@ def test_an_error_inside_and_an_interrupted_wait_leave_the_way_free(monkeypatch)
 def test_a_forked_child_does_not_wait_for_decoders_of_its_parent():
     holder = Holder(picture_memory(), 1 << 40)
     assert holder.is_inside()
-    child = os.fork()
-    if not child:
+
+    def hold():
         with picture_memory().hold(1 << 40):
-            os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            return "held"
+
+    assert in_child(hold) == "held"
     holder.end()
 
 

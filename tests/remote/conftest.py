@@ -26,7 +26,6 @@ class Since:
         self._before = IO_COUNTS.snapshot()
 
     def __call__(self) -> dict[str, int]:
-        """What was counted since the last call."""
         now = IO_COUNTS.snapshot()
         found = {name: now[name] - self._before[name] for name in now}
         self._before = now

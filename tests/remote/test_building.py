@@ -6,7 +6,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from shardwise.storage import StorageOptions, read_whole
 from shardwise.storage.remote import RemoteFile
 from tests.building.program import run
 from tests.support.servers import S3Server
+from tests.support.waiting import wait_for
 
 GUARD_S = 120
 PROGRAM = """
@@ -28,20 +28,24 @@ if __name__ == "__main__":
 
 
 def names_in(s3: S3Server, prefix: str) -> set[str]:
-    """The objects under a prefix."""
     file = RemoteFile(s3.url(prefix), StorageOptions(config=s3.config))
     names = file.names(f"{prefix}/", delimiter=False)
     return {name.removeprefix(f"{prefix}/") for name in names if not name.endswith("/")}
 
 
 def shards_in(s3: S3Server, prefix: str) -> dict[str, bytes]:
-    """The shards under a prefix, by name."""
     options = StorageOptions(config=s3.config)
     return {
         name: read_whole(s3.url(f"{prefix}/{name}"), options=options)
         for name in sorted(names_in(s3, prefix))
         if name.endswith(".tar")
     }
+
+
+def kill_when(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    wait_for(lambda: process.poll() is not None or condition())
+    process.kill()
+    process.wait()
 
 
 def test_a_build_into_a_store_makes_the_bytes_of_a_local_one_and_leaves_nothing(s3, tmp_path):
@@ -63,14 +67,9 @@ def test_a_build_into_a_store_that_was_killed_ends_in_the_same_bytes(s3, tmp_pat
     local = tmp_path / "local"
     run(f"{local}/{{shard:03d}}.tar", 0)
     rng, pattern = random.Random(1), s3.url("killed/{shard:03d}.tar")
-    deadline = time.monotonic() + GUARD_S
     for goal in (rng.randint(1, 12), rng.randint(13, 30)):
         process = subprocess.Popen([sys.executable, "-c", PROGRAM, pattern, json.dumps(s3.config)])
-        while process.poll() is None and len(names_in(s3, "killed")) < goal:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        process.kill()
-        process.wait()
+        kill_when(lambda goal=goal: len(names_in(s3, "killed")) >= goal, process)
     run(pattern, 0, storage=s3.config)
     assert shards_in(s3, "killed") == {
         path.name: path.read_bytes() for path in sorted(local.glob("*.tar"))
@@ -118,13 +117,7 @@ sw.build(range(30), sys.argv[1], map=large, samples_per_shard=10, num_workers=0,
 def test_a_kill_leaves_no_parts_of_large_shards_since_each_is_one_request(s3):
     pattern = s3.url("large/{shard}.tar")
     command = [sys.executable, "-c", LARGE, pattern, json.dumps(s3.config)]
-    deadline = time.monotonic() + GUARD_S
-    process = subprocess.Popen(command)
-    while process.poll() is None and "0.tar" not in names_in(s3, "large"):
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    process.kill()
-    process.wait()
+    kill_when(lambda: "0.tar" in names_in(s3, "large"), subprocess.Popen(command))
     subprocess.run(command, check=True, timeout=GUARD_S)
     shards = {f"{number}.tar" for number in range(3)}
     indexes = {f"{name}.swi" for name in shards}

@@ -8,7 +8,7 @@ import shardwise as sw
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions
 from shardwise.storage.remote import RemoteFile
-from tests.support.remote_shards import check_epoch, loader, put_shards
+from tests.support.remote_shards import check_epoch, loader, put_indexed_shards, put_shards
 from tests.support.servers import S3Server
 
 EXECUTORS = ({"num_threads": 4}, {"num_workers": 2, "num_threads": 2})
@@ -23,18 +23,10 @@ def fetched(s3: S3Server, prefix: str) -> list[str]:
     ]
 
 
-def indexed(s3: S3Server, prefix: str, sizes: list[int], num_bytes: int = 1000) -> list[str]:
-    """Shards with an index beside each."""
-    urls = put_shards(s3, prefix, sizes, num_bytes=num_bytes)
-    for result in build_indexes(urls, options=StorageOptions(config=s3.config)):
-        assert result.error is None
-    return urls
-
-
 @pytest.mark.parametrize("executor", EXECUTORS, ids=["threads", "processes"])
 def test_the_second_epoch_asks_the_store_for_nothing(s3, tmp_path, executor):
     prefix = f"again-{len(executor)}"
-    urls = indexed(s3, prefix, [40] * 5)
+    urls = put_indexed_shards(s3, prefix, [40] * 5)
     settings = sw.CacheSettings(tmp_path / "cache", block_bytes=32 << 10)
     data = sw.tar(urls, cache=settings, storage=s3.config)
     with loader(data, shuffle=True, **executor) as batches:

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.sources.tar.index.build import build_indexes
-from shardwise.storage import StorageOptions
-from tests.support.remote_shards import put_shards
+from tests.support.remote_shards import put_indexed_shards
 
 PROGRAM = Path(__file__).parent / "programs" / "reads_and_ends.py"
 ROOT = Path(__file__).parents[2]
@@ -21,9 +19,7 @@ RAISED = "Traceback (most recent call last):"
 @pytest.fixture(scope="module")
 def urls(s3):
     # Long enough for requests whose replies are still coming at the end.
-    made = put_shards(s3, "ends", [40, 40], num_bytes=1_000_000)
-    build_indexes(made, options=StorageOptions(config=s3.config))
-    return made
+    return put_indexed_shards(s3, "ends", [40, 40], num_bytes=1_000_000)
 
 
 # Several at once: what goes wrong at an end is a race.

@@ -18,6 +18,7 @@ from tests.support.remote_shards import (
     check_epoch,
     loader,
     numbered_tar,
+    put_indexed_shards,
     put_shards,
     replace_object,
 )
@@ -105,8 +106,7 @@ def test_shards_of_one_name_do_not_meet(s3):
 
 
 def test_a_shard_that_was_replaced_does_not_fit_the_index_beside_it(s3, counted):
-    (url,) = put_shards(s3, "replaced", [5])
-    build_indexes(url, options=StorageOptions(config=s3.config))
+    (url,) = put_indexed_shards(s3, "replaced", [5])
     # As long as the one before, and other samples.
     replace_object(s3, url, numbered_tar(50, 5, 1000))
     with pytest.raises(sw.StaleIndexError, match="has changed since it was indexed") as caught:
@@ -157,8 +157,7 @@ def test_a_remote_shard_without_an_end_is_refused_unless_that_is_accepted(s3):
 
 
 def test_an_index_whose_shard_is_gone_from_the_store_is_told(s3):
-    urls = put_shards(s3, "lost", [3, 4])
-    build_indexes(urls, options=StorageOptions(config=s3.config))
+    urls = put_indexed_shards(s3, "lost", [3, 4])
     s3.delete("lost/000.tar")
     for pattern in (s3.url("lost/"), s3.url("lost/*.tar")):
         with pytest.raises(sw.MissingShardError, match="remove the index files") as caught:

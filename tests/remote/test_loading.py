@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import io
 import pickle
-import tarfile
-import time
 
 import pytest
 import torch  # noqa: F401 - imported before a first batch is timed: that takes seconds
 
 import shardwise as sw
-from shardwise.sources.tar.index.build import build_indexes
-from shardwise.storage import StorageOptions
 from shardwise.storage.requests.event_loop import runtime
 from tests.support.fault_proxy import FaultProxy
-from tests.support.remote_shards import body, check_epoch, loader, put_shards
+from tests.support.remote_shards import (
+    body,
+    check_epoch,
+    loader,
+    put_indexed_shards,
+    put_shards,
+)
+from tests.support.tars import tar_bytes
+from tests.support.waiting import wait_for
 
 
 @pytest.mark.parametrize(
@@ -48,19 +51,15 @@ def test_every_sample_comes_once_and_whole(s3, executor, shuffle, num_bytes):
 
 
 def test_large_payloads_that_are_missing_or_empty_or_asked_for_twice(s3):
-    shard = io.BytesIO()
     made = {}
-    with tarfile.open(fileobj=shard, mode="w") as tar:
-        for i in range(12):
-            fields = {"big": body(i, 300_000), "small": b"%d" % i}
-            if i % 3:
-                fields["sometimes"] = body(100 + i, 100_000) if i % 2 else b""
-            made[i] = fields
-            for name, value in fields.items():
-                info = tarfile.TarInfo(f"{i:03d}.{name}")
-                info.size = len(value)
-                tar.addfile(info, io.BytesIO(value))
-    url = s3.put("odd/000.tar", shard.getvalue())
+    for i in range(12):
+        made[i] = {"big": body(i, 300_000), "small": b"%d" % i}
+        if i % 3:
+            made[i]["sometimes"] = body(100 + i, 100_000) if i % 2 else b""
+    shard = tar_bytes(
+        (f"{i:03d}.{name}", value) for i, fields in made.items() for name, value in fields.items()
+    )
+    url = s3.put("odd/000.tar", shard)
     data = sw.tar(url, storage=s3.config)
     asked = [3, 1, 1, 11, 0, 2, 2]
     for index, sample in zip(asked, data.__getitems__(asked), strict=True):
@@ -70,8 +69,7 @@ def test_large_payloads_that_are_missing_or_empty_or_asked_for_twice(s3):
 
 
 def test_a_single_sample_costs_one_range(s3, counted):
-    urls = put_shards(s3, "single", [50])
-    build_indexes(urls, options=StorageOptions(config=s3.config))
+    urls = put_indexed_shards(s3, "single", [50])
     data = sw.tar(urls, storage=s3.config)
     assert len(data) == 50
     counted()
@@ -108,8 +106,7 @@ def test_a_shuffled_batch_waits_for_its_own_requests_only(s3, tmp_path, shuffle,
 
 
 def test_the_first_batch_comes_before_the_shard(s3):
-    urls = put_shards(s3, "first", [400], num_bytes=50_000)
-    build_indexes(urls, options=StorageOptions(config=s3.config))
+    urls = put_indexed_shards(s3, "first", [400], num_bytes=50_000)
     with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=20e6) as proxy:
         data = sw.tar(urls, storage=s3.behind(proxy.url).config)
         with loader(data, batch_size=16, num_threads=2) as batches:
@@ -120,8 +117,7 @@ def test_the_first_batch_comes_before_the_shard(s3):
 
 
 def test_data_that_was_dropped_leaves_no_request(s3):
-    urls = put_shards(s3, "dropped", [400], num_bytes=50_000)
-    build_indexes(urls, options=StorageOptions(config=s3.config))
+    urls = put_indexed_shards(s3, "dropped", [400], num_bytes=50_000)
     loop = runtime(obstore=True).loop
     before = asyncio.all_tasks(loop)
     with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=5e6) as proxy:
@@ -134,7 +130,4 @@ def test_data_that_was_dropped_leaves_no_request(s3):
     # The store is away: a request that is left is retried for five minutes.
     del data
     gc.collect()
-    end = time.monotonic() + 60
-    while asyncio.all_tasks(loop) - before:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_for(lambda: not asyncio.all_tasks(loop) - before)

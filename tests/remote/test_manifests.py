@@ -18,7 +18,7 @@ from tests.support.remote_shards import (
     check_epoch,
     loader,
     numbered_tar,
-    put_shards,
+    put_indexed_shards,
     replace_object,
 )
 from tests.support.servers import S3Server, nginx
@@ -28,9 +28,8 @@ SIZES = [5, 6, 4]
 
 def merged(s3: S3Server, prefix: str) -> str:
     """Shards with their indexes, and a manifest beside them."""
-    urls = put_shards(s3, prefix, SIZES)
+    urls = put_indexed_shards(s3, prefix, SIZES)
     options = StorageOptions(config=s3.config)
-    build_indexes(urls, options=options)
     url = s3.url(f"{prefix}/train.swm")
     merge_indexes(url, urls, store=IndexStore(options=options))
     return url
@@ -79,9 +78,8 @@ def test_a_manifest_that_was_replaced_is_refused_by_a_copy(s3, user_cache):
     travelling = pickle.dumps(sw.tar(url, storage=s3.config))
     for path in (user_cache / "shardwise" / "manifests").glob("*.swm"):
         path.unlink()
-    urls = put_shards(s3, "replaced", [5, 6])
+    urls = put_indexed_shards(s3, "replaced", [5, 6])
     options = StorageOptions(config=s3.config)
-    build_indexes(urls, options=options)
     merge_indexes(url, urls, store=IndexStore(options=options))
     with pytest.raises(StaleIndexError, match="the manifest was replaced while it was in use"):
         pickle.loads(travelling)[0]

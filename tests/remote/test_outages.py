@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.sources.tar.index.build import build_indexes
-from shardwise.storage import StorageOptions, outages
+from shardwise.storage import outages
 from tests.support.fault_proxy import FaultProxy
 from tests.support.ranks import run_ranks
-from tests.support.remote_shards import put_shards
+from tests.support.remote_shards import put_indexed_shards
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "waits.py"
@@ -29,9 +29,7 @@ NUM_SAMPLES, NUM_BYTES = 60, 200_000
 
 @pytest.fixture(scope="module")
 def urls(s3):
-    made = put_shards(s3, "away", [25, 35], num_bytes=NUM_BYTES)
-    build_indexes(made, options=StorageOptions(config=s3.config))
-    return made
+    return put_indexed_shards(s3, "away", [25, 35], num_bytes=NUM_BYTES)
 
 
 def take_ctrl_c():
@@ -57,7 +55,7 @@ def reading(proxy, s3, urls):
         process.stderr.close()
 
 
-def wait_for(process, word):
+def read_until(process, word):
     """Read its stderr up to the line that is `word`."""
     lines = []
     while not lines or lines[-1].strip() != word:
@@ -67,11 +65,12 @@ def wait_for(process, word):
 
 def wait_until_said(output, ended, text, times):
     """Wait until the ranks have written a text so often."""
-    deadline = time.monotonic() + 120
-    while not output.exists() or output.read_text().count(text) < times:
+
+    def is_said():
         assert not ended.done(), ended.result()
-        assert time.monotonic() < deadline, output.read_text()
-        time.sleep(0.02)
+        return output.exists() and output.read_text().count(text) >= times
+
+    wait_for(is_said)
 
 
 def test_an_epoch_on_two_ranks_waits_for_a_store_and_is_exact(s3, urls, tmp_path):
@@ -100,9 +99,9 @@ def test_an_epoch_on_two_ranks_waits_for_a_store_and_is_exact(s3, urls, tmp_path
 def test_a_program_that_waits_for_a_store_ends_at_ctrl_c(s3, urls):
     with FaultProxy(s3.endpoint, bandwidth=3e6) as proxy:
         with reading(proxy, s3, urls) as process:
-            wait_for(process, "begun")
+            read_until(process, "begun")
             proxy.leave()
-            wait_for(process, "waits")
+            read_until(process, "waits")
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60)
             assert process.returncode in (1, 130, -signal.SIGINT), err
@@ -120,10 +119,7 @@ def test_a_loader_with_a_shorter_timeout_names_the_store(s3, urls):
         with pytest.raises(sw.StallError, match=r"for 's3://.*/away/.*: connection refused"):
             list(loader)
         # The thread that waited has given its request up, which would be retried for 300 s.
-        deadline = time.monotonic() + 60
-        while outages():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(lambda: not outages())
         loader.close()
 
 
@@ -136,8 +132,7 @@ def test_close_does_not_wait_for_a_store(s3, urls, executor):
         next(batches)
         proxy.leave()
         if "num_threads" in executor:
-            while not outages():
-                time.sleep(0.02)
+            wait_for(outages)
         began = time.monotonic()
         loader.close()
         # Far from the 300 s of a request; a bound that a busy machine meets.

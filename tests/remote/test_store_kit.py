@@ -56,7 +56,6 @@ class Store:
     lacks: dict[str, str] = field(default_factory=dict)
 
     def put(self, name: str, data: bytes) -> str:
-        """Store a file; returns its URL."""
         self.store(name, data)
         return f"{self.root}/{name}"
 
@@ -152,7 +151,6 @@ STORES = {
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Store]:
-    """Each store in turn."""
     with ExitStack() as stack:
         yield STORES[request.param](stack, tmp_path_factory.mktemp(request.param))
 

@@ -16,7 +16,6 @@ from tests.support.servers import S3Server, nginx
 
 
 def keys(s3: S3Server, prefix: str) -> list[str]:
-    """What lies under a prefix."""
     body = s3.request("GET", "").expect(200).body.decode()
     found = [part.partition("</Key>")[0] for part in body.split("<Key>")[1:]]
     return sorted(key for key in found if key.startswith(prefix))

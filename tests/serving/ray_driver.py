@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
@@ -25,8 +25,10 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.serving.link import Links
 from shardwise.serving.service import RayService
 from shardwise.testing import assert_batches_equal, check_executor
+from tests.support.batch_servers import check_elastic_epoch, elastic_loader
+from tests.support.waiting import wait_for
 
-SIZE, GLOBAL_BATCH = 720, 12
+SIZE = 720
 
 
 def noisy(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -43,18 +45,8 @@ def dataset() -> sw.Dataset:
     return sw.wrap(list(range(SIZE))).map(noisy)
 
 
-def make_loader(data: sw.Dataset, rank: int, world_size: int, executor: Any) -> sw.DataLoader:
-    return sw.DataLoader(
-        data, batch_size=GLOBAL_BATCH // world_size, shuffle=True, seed=5, remainder="uneven",
-        rank=rank, world_size=world_size, output="numpy", executor=executor, timeout=240,
-    )  # fmt: skip
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end, "it did not happen within 120 s"
-        time.sleep(0.02)
+def loader_and_truth(servers: RayService) -> list[sw.DataLoader]:
+    return [elastic_loader(dataset(), executor, 0, 1) for executor in (servers, "inline")]
 
 
 def connected(loader: sw.DataLoader) -> list[str]:
@@ -64,7 +56,6 @@ def connected(loader: sw.DataLoader) -> list[str]:
 
 
 def pid_of(address: str) -> int | None:
-    """The process that listens there."""
     port = int(address.rpartition(":")[2])
     for each in psutil.net_connections("tcp"):
         if each.status == psutil.CONN_LISTEN and each.laddr.port == port:
@@ -95,38 +86,18 @@ def run_with_kills(
     servers: RayService, world_sizes: list[int], *, num_kills: int, every: int
 ) -> dict[str, int]:
     """One epoch on several numbers of ranks in turn; every few batches a server is killed."""
-    data = dataset()
-    seen: list[int] = []
-    counts = {"kills": 0, "resent": 0, "made_here": 0}
-    state = None
-    num_batches = 0
-    for leg, world_size in enumerate(world_sizes):
-        ranks = [make_loader(data, r, world_size, servers) for r in range(world_size)]
-        truths = [make_loader(data, r, world_size, "inline") for r in range(world_size)]
-        for loader in (*ranks, *truths):
-            if state is not None:
-                loader.load_state_dict(state)
-        steps = ranks[0].num_steps_left // (len(world_sizes) - leg)
-        iterators = [iter(loader) for loader in (*ranks, *truths)]
-        for _ in range(steps):
-            for rank in range(world_size):
-                found, wanted = next(iterators[rank]), next(iterators[world_size + rank])
-                assert_batches_equal(wanted, found)
-                seen += found["__index__"].tolist()
-                num_batches += 1
-                if counts["kills"] < num_kills and num_batches % every == 0:
-                    # So that the one that is killed has been greeted.
-                    wait_for(lambda ranks=ranks: any(map(connected, ranks)))
-                    counts["kills"] += kill_one(ranks)
-        state = ranks[0].state_dict()
-        for loader in ranks:
-            service = loader.stats()["service"]
-            counts["resent"] += service["resent"]
-            counts["made_here"] += service["made_here"]
-        for loader in (*ranks, *truths):
-            loader.close()
-    assert sorted(seen) == list(range(SIZE)), "lost or doubled"
-    return counts
+    num_batches = kills = 0
+
+    def after_batch(ranks: list[sw.DataLoader], _: bool) -> None:
+        nonlocal num_batches, kills
+        num_batches += 1
+        if kills < num_kills and num_batches % every == 0:
+            # So that the one that is killed has been greeted.
+            wait_for(lambda: any(map(connected, ranks)))
+            kills += kill_one(ranks)
+
+    counts = check_elastic_epoch(dataset(), servers, world_sizes, after_batch=after_batch)
+    return {"kills": kills, **counts}
 
 
 def everything(folder: str) -> dict[str, Any]:
@@ -138,7 +109,7 @@ def everything(folder: str) -> dict[str, Any]:
     )
     wrong = dataset().map(refusing)
     for executor in (servers, "inline"):
-        with make_loader(wrong, 0, 1, executor) as loader:
+        with elastic_loader(wrong, executor, 0, 1) as loader:
             try:
                 list(loader)
             except sw.DataError as error:
@@ -176,7 +147,7 @@ def scale_up_and_down(servers: RayService) -> None:
     handler = logging.Handler()
     handler.emit = lambda record: log.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("shardwise").addHandler(handler)
-    loader, truth = (make_loader(dataset(), 0, 1, each) for each in (servers, "inline"))
+    loader, truth = loader_and_truth(servers)
     thread = None
     for step, (found, wanted) in enumerate(zip(loader, truth, strict=True)):
         assert_batches_equal(wanted, found)
@@ -217,9 +188,7 @@ def long_kills(folder: str) -> dict[str, Any]:
 
 def half(name: str) -> dict[str, Any]:
     """A rank of a job of several Ray jobs: half an epoch, a line from the test, the other half."""
-    loader, truth = (
-        make_loader(dataset(), 0, 1, each) for each in (sw.service(ray=2, name=name), "inline")
-    )
+    loader, truth = loader_and_truth(sw.service(ray=2, name=name))
     addresses: list[str] = []
     for step, (found, wanted) in enumerate(zip(loader, truth, strict=True)):
         assert_batches_equal(wanted, found)
@@ -234,7 +203,7 @@ def half(name: str) -> dict[str, Any]:
 def lost_node(folder: str) -> dict[str, Any]:
     """Half an epoch, a line from the test, the other half with as many servers as before."""
     del folder
-    loader, truth = (make_loader(dataset(), 0, 1, each) for each in (sw.service(ray=2), "inline"))
+    loader, truth = loader_and_truth(sw.service(ray=2))
     before: list[str] = []
     for step, (found, wanted) in enumerate(zip(loader, truth, strict=True)):
         assert_batches_equal(wanted, found)

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import shardwise as sw
 from shardwise.testing import assert_batches_equal
-from tests.support.batch_servers import BatchServers, module_of, wait_for, write_dataset
+from tests.support.batch_servers import (
+    BatchServers,
+    check_elastic_epoch,
+    elastic_loader,
+    module_of,
+    write_dataset,
+)
 from tests.support.transports import TRANSPORTS, Transport
+from tests.support.waiting import wait_for
 
-SIZE, BATCH = 1_440, 6
+SIZE = 1_440
 # Large enough that batches go by UCX where that is the transport: 200 kB in rows of 33 kB.
 SIDES = {"tcp": 8, "ucx": 64}
-
-
-def _loader(data: sw.Dataset, rank: int, world_size: int, **options: Any) -> sw.DataLoader:
-    return sw.DataLoader(
-        data, batch_size=BATCH * 2 // world_size if world_size < 3 else BATCH * 2 // 3,
-        shuffle=True, seed=5, remainder="uneven", rank=rank, world_size=world_size,
-        output="numpy", **options,
-    )  # fmt: skip
 
 
 def _run_with_kills(
@@ -34,45 +32,28 @@ def _run_with_kills(
 
     Returns the kills, and how often work was sent anew.
     """
-    seen: list[int] = []
-    kills = resent = num_batches = 0
-    state = None
-    for leg, world_size in enumerate(world_sizes):
-        is_last = leg == len(world_sizes) - 1
-        service = sw.service(servers.addresses, token_file=servers.token_file)
-        ranks = [_loader(data, r, world_size, executor=service) for r in range(world_size)]
-        truths = [_loader(data, r, world_size, executor="inline") for r in range(world_size)]
-        for loader in (*ranks, *truths):
-            if state is not None:
-                loader.load_state_dict(state)
-        steps = ranks[0].num_steps_left
-        steps = steps if is_last else steps // (len(world_sizes) - leg)
-        is_frozen = False
-        iterators = [iter(loader) for loader in (*ranks, *truths)]
-        for _ in range(steps):
-            for rank in range(world_size):
-                found, wanted = next(iterators[rank]), next(iterators[world_size + rank])
-                assert_batches_equal(wanted, found)
-                seen += found["__index__"].tolist()
-                num_batches += 1
-                if kills < num_kills and num_batches % every == 0:
-                    servers.freeze()
-                    is_frozen = True
-                # Frozen servers answer nothing, so that the one that is killed has work.
-                victim = _busiest(ranks, servers) if is_frozen else None
-                if victim is not None:
-                    servers.kill(victim)
-                    servers.go_on()
-                    servers.start(victim)
-                    is_frozen = False
-                    kills += 1
-        servers.go_on()
-        state = ranks[0].state_dict()
-        resent += sum(loader.stats()["service"]["resent"] for loader in ranks)
-        for loader in (*ranks, *truths):
-            loader.close()
-    assert sorted(seen) == list(range(SIZE)), "lost or doubled"
-    return kills, resent
+    num_batches = kills = 0
+    is_frozen = False
+
+    def kill_one(ranks: list[sw.DataLoader], is_last: bool) -> None:
+        nonlocal num_batches, kills, is_frozen
+        num_batches += 1
+        if kills < num_kills and num_batches % every == 0:
+            servers.freeze()
+            is_frozen = True
+        # Frozen servers answer nothing, so that the one that is killed has work.
+        victim = _busiest(ranks, servers) if is_frozen else None
+        if victim is not None:
+            servers.kill(victim)
+            servers.start(victim)
+            kills += 1
+        if victim is not None or is_last:
+            servers.go_on()
+            is_frozen = False
+
+    service = sw.service(servers.addresses, token_file=servers.token_file)
+    counts = check_elastic_epoch(data, service, world_sizes, after_batch=kill_one)
+    return kills, counts["resent"]
 
 
 def _busiest(ranks: list[sw.DataLoader], servers: BatchServers) -> int | None:
@@ -139,8 +120,8 @@ def test_a_server_that_is_added_and_one_that_is_removed(tmp_path: Path) -> None:
     data = module_of(path).dataset()
     with BatchServers(path, 2) as servers:
         servers.kill(1)
-        loader = _loader(data, 0, 1, executor=sw.service(servers.addresses))
-        truth = _loader(data, 0, 1, executor="inline")
+        loader = elastic_loader(data, sw.service(servers.addresses), 0, 1)
+        truth = elastic_loader(data, "inline", 0, 1)
         with loader:
             pairs = zip(loader, truth, strict=True)
             one, other = (f"{address}" for address in servers.addresses)

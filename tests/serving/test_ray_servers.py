@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import shardwise as sw
 from tests.support.ray_cluster import RayCluster, ray_cluster
 from tests.support.server_process import end_with_parent
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,11 +51,8 @@ def result(driver: subprocess.Popen[str], word: str = "") -> Any:
 
 def wait_until_nothing_is_left(cluster: RayCluster) -> None:
     """Ray's own idle workers may stay."""
-    end = time.monotonic() + 120
     names = ("ray::BatchServerActor", "ray::ServerRegistry")
-    while left := [each for each in titles(cluster) if each.startswith(names)]:
-        assert time.monotonic() < end, left
-        time.sleep(0.05)
+    wait_for(lambda: not any(each.startswith(names) for each in titles(cluster)))
 
 
 def titles(cluster: RayCluster) -> list[str]:

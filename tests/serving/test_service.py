@@ -37,13 +37,14 @@ from tests.support.batch_servers import (
     loader,
     module_of,
     serving,
-    wait_for,
     write_dataset,
 )
 from tests.support.memory_source import MemorySource, numbered_samples
 from tests.support.server_process import free_port
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.transports import TRANSPORTS, Transport, token_for, use_transport
+from tests.support.waiting import wait_for
+from tests.support.web import running
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 120
@@ -65,7 +66,6 @@ def large(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 def refusing(sample: dict[str, Any]) -> dict[str, Any]:
-    """One sample is bad."""
     if sample["txt"] == b"text 33":
         raise ValueError("no such text")
     return sample
@@ -357,16 +357,11 @@ def test_a_peer_that_sends_a_byte_now_and_then_is_hung_up_on(
 @pytest.mark.parametrize("transport", ["tcp", "ucx"], indirect=True)
 def test_a_port_that_is_no_batch_server_is_named(transport: Transport) -> None:
     scheme, token = transport.scheme, transport.token_file
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Ssh) as other:
-        thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        address = f"{scheme}://127.0.0.1:{other.server_address[1]}"
-        try:
-            with pytest.raises(sw.ServiceError, match=f"{address}.*another program's port"):
-                next(iter(loader(dataset(), sw.service(address, token_file=token), timeout=60)))
-        finally:
-            other.shutdown()
-            thread.join()
+    other = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Ssh)
+    address = f"{scheme}://127.0.0.1:{other.server_address[1]}"
+    with running(other):
+        with pytest.raises(sw.ServiceError, match=f"{address}.*another program's port"):
+            next(iter(loader(dataset(), sw.service(address, token_file=token), timeout=60)))
 
 
 class _Ssh(socketserver.BaseRequestHandler):

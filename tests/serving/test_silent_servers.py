@@ -16,7 +16,8 @@ from shardwise.engine.request import BatchRequest
 from shardwise.serving import dispatcher as dispatcher_module
 from shardwise.serving.dispatcher import Dispatcher
 from shardwise.testing import assert_batches_equal
-from tests.support.batch_servers import BatchServers, loader, module_of, wait_for, write_dataset
+from tests.support.batch_servers import BatchServers, loader, module_of, write_dataset
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("_short_waits")
 

@@ -24,10 +24,11 @@ from shardwise.serving.tls import TlsConnection, TlsFiles, TlsListener, connect
 from shardwise.serving.transports import connect_to
 from shardwise.testing import assert_batches_equal, check_executor
 from tests.support import batch_servers
-from tests.support.batch_servers import BatchServers, loader, module_of, wait_for, write_dataset
+from tests.support.batch_servers import BatchServers, loader, module_of, write_dataset
 from tests.support.certificates import Authority
 from tests.support.commands import run
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.waiting import wait_for
 
 SIZE = 60
 

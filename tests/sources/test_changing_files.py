@@ -28,6 +28,7 @@ from shardwise.sources.tar.index.merge import merge_indexes
 from shardwise.storage import local, versions
 from tests.support.tars import write_tar
 from tests.support.tfrecords import record_file
+from tests.support.waiting import wait_for
 
 OLD, NEW = b"old!" * 64, b"new!" * 64
 ROWS = 3
@@ -208,9 +209,7 @@ def test_a_file_written_in_place_is_noticed_while_it_is_read(tmp_path):
     paths, data = tar(tmp_path)
     assert payload(data, 0) == OLD
     replace(paths[0], write_in_place)
-    deadline = time.monotonic() + 60
-    while not isinstance(payload(data, 0), StaleIndexError):
-        assert time.monotonic() < deadline
+    wait_for(lambda: isinstance(payload(data, 0), StaleIndexError))
 
 
 def test_a_copied_shard_that_is_replaced_by_a_shorter_one_is_not_said_to_be_cut(tmp_path):

@@ -1,9 +1,9 @@
-import os
 import signal
 
 import pytest
 
 from shardwise.storage import atomic_write
+from tests.support.forks import in_child
 from tests.support.python_code import run_code
 
 
@@ -93,13 +93,7 @@ def test_a_forked_child_that_leaves_the_block_does_not_take_the_file_away(tmp_pa
     block = atomic_write(target, buffering=0)
     file = block.__enter__()
     file.write(b"1")
-    child = os.fork()
-    if not child:
-        try:
-            block.__exit__(SystemExit, SystemExit(), None)
-        finally:
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    in_child(lambda: block.__exit__(SystemExit, SystemExit(), None))
     block.__exit__(None, None, None)
     assert target.read_bytes() == b"1"
 

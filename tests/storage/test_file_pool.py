@@ -1,13 +1,14 @@
 import os
 import pickle
 import resource
-import threading
 
 import psutil
 import pytest
 
 from shardwise.errors import MissingShardError, StaleIndexError
 from shardwise.storage import FilePool, FileStat
+from tests.support.forks import in_child
+from tests.support.threads import at_once
 
 
 def make_files(directory, count):
@@ -62,20 +63,13 @@ def test_a_file_in_use_is_not_closed_when_it_falls_out(tmp_path):
 def test_many_threads_read_many_files_through_a_small_pool(tmp_path):
     paths = make_files(tmp_path, 12)
     pool = pool_of(2)
-    wrong = []
 
     def read(seed):
         for i in range(200):
             number = (seed * 7 + i * 5) % 12
-            if pool.get(paths[number]).read(i % 90, 10) != bytes([number]) * 10:
-                wrong.append(number)
+            assert pool.get(paths[number]).read(i % 90, 10) == bytes([number]) * 10
 
-    threads = [threading.Thread(target=read, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(read, 6)
     assert num_open_under(tmp_path) == 2
 
 
@@ -84,14 +78,7 @@ def test_a_pool_works_in_a_child_forked_while_its_lock_was_held(tmp_path):
     pool = FilePool()
     pool.get(path)
     with pool._open.lock:
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                code = 0 if pool.get(path).read(0, 1) == b"\0" and len(pool) == 1 else 1
-            finally:
-                os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+        assert in_child(lambda: (pool.get(path).read(0, 1), len(pool))) == (b"\0", 1)
 
 
 def test_a_pool_pickles_without_its_files(tmp_path):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.storage import IO_COUNTS, FileStat, LocalFile, local_path, open_file
 from shardwise.storage import local as local_module
+from tests.support.forks import in_child
 
 CONTENT = bytes(range(256)) * 40
 
@@ -147,17 +148,6 @@ def test_threads_read_while_others_close(path):
     assert descriptors_of(path) == 0
 
 
-def in_fork(check):
-    """Whether a check holds in a forked child."""
-    child = os.fork()
-    if not child:
-        try:
-            ok = bool(check())
-        finally:
-            os._exit(0 if "ok" in locals() and ok else 1)
-    return os.waitpid(child, 0)[1] == 0
-
-
 def test_a_forked_child_opens_the_file_anew_and_leaves_the_old_number_alone(path, tmp_path):
     other = tmp_path / "other"
     other.write_bytes(b"!" * 100)
@@ -171,7 +161,7 @@ def test_a_forked_child_opens_the_file_anew_and_leaves_the_old_number_alone(path
         gc.collect()
         return same and os.pread(fd, 3, 0) == b"!!!"
 
-    assert in_fork(child)
+    assert in_child(child)
     assert file.read(0, 16) == CONTENT[:16]
 
 

@@ -19,10 +19,10 @@ from shardwise.errors import (
     StorageError,
 )
 from shardwise.storage import IO_COUNTS, File, FilePool, StorageOptions, open_file, read_whole
-from tests.storage.stores.test_hub import reply, serving
 from tests.support.fault_proxy import FaultProxy
 from tests.support.python_code import printed_by
 from tests.support.servers import nginx
+from tests.support.web import reply, serving
 
 CONTENT = random.Random(5).randbytes(3_000_000)
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -148,14 +148,6 @@ def _address(process: subprocess.Popen[bytes]) -> str:
     raise AssertionError("the server did not say that it is ready")
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, 60 s at the most."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it did not happen within 60 s"
-        time.sleep(0.01)
-
-
 @contextmanager
 def serving(
     *datasets: Any,
@@ -180,7 +172,6 @@ def serving(
 
 
 def addresses(servers: list[BatchServer]) -> list[str]:
-    """Where they listen."""
     return [server.address for server in servers]
 
 
@@ -197,4 +188,52 @@ def check_epoch(data: sw.Dataset, service: Any, **options: Any) -> dict[str, Any
         for one, other in zip(found, loader(data, "inline", **options), strict=True):
             assert_batches_equal(other, one)
         counts: dict[str, Any] = found.stats()["service"]
+    return counts
+
+
+def elastic_loader(data: sw.Dataset, executor: Any, rank: int, world_size: int) -> sw.DataLoader:
+    """A loader of one rank of 1, 2 or 3, whose batches are 12 samples together."""
+    return loader(
+        data, executor, batch_size=12 // world_size, shuffle=True, seed=5, remainder="uneven",
+        rank=rank, world_size=world_size, timeout=240,
+    )  # fmt: skip
+
+
+def check_elastic_epoch(
+    data: sw.Dataset,
+    service: Any,
+    world_sizes: Sequence[int],
+    *,
+    after_batch: Callable[[list[sw.DataLoader], bool], None],
+) -> dict[str, int]:
+    """An epoch on several numbers of ranks in turn is the inline executor's.
+
+    `after_batch(ranks, is_last)` is called after each batch, and told of a number of ranks' last.
+    Returns the counts "resent" and "made_here" of all ranks.
+    """
+    seen: list[int] = []
+    counts = {"resent": 0, "made_here": 0}
+    state = None
+    for leg, world_size in enumerate(world_sizes):
+        ranks, truths = (
+            [elastic_loader(data, executor, rank, world_size) for rank in range(world_size)]
+            for executor in (service, "inline")
+        )
+        for each in (*ranks, *truths):
+            if state is not None:
+                each.load_state_dict(state)
+        pairs = [(iter(rank), iter(truth)) for rank, truth in zip(ranks, truths, strict=True)]
+        num_batches = ranks[0].num_steps_left // (len(world_sizes) - leg) * world_size
+        for number in range(num_batches):
+            found, wanted = map(next, pairs[number % world_size])
+            assert_batches_equal(wanted, found)
+            seen += found["__index__"].tolist()
+            after_batch(ranks, number == num_batches - 1)
+        state = ranks[0].state_dict()
+        for rank in ranks:
+            for name in counts:
+                counts[name] += rank.stats()["service"][name]
+        for each in (*ranks, *truths):
+            each.close()
+    assert sorted(seen) == list(range(len(data))), "lost or doubled"
     return counts

@@ -50,7 +50,6 @@ class Damaged:
 
 
 def lines_of(directory: Path) -> list[CoverageLine]:
-    """The lines of a coverage directory."""
     texts = [path.read_text() for path in sorted(directory.glob("*.jsonl"))]
     return [CoverageLine.from_text(line) for text in texts for line in text.splitlines()]
 

@@ -105,8 +105,6 @@ class Import:
 
 @dataclass(frozen=True)
 class Module:
-    """A module and what it imports."""
-
     name: str
     imports: tuple[Import, ...]
     names: frozenset[str]  # attributes such as "os.environ"

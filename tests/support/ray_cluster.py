@@ -58,7 +58,6 @@ class RayCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for a driver."""
         return {**RAY_ENVIRONMENT, "RAY_TMPDIR": str(self.folder)}
 
     def workers(self, running: str = "") -> list[psutil.Process]:

@@ -6,15 +6,17 @@ Sample g has the key `s{g:08d}`, the field `cls` (the last digit of g) and the f
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 import shardwise as sw
+from shardwise.sources.tar.index.build import build_indexes
+from shardwise.storage import StorageOptions
 from tests.support.servers import S3Server
 from tests.support.tars import tar_bytes
+from tests.support.waiting import wait_for
 
 
 class _Server(Protocol):
@@ -50,16 +52,23 @@ def put_shards(
     return urls
 
 
+def put_indexed_shards(
+    s3: S3Server, prefix: str, sizes: Sequence[int], *, num_bytes: int = 1000
+) -> list[str]:
+    """As `put_shards`, with an index beside each."""
+    urls = put_shards(s3, prefix, sizes, num_bytes=num_bytes)
+    results = build_indexes(urls, options=StorageOptions(config=s3.config))
+    assert not any(result.error for result in results)
+    return urls
+
+
 def replace_object(s3: S3Server, url: str, data: bytes) -> None:
     """Store another object under a URL, and wait until the server gives that one."""
     key = url.removeprefix("s3://bucket/")
     before = s3.request("HEAD", key).headers["etag"]
     s3.put(key, data)
-    deadline = time.monotonic() + 60
     # It remembers for a while what it looked at.
-    while s3.request("HEAD", key).headers["etag"] == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: s3.request("HEAD", key).headers["etag"] != before)
 
 
 def check_epoch(

@@ -12,7 +12,6 @@ from shardwise.sources.tfrecord.crc32c import masked_crc32c
 
 
 def record_file(records: Sequence[bytes]) -> bytes:
-    """The bytes of a file with these records."""
     parts = []
     for record in records:
         length = struct.pack("<Q", len(record))

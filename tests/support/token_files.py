@@ -37,7 +37,6 @@ def write_megatron(
 def write_litdata(
     folder: Path, chunks: Sequence[Sequence[NDArray[np.integer]]], data_format: str
 ) -> Path:
-    """A directory of token chunks, each a list of items."""
     folder.mkdir(parents=True, exist_ok=True)
     entries = []
     for number, items in enumerate(chunks):

@@ -52,7 +52,6 @@ def loader_of(part: Any, kind: Any = StatefulDataLoader, num_workers: int = 0) -
 
 
 def batch_of(rows: Any) -> list[int]:
-    """The sample ids of a batch."""
     rows = rows["__index__"].tolist() if isinstance(rows, dict) else [row["value"] for row in rows]
     return [int(row) for row in rows]
 

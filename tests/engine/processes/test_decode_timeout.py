@@ -25,6 +25,7 @@ from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.processes.worker_status import RECORD_BYTES, DecodeProgress, WorkerStatus
 from shardwise.engine.request import BatchRequest
 from shardwise.testing import assert_batches_equal, check_executor
+from tests.support.waiting import wait_for
 
 # Ten thousand times what the healthy decoders take.
 _TIMEOUT_S = 1.0
@@ -213,10 +214,7 @@ def test_what_a_stuck_decoder_started_ends_with_its_worker(numbers, tmp_path):
             return False
         return int(pgrp) == group and state != "Z"
 
-    deadline = time.monotonic() + 60
-    while any(is_alive(stat) for stat in Path("/proc").glob("[0-9]*/stat")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: not any(map(is_alive, Path("/proc").glob("[0-9]*/stat"))))
 
 
 def test_a_worker_that_is_killed_from_outside_stays_a_worker_error(numbers):

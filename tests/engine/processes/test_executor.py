@@ -23,6 +23,7 @@ from shardwise.engine.request import BatchRequest
 from shardwise.errors import StallError, WorkerError
 from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
+from tests.support.waiting import wait_for
 
 
 class Squares:
@@ -44,13 +45,6 @@ def squares(num_samples=64):
 def loader(dataset=None, **options):
     given = {"num_workers": 1, "output": "numpy", "rank": 0, "world_size": 1, "batch_size": 16}
     return DataLoader(squares() if dataset is None else dataset, **{**given, **options})
-
-
-def wait_until(condition, *, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        time.sleep(0.02)
 
 
 def workers():
@@ -138,7 +132,7 @@ def test_a_killed_worker_is_an_error_with_its_exit_code_and_the_loader_goes_on_f
             while True:
                 given += next(batches)["__index__"].tolist()
         assert caught.value.exitcode == -signal.SIGKILL
-        wait_until(lambda: not workers())
+        wait_for(lambda: not workers())
         state = made.state_dict()
         made.load_state_dict(state)
         for batch in made:
@@ -188,7 +182,7 @@ def test_abandoned_iterators_and_closed_loaders_leave_nothing_behind():
     for _ in range(3):
         next(iter(loader()))
     gc.collect()
-    wait_until(lambda: not workers())
+    wait_for(lambda: not workers())
 
 
 def test_a_loader_dropped_without_close_gives_its_batch_memory_back():

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
-import traceback
 
 import numpy as np
 import pytest
 
 from shardwise.errors import WorkerError
 from tests.engine.processes.test_executor import PROGRAM, loader, said_by, squares
+from tests.support.forks import in_child
 
 WAYS = ("drops the iterator", "calls next", "closes the loader", "iterates anew")
-
-
-def in_a_child(work) -> None:
-    """Do something in a forked child; fails if it raises there."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:  # noqa: BLE001 - whatever it is, the parent hears of it
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -56,7 +39,7 @@ def test_the_parent_ends_its_epoch_exactly_whatever_a_forked_child_does(options,
             assert next(iter(made))["__index__"].tolist() == list(range(8, 16))
             made.close()
 
-    in_a_child(child)
+    in_child(child)
     given += batches
     made.close()
     assert np.concatenate([batch["__index__"] for batch in given]).tolist() == list(range(400))

@@ -47,7 +47,6 @@ def make() -> dict[str, Any]:
 
 
 def rank_of(rank: int, things: dict[str, Any], out: str) -> None:
-    """What one rank does."""
     dist.init_process_group(
         "gloo", init_method=f"file://{out}/store", rank=rank, world_size=WORLD_SIZE
     )

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.errors import StorageError
-from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import FileStat, StorageOptions
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
 from shardwise.storage.cache import cache as cache_module
@@ -23,7 +22,7 @@ from shardwise.storage.cache.block_file import BlockLock
 from shardwise.storage.cache.cache import FOLDER
 from shardwise.storage.cache.fetch import stream_blocks
 from shardwise.storage.open import open_file
-from tests.support.remote_shards import put_shards
+from tests.support.remote_shards import put_indexed_shards
 from tests.support.servers import S3Server
 
 BLOCK = 160 << 10
@@ -157,8 +156,7 @@ def test_a_sequential_epoch_fills_the_cache_by_long_requests(s3: S3Server, tmp_p
 
 
 def test_a_loader_in_sequence_has_its_next_shards_fetched_ahead(s3, tmp_path, monkeypatch):
-    urls = put_shards(s3, "ahead-of", [80] * 3, num_bytes=60_000)
-    build_indexes(urls, options=StorageOptions(config=s3.config))
+    urls = put_indexed_shards(s3, "ahead-of", [80] * 3, num_bytes=60_000)
     guessed = []
     monkeypatch.setattr(
         file_module,

@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 import shutil
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +33,8 @@ from shardwise.storage.prefetch.into_cache import CacheReadAhead
 from shardwise.storage.protocol import ReadRequest
 from shardwise.storage.requests.ranges import ByteRange
 from tests.support.counted_file import CountedFile
+from tests.support.forks import in_child
+from tests.support.threads import at_once
 
 BLOCK = 64 << 10
 SIZE = 300_000
@@ -279,21 +280,14 @@ def test_what_turns_out_to_be_wrong_is_forgotten_and_fetched_again(make: Make) -
 
 def test_threads_share_one_fetch_a_block(make: Make) -> None:
     file = make()
-    wrong: list[int] = []
 
     def read(number: int) -> None:
         order = list(range(0, SIZE, 10_000))
         random.Random(number).shuffle(order)
         for at in order:
-            if file.read(at, 10_000) != DATA[at : at + 10_000]:
-                wrong.append(at)
+            assert file.read(at, 10_000) == DATA[at : at + 10_000]
 
-    threads = [threading.Thread(target=read, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not wrong
+    at_once(read, 8)
     assert set(file._file.reads().values()) == {1}
 
 
@@ -447,12 +441,7 @@ def test_a_forked_child_reads_on(make: Make) -> None:
     cache = file._cache
     # As if other threads were at work: nobody releases these locks in the child.
     with cache._lock, cache.read_ahead._lock, cache._changed:
-        pid = os.fork()
-        if pid == 0:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(30)
-            os._exit(0 if file.read(0, SIZE) == DATA else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+        assert in_child(lambda: file.read(0, SIZE)) == DATA
     assert file.read(0, SIZE) == DATA
     assert set(file._file.reads().values()) == {1}
 

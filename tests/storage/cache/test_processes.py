@@ -23,6 +23,7 @@ from shardwise.storage.cache.eviction import disk_space
 from tests.support.cache_reader import finish, start
 from tests.support.counted_file import CountedFile
 from tests.support.servers import S3Server
+from tests.support.waiting import wait_for
 
 BLOCK = 64 << 10
 
@@ -171,7 +172,7 @@ def test_a_killed_process_holds_up_nobody(tmp_path: Path) -> None:
             usage_file._write(usage_file._fd, usage, mark=1)
             (tmp_path / "claimed").touch()
             signal.pause()
-    _wait_for(tmp_path / "claimed")
+    wait_for((tmp_path / "claimed").exists)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     want = (tmp_path / names[0]).read_bytes()
@@ -192,7 +193,7 @@ def test_a_stopped_process_is_waited_for_and_then_read_past(tmp_path: Path) -> N
         (tmp_path / "claimed").touch()
         signal.pause()
     try:
-        _wait_for(tmp_path / "claimed")
+        wait_for((tmp_path / "claimed").exists)
         os.kill(child, signal.SIGSTOP)
         want = (tmp_path / names[0]).read_bytes()
         assert file.read(0, len(want)) == want
@@ -318,10 +319,3 @@ def _open(base: Path, name: str, folder: Path | None = None, **limits: Any) -> C
 def _lock_first_block(file: CachedFile) -> None:
     block = file._block(file._known(), 0, [])
     file._cache.lock_block(block.name, block.info)
-
-
-def _wait_for(path: Path) -> None:
-    end = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import threading
-
 from shardwise.storage.requests.counts import IoCounts
+from tests.support.forks import in_child
+from tests.support.threads import at_once
 
 
 def test_threads_count_without_loss():
     counts = IoCounts()
 
-    def work():
+    def work(_):
         for _ in range(2000):
             counts.add(requests=1, bytes=3)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 4)
     found = counts.snapshot()
     assert found["requests"] == 8000
     assert found["bytes"] == 24000
@@ -29,10 +24,11 @@ def test_threads_count_without_loss():
 def test_a_forked_child_begins_with_zeros_even_if_the_lock_was_held():
     counts = IoCounts()
     counts.add(retries=5)
+
+    def child():
+        counts.add(retries=1)
+        return counts.snapshot()["retries"]
+
     with counts._lock:
-        pid = os.fork()
-        if pid == 0:
-            counts.add(retries=1)
-            os._exit(0 if counts.snapshot()["retries"] == 1 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert in_child(child) == 1
     assert counts.snapshot()["retries"] == 5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from concurrent.futures import CancelledError
 
 import pytest
@@ -13,18 +12,11 @@ from shardwise.errors import StorageError
 from shardwise.storage.requests.blocking_pool import in_thread
 from shardwise.storage.requests.event_loop import Runtime, _Cancellable, runtime
 from tests.support.python_code import printed_by, run_code
+from tests.support.threads import at_once
 
 
 def test_there_is_one_a_process_and_all_threads_use_it():
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(runtime(obstore=False))) for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(found)) == 1
+    assert len(set(at_once(lambda _: runtime(obstore=False), 8))) == 1
 
 
 def test_work_is_done_and_its_errors_are_raised_here():

@@ -16,6 +16,7 @@ from shardwise.storage.requests import retry
 from shardwise.storage.write import upload
 from tests.support.ais_cluster import ais_cluster
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards
+from tests.support.waiting import wait_for
 
 CONTENT = bytes(range(256)) * 40
 ODD = [
@@ -187,11 +188,9 @@ def in_a_second(change):
 
 
 def wait_for_requests(cluster, *, node, num_more):
-    """Wait until a node, or any target (None), was asked so many times more; 60 s at the most."""
-    enough, deadline = cluster.count(node=node) + num_more, time.monotonic() + 60
-    while cluster.count(node=node) < enough:
-        assert time.monotonic() < deadline, f"{cluster.count(node=node)} of {enough} requests"
-        time.sleep(0.01)
+    """Wait until a node, or any target (None), was asked so many times more."""
+    enough = cluster.count(node=node) + num_more
+    wait_for(lambda: cluster.count(node=node) >= enough)
 
 
 def test_settings_come_before_the_environment_and_reach_workers(cluster, monkeypatch):

@@ -9,8 +9,8 @@ import pytest
 from shardwise.errors import MissingShardError, StorageError
 from shardwise.storage import StorageOptions, expand, open_file
 from shardwise.storage.write import upload
-from tests.storage.stores.test_hub import reply, send_range, serving
 from tests.support.certificates import Authority
+from tests.support.web import reply, send_range, serving
 
 CONTENT = bytes(range(256))
 
@@ -20,6 +20,8 @@ def answer(handler):
         send_range(handler, CONTENT)
     elif handler.path.startswith("/api/datasets/"):
         reply(handler, 200, b"[]")
+    elif handler.path.startswith("/to/"):
+        reply(handler, 302, Location=handler.path.removeprefix("/to/"))
     else:
         reply(handler, 404)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import http.server
 import json
-import threading
 from contextlib import contextmanager
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -14,67 +11,10 @@ import pytest
 from shardwise.errors import StorageError
 from shardwise.storage import StorageOptions, expand, open_file
 from shardwise.storage.stores.hub import hub_key
+from tests.support.web import reply, send_range, serving
 
 CONTENT = bytes(range(256)) * 40
 FILES = ["README.md", "train/000.tar", "train/001.tar", "train/deep/002.tar", "val/000.tar"]
-
-
-@contextmanager
-def serving(answer, *, tls=None):
-    """A server whose requests `answer(handler)` answers; yields its URL and what was asked."""
-    asked = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_GET(self):
-            asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
-            answer(self)
-
-        do_HEAD = do_PUT = do_GET
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-        # A client that does not trust it ends the connection.
-        server.handle_error = lambda *_: None
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def reply(handler, status, body=b"", **headers):
-    handler.send_response(status)
-    for name, value in headers.items():
-        handler.send_header(name.replace("_", "-"), value)
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    if handler.command != "HEAD":
-        handler.wfile.write(body)
-
-
-def send_range(handler, content):
-    first, last = handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")
-    start = int(first)
-    stop = min(int(last) + 1 if last else len(content), len(content))
-    etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    if start >= len(content):
-        reply(handler, 416, Content_Range=f"bytes */{len(content)}")
-    elif "Range" in handler.headers:
-        place = f"bytes {start}-{stop - 1}/{len(content)}"
-        reply(handler, 206, content[start:stop], ETag=etag, Content_Range=place)
-    else:
-        reply(handler, 200, content, ETag=etag)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import shardwise as sw
 from shardwise.errors import DataError, MissingShardError, StorageError
 from shardwise.sources.tables.lance import table as table_module
 from shardwise.sources.tables.lance.source import LanceSource
+from tests.support.forks import in_child
 from tests.support.lance_tables import make_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe")
@@ -24,30 +25,6 @@ PATIENCE_S = 120
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     return make_table(tmp_path_factory.mktemp("tables") / "rows.lance", num_rows=300)
-
-
-def in_fork(fn):
-    """What `fn()` gives in a forked child; its error is raised here."""
-    mine, other = multiprocessing.get_context("fork").Pipe(duplex=False)
-
-    def run():
-        try:
-            other.send((True, fn()))
-        except Exception as error:  # noqa: BLE001 - raised by the parent
-            other.send((False, error))
-
-    child = multiprocessing.get_context("fork").Process(target=run)
-    child.start()
-    other.close()
-    with mine:
-        assert mine.poll(PATIENCE_S), "the child hangs"
-        is_good, answer = mine.recv()
-    child.join(PATIENCE_S)
-    assert child.exitcode == 0
-    child.close()
-    if not is_good:
-        raise answer
-    return answer
 
 
 def test_a_child_reads_what_the_parent_reads_and_touches_nothing_of_lance(table, monkeypatch):
@@ -62,7 +39,7 @@ def test_a_child_reads_what_the_parent_reads_and_touches_nothing_of_lance(table,
         fresh = sw.lance(table, filter="id >= 100")
         return [ds[i]["id"] for i in (5, 250)], [s["id"] for s in fresh], os.getpid()
 
-    found, fresh, pid = in_fork(read)
+    found, fresh, pid = in_child(read)
     assert found == parent
     assert fresh == list(range(100, 300))
     assert pid != os.getpid()
@@ -90,16 +67,16 @@ def test_blobs_are_read_in_a_child(tmp_path):
     lance.write_dataset(data, str(tmp_path / "t.lance"), data_storage_version="2.1")
     ds = sw.lance(tmp_path / "t.lance")
     assert ds[2]["img"] == b"ccc"
-    assert in_fork(lambda: [s.get("img") for s in ds]) == [b"a", None, b"ccc"]
+    assert in_child(lambda: [s.get("img") for s in ds]) == [b"a", None, b"ccc"]
 
 
 def test_errors_are_the_same_in_a_child(table, tmp_path):
     ds = sw.lance(table)
     ds[0]
     with pytest.raises(DataError, match=r"filter='ids > 3'.*'id', 'mod7'"):
-        in_fork(lambda: len(sw.lance(table, filter="ids > 3")))
+        in_child(lambda: len(sw.lance(table, filter="ids > 3")))
     with pytest.raises(MissingShardError, match="no version 9 of the table: there are 1"):
-        in_fork(lambda: len(sw.lance(table, version=9)))
+        in_child(lambda: len(sw.lance(table, version=9)))
 
 
 def test_a_childs_child_reads_too(table):
@@ -108,13 +85,9 @@ def test_a_childs_child_reads_too(table):
 
     def read():
         mine = ds[1]["id"]
-        pid = os.fork()
-        if pid == 0:
-            os._exit(10 + ds[2]["id"] - 2)
-        status = os.waitpid(pid, 0)[1]
-        return mine, os.waitstatus_to_exitcode(status), ds[3]["id"]
+        return mine, in_child(lambda: ds[2]["id"]), ds[3]["id"]
 
-    assert in_fork(read) == (1, 10, 3)
+    assert in_child(read) == (1, 2, 3)
 
 
 def helpers_of(pid):
@@ -137,7 +110,7 @@ def test_a_reading_process_that_was_killed_is_an_error_and_the_next_read_gets_a_
             told = str(error)
         return told, ds[250]["id"]
 
-    told, value = in_fork(read)
+    told, value = in_child(read)
     assert "exit code -9" in told
     assert value == 250
 
@@ -176,4 +149,4 @@ def test_the_reading_process_ends_with_the_dataset(table):
         del ds
         return len(helpers), len(psutil.wait_procs(helpers, timeout=PATIENCE_S)[1])
 
-    assert in_fork(read) == (1, 0)
+    assert in_child(read) == (1, 0)

@@ -1,6 +1,5 @@
 """Row groups in memory: decoded once, bounded, shared by threads; opening costs footers only."""
 
-import os
 import pickle
 import threading
 import tracemalloc
@@ -18,6 +17,7 @@ from shardwise.sources.row_group_cache import RowGroupCache
 from shardwise.sources.tables.parquet import tables
 from shardwise.sources.tables.parquet.parquet_file import ParquetFile
 from shardwise.sources.tables.parquet.source import ParquetSource
+from tests.support.forks import in_child
 from tests.support.tables import write_groups
 
 
@@ -145,11 +145,8 @@ def test_a_child_forked_while_a_thread_decodes_does_not_wait_for_it(tmp_path):
     thread = threading.Thread(target=source._groups.get, args=((0, ("id",)), slow))
     thread.start()
     assert inside.wait(60)
-    pid = os.fork()
-    if pid == 0:
-        column = source.read(np.arange(5), ("id",)).fields["id"]
-        os._exit(0 if column.tolist() == list(range(5)) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    column = in_child(lambda: source.read(np.arange(5), ("id",)).fields["id"])
+    assert column.tolist() == list(range(5))
     go_on.set()
     thread.join(60)
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from shardwise.sources.tar.index.digests import payload_digests
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from shardwise.storage import open_file
 from tests.support.tars import make_shards, payload, write_tar
+from tests.support.waiting import wait_for
 
 PATIENCE_S = 120
 
@@ -152,11 +152,7 @@ def test_a_killed_run_leaves_whole_indexes_and_no_workers(tmp_path):
     command = [sys.executable, str(script), str(directory)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not list(directory.glob("*.swi")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_for(lambda: any(directory.glob("*.swi")), process=process)
         workers = psutil.Process(process.pid).children(recursive=True)
     finally:
         process.send_signal(signal.SIGKILL)

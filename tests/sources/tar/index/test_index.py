@@ -17,6 +17,7 @@ from shardwise.errors import DataError
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_file import IndexHeader, read_header
 from shardwise.sources.tar.index.shard_index import Keys, ShardIndex, index_path
+from tests.support.column_files import header_of, with_header
 from tests.support.tars import write_tar
 
 # Two samples with "jpg" (3 and 70,000 bytes); the second has "cls" too (1 byte). Format version 1.
@@ -220,12 +221,9 @@ def test_a_damaged_or_cut_index_is_refused_with_what_to_do(tmp_path_factory, dat
 def rewritten(change) -> bytes:
     """The golden index with another header and a sound checksum."""
     whole = golden_index().to_bytes()
-    start = 8 + int.from_bytes(whole[:8], "little")
-    header = json.loads(whole[8:start])
+    header = header_of(whole)
     change(header)
-    text = json.dumps(header).encode()
-    data = len(text).to_bytes(8, "little") + text + whole[start:-4]
-    return data + zlib.crc32(data).to_bytes(4, "little")
+    return with_header(whole, header)
 
 
 def _of(*path, value):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import json
-import zlib
 
 import numpy as np
 import pytest
@@ -22,6 +20,7 @@ from shardwise.sources.tar.index.manifest_file import (
     tag_says_etag,
 )
 from shardwise.storage import FileStat
+from tests.support.column_files import header_of, with_header
 
 # Ten shards, eight of them numbered. Format version 1.
 GOLDEN = (
@@ -162,13 +161,9 @@ def test_a_damaged_byte_or_a_cut_is_refused_with_what_to_do(data):
 def changed(**metadata: object) -> bytes:
     """The golden file with other metadata, and a checksum that holds."""
     whole = base64.b64decode(GOLDEN)
-    end = 8 + int.from_bytes(whole[:8], "little")
-    header = json.loads(whole[8:end])
+    header = header_of(whole)
     header["__metadata__"].update(metadata)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    data = len(text).to_bytes(8, "little") + text + whole[end:-4]
-    return data + zlib.crc32(data).to_bytes(4, "little")
+    return with_header(whole, header)
 
 
 def test_a_later_version_says_to_update():

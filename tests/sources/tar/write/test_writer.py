@@ -22,6 +22,7 @@ from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from shardwise.sources.tar.write.writer import TarWriter
 from shardwise.storage import atomic as atomic_module
 from shardwise.storage import expand
+from tests.support.forks import in_child
 from tests.support.python_code import run_code
 
 
@@ -572,12 +573,6 @@ def test_a_forked_child_that_ends_does_not_touch_the_shard_under_way(tmp_path):
     with TarWriter(tmp_path / "x.tar") as writer:
         for sample in numbered(3):
             writer.write(sample)
-        child = os.fork()
-        if not child:
-            try:
-                writer._abort(RuntimeError("the child's own"))
-            finally:
-                os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+        in_child(lambda: writer._abort(RuntimeError("the child's own")))
         writer.write({"__key__": "last", "txt": "1"})
     assert len(read_tar(tmp_path / "x.tar")) == 4
