@@ -135,7 +135,6 @@ class ServiceExecutor:
         return self._session
 
     def _wait(self, dispatcher: Dispatcher, work: Work) -> Batch | Exception:
-        """Wait for a batch, or for the error in its place."""
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         with dispatcher.changed:
             while work.result is None:

@@ -179,7 +179,6 @@ def decode_chunks(buf: Buffer) -> list[Buffer]:
 
 
 def _length(head: Buffer) -> int:
-    """The length that the head of a chunk states."""
     if len(head) < _CHUNK.size:
         raise ValueError(f"the data end after {len(head)} bytes of the head of a chunk")
     word, num_bytes = _CHUNK.unpack(head)
