@@ -231,13 +231,14 @@ def merge_columns(
         for places, column in parts:
             out[places] = column
         return out
+    is_bytes = isinstance(first, BytesColumn)
     values: list[Any] = [None] * num_rows
     for places, column in parts:
         # Views of stored bytes: they are copied once, into the new buffer.
-        rows = column if isinstance(column, BytesColumn) else values_of(column)
+        rows = column if is_bytes and isinstance(column, BytesColumn) else values_of(column)
         for place, value in zip(places.tolist(), rows, strict=True):
             values[place] = value
-    return BytesColumn.of(values) if isinstance(first, BytesColumn) else values
+    return BytesColumn.of(values) if is_bytes else values
 
 
 def fixed_width_texts(rows: NDArray[np.uint8]) -> list[str]:

@@ -31,7 +31,7 @@ def filled(tmp_path: Path) -> Path:
         if size == 150_000:
             for block in blocks(tmp_path):
                 os.utime(block, ns=(10**18, block.stat().st_mtime_ns))
-    cache.flush()
+    cache.hits.flush()
     return tmp_path / "cache"
 
 

@@ -111,7 +111,7 @@ def make_coverage_and_cache(data: Path) -> None:
     path = data / "part-000.tar"
     cache = cache_of(CacheSettings("cache", max_bytes=10_000_000))
     CachedFile(CountedFile("s3://bucket/0.tar", path, data / "log", etag="1"), cache).read(0, 9)
-    cache.flush()
+    cache.hits.flush()
 
 
 JSON_COMMANDS = {

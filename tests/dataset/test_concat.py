@@ -74,6 +74,19 @@ def test_arrays_stay_arrays_and_value_fields_values():
     assert batch["x"].tolist() == [[1, 1], [2, 2], [3, 3]]
 
 
+def test_bytes_of_a_source_that_gives_lists_do_not_make_views_of_the_others():
+    class Lists(MemorySource):
+        def read(self, ids, fields=None):
+            columns = super().read(ids, fields)
+            columns.fields = {name: column.to_list() for name, column in columns.fields.items()}
+            return columns
+
+    joined = sw.concat([Dataset(Lists(SAMPLES[:10])), memory(10, 20)])
+    [batch] = sw.DataLoader(joined, batch_size=20, output="numpy", rank=0, world_size=1)
+    assert sorted(batch["bin"]) == sorted(sample["bin"] for sample in SAMPLES[:20])
+    assert joined[[3, 13]] == memory()[[3, 13]]
+
+
 def test_the_fingerprint_is_of_the_parts_and_their_order():
     a, b = memory(0, 10, name="a"), memory(10, 20, name="b")
     prints = {sw.concat(parts).fingerprint for parts in ([a], [a, b], [b, a], [a, a])}

@@ -259,7 +259,6 @@ def _show_sources(sources: dict[str, dict[str, float]]) -> None:
 
 
 def _show_ranks(coverage: Coverage, group_ends: NDArray[np.int64], num_shards: int) -> None:
-    """Write a row a rank: its samples, and its share of each shard."""
     num_ranks, num_groups = coverage.reads.shape
     width = min(num_groups, bar_width(beside=40))
     first = np.arange(width) * num_groups // width

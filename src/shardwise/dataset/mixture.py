@@ -135,7 +135,6 @@ def _checked_parts(
 
 
 def _whole_schedule(schedule: Any, weights: dict[str, float]) -> Any:
-    """The schedule from position 0 on."""
     if schedule is None:
         return [(0, weights)]
     entries = list(schedule) if hasattr(schedule, "__iter__") else schedule

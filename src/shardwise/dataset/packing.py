@@ -208,8 +208,6 @@ def _lengths(
 
 
 class _Count:
-    """Counts the tokens of a document."""
-
     def __init__(self, field: str) -> None:
         self.field = field
 

@@ -144,7 +144,6 @@ class BatchPartition:
 
     @property
     def _a_step(self) -> int:
-        """Runs of a step."""
         return self.world_size if self.whole is None else 1
 
     @property

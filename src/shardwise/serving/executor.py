@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import takewhile
 from typing import Any
@@ -37,38 +38,28 @@ _WATCH_S = 0.05
 _MAX_BYTES = 2 << 30
 
 
+@dataclass(kw_only=True, eq=False)
 class ServiceExecutor:
     """Builds batches on servers.
 
-    Args:
+    Attributes:
         builder: names the batches, and makes those that no server makes.
         addresses: of the servers.
         directory: knows the servers that Ray runs, in place of addresses and token.
         fallback: make batches here while no server answers.
         token_file: the file with the job's token, or None.
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
-        connect: opens connections; as the addresses say by default.
+        connect: opens connections; None for as the addresses say.
     """
 
-    def __init__(
-        self,
-        builder: BatchBuilder,
-        addresses: tuple[str, ...] = (),
-        *,
-        directory: RayDirectory | None = None,
-        fallback: bool = False,
-        token_file: str | None = None,
-        timeout: float | None = None,
-        connect: Connect | None = None,
-    ) -> None:
-        self.builder = builder
-        self.addresses = addresses
-        self.directory = directory
-        self.fallback = fallback
-        self.token_file = token_file
-        self.timeout = timeout
-        self.connect = connect or connect_to(addresses)
-        self._session: _Session | None = None
+    builder: BatchBuilder = field(kw_only=False)
+    addresses: tuple[str, ...] = field(default=(), kw_only=False)
+    directory: RayDirectory | None = None
+    fallback: bool = False
+    token_file: str | None = None
+    timeout: float | None = None
+    connect: Connect | None = None
+    _session: _Session | None = field(default=None, init=False, repr=False)
 
     @property
     def concurrency(self) -> Concurrency:
@@ -144,7 +135,6 @@ class ServiceExecutor:
         return self._session
 
     def _wait(self, dispatcher: Dispatcher, work: Work) -> Batch | Exception:
-        """Wait for a batch, or for the error in its place."""
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         with dispatcher.changed:
             while work.result is None:
@@ -188,7 +178,8 @@ class _Session:
             needs_pickle=builder.collate is not None,
             token=token,
         )
-        links = Links(dispatcher, connect=executor.connect, side=side)
+        connect = executor.connect or connect_to(executor.addresses)
+        links = Links(dispatcher, connect=connect, side=side)
         unfollow = None
         if directory is None:
             links.set_servers(executor.addresses, token)

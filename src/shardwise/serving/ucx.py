@@ -55,13 +55,11 @@ class _Segments(Connection):
         self._timeout_s: float | None = None
 
     def send(self, buffers: Sequence[Any]) -> None:
-        """Send buffers of bytes, one behind the other."""
         views = [view for each in buffers if (view := memoryview(each).cast("B")).nbytes]
         if views:
             self._write(_BYTES, sum(view.nbytes for view in views), views)
 
     def receive_into(self, buffer: memoryview) -> None:
-        """Fill a buffer of bytes."""
         done = 0
         while done < buffer.nbytes:
             if not self._num_left:
@@ -168,7 +166,6 @@ class _ServerEnd(_Segments):
         self._is_closed = False
 
     def send(self, buffers: Sequence[Any]) -> None:
-        """Send buffers of bytes, one behind the other."""
         small: list[memoryview] = []
         for each in buffers:
             view = memoryview(each).cast("B")
@@ -191,7 +188,6 @@ class _ServerEnd(_Segments):
         self._client = endpoint[_TAG.size :], _TAG.unpack_from(endpoint)[0]
 
     def receive_into(self, buffer: memoryview) -> None:
-        """Fill a buffer of bytes."""
         try:
             super().receive_into(buffer)
         except (OSError, EOFError):

@@ -62,7 +62,6 @@ def expand_braces(text: str) -> list[str]:
 
 
 def _parse(text: str, depth: int) -> list[_Part]:
-    """The parts of a pattern."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"braces are more than {_MAX_DEPTH} deep")
     parts: list[_Part] = []
@@ -131,7 +130,6 @@ def _numbers(first: str, last: str, step: str | None) -> _Numbers:
 
 
 def _split_commas(inner: str) -> list[str]:
-    """Split at the commas outside of nested braces."""
     parts = [""]
     depth = 0
     for char in inner:

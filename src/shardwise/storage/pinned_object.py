@@ -128,7 +128,6 @@ class PinnedObject:
 def _shared_client(
     location: StoreLocation, options: StorageOptions, process: Runtime
 ) -> RetryingClient:
-    """The client of a store, process and environment."""
 
     def make() -> RetryingClient:
         slots = process.get(

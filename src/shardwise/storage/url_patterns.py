@@ -99,7 +99,6 @@ def _require_current_directory(path: str) -> None:
 def _match_remote(
     name: str, suffixes: tuple[str, ...], options: StorageOptions | None
 ) -> list[str]:
-    """The files of one remote name without braces."""
     if not is_remote_pattern(name):
         return [name]
     return list_remote(

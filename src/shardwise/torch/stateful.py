@@ -111,7 +111,6 @@ class StatefulDataLoader(PositionedLoader):
             self._end_if_whole()
 
     def _counted(self, run: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
-        """The batches, counted as they are handed out."""
         account, has_ids = self._stateful._account, self._has_ids
         if has_ids:
             # Workers have copies of the dataset, which count nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import random
 import resource
@@ -17,9 +18,9 @@ from typing import Any
 import pytest
 
 from shardwise.storage import IO_COUNTS
-from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
+from shardwise.storage.cache import CachedFile, CacheSettings, cache_of, hits
 from shardwise.storage.cache.cache import FOLDER
-from shardwise.storage.cache.eviction import disk_space
+from shardwise.storage.cache.eviction import UsageFile, disk_space
 from tests.support.cache_reader import finish, start
 from tests.support.counted_file import CountedFile
 from tests.support.servers import S3Server
@@ -90,6 +91,50 @@ def test_eight_processes_ask_a_store_for_each_block_once(tmp_path: Path, s3: S3S
     assert sum(each["num_bytes"] for each in seen) == 20 * 200_000
     assert sum(each["misses"] for each in counts) == 20 * 4
     assert all(each["hits"] > 0 and not each["degraded"] for each in counts)
+
+
+def usage_hits(folder: Path) -> int:
+    return UsageFile(f"{folder}/cache/{FOLDER}").read().hits
+
+
+def test_the_hits_of_a_program_that_ended_are_all_in_the_usage_file(tmp_path: Path) -> None:
+    names = write_files(tmp_path, 2)
+    for _ in range(2):
+        before = usage_hits(tmp_path)
+        reader = start(folder=str(tmp_path), cache=settings(tmp_path), names=names, epochs=3)
+        counted = finish(reader)["hits"]
+        assert usage_hits(tmp_path) == before + counted > before
+
+
+def test_a_dropped_cache_adds_its_hits_and_a_forked_child_only_its_own(tmp_path: Path) -> None:
+    [name] = write_files(tmp_path, 1)
+    file = _open(tmp_path, name)
+    for _ in range(2):
+        file.read(0, 200_000)
+    child = os.fork()
+    if child == 0:
+        file.read(0, 10)
+        del file
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+    assert usage_hits(tmp_path) == 1
+    del file
+    gc.collect()
+    assert usage_hits(tmp_path) == 1 + 4
+
+
+def test_hits_of_a_process_that_is_killed_are_in_the_usage_file_after_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [name] = write_files(tmp_path, 1)
+    file = _open(tmp_path, name)
+    file.read(0, 200_000)
+    file.read(0, 10)
+    assert usage_hits(tmp_path) == 0
+    monkeypatch.setattr(hits, "_FLUSHED_S", 0.0)
+    file.read(0, 10)
+    assert usage_hits(tmp_path) == 2
 
 
 @contextlib.contextmanager

@@ -140,7 +140,6 @@ def get_video_dataset(
 def _decoder(
     key: str, arguments: dict[str, Any], cuts_key: str | None
 ) -> ClipDecoder | SoundDecoder | None:
-    """The decoder of the field, None for bytes."""
     if not arguments:
         return None
     extension = key.rpartition(".")[2].lower()

@@ -120,7 +120,6 @@ class StageList(IterableDataset[Any], PipelineStage):
         return self._run(position, self._prefix(position, skip), stages)
 
     def _passes(self, position: Position, end: int) -> Iterator[Any]:
-        """The items of passes, one pass after the other."""
         skip = position.num_prefix
         for number in range(position.number, end):
             position.number = number

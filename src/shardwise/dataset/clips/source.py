@@ -208,7 +208,6 @@ class ClipSource(EpochReads):
     def _chosen(
         self, clip: int, span: int, number: int, sample: int, *, seed: int, epoch: int
     ) -> ChosenClip:
-        """Which frames a clip has in an epoch."""
         index = self._files.index(sample)
         part = Span(index.first("video"), int(self.table.firsts[span]), int(self.table.stops[span]))
         start = self.options.start(part, number, seed=seed, epoch=epoch, clip=clip)

@@ -157,7 +157,6 @@ class TarSource:
         return TarMedia(shards, store=self._store, pool=self._pool, field=field)
 
     def _opened(self) -> Reader:
-        """The reader of the opened shards."""
         return self._reader.value or self._reader.get(self._open)
 
     def _open(self) -> Reader:
@@ -228,7 +227,6 @@ class TarSource:
 def _columns_of_one(
     ids: NDArray[np.int64], names: tuple[str, ...], key: str, values: list[bytes | None]
 ) -> Columns:
-    """One sample as columns."""
     columns: dict[str, Sequence[Any]] = {}
     for name, value in zip(names, values, strict=True):
         length = -1 if value is None else len(value)

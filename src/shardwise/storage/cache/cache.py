@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -31,6 +32,7 @@ from shardwise.storage.cache.block_file import (
 )
 from shardwise.storage.cache.bypass import Bypass
 from shardwise.storage.cache.eviction import Eviction, Usage, UsageFile, remove_block, sweep_parts
+from shardwise.storage.cache.hits import Hits
 from shardwise.storage.cache.open_block import DamagedError, OpenBlock
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.local import max_open_files
@@ -44,8 +46,6 @@ _logger = logging.getLogger("shardwise")
 
 # Disk space of the folders and of the usage file.
 _OVERHEAD = 16 << 10
-# Hits are added to the usage file in steps of 4,096: its lock is not for every read.
-_FLUSHED_HITS = 4096
 
 
 class Cache:
@@ -79,7 +79,9 @@ class Cache:
         self._eviction = Eviction(self.folder)
         self._usage_file: UsageFile | None = None
         self.bypass = Bypass(self.settings.directory)
-        self._hits = 0
+        self.hits = Hits(self.folder)
+        # A cache that is dropped, and the interpreter's end, add the last hits to the usage file.
+        weakref.finalize(self, self.hits.flush)
         # Last: another thread of a forked child must not use a lock that was held at the fork.
         self._pid = os.getpid()
 
@@ -154,9 +156,8 @@ class Cache:
         self._locked.add(name)
         usage.num_bytes += space
         usage.misses += 1
-        usage.hits += self._hits
+        usage.hits += self.hits.take()
         usage.max_bytes = self.settings.max_bytes
-        self._hits = 0
         return lock
 
     def write(self, lock: BlockLock, data: memoryview, offset: int) -> bool:
@@ -229,23 +230,6 @@ class Cache:
             self._degrade(error)
             return False
         return freed > 0
-
-    def count_hits(self, hits: int) -> None:
-        """Count blocks that were read from the cache."""
-        IO_COUNTS.add(hits=hits)
-        self._hits += hits
-        if self._hits >= _FLUSHED_HITS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Add the counted hits to the usage file."""
-        try:
-            with self.usage_file().lock() as usage:
-                usage.hits += self._hits
-                self._hits = 0
-        except OSError:
-            # Statistics are not worth a warning.
-            self._hits = 0
 
     def usage_file(self) -> UsageFile:
         """The usage file; the first use creates the folders and sweeps parts of dead processes."""

@@ -57,9 +57,13 @@ class Usage:
 
 
 class UsageFile:
-    """The file of the usage of a cache in some folder, created at the first write."""
+    """The file of the usage of a cache in some folder, created at the first write.
 
-    def __init__(self, folder: str) -> None:
+    `timeout_s`: seconds that its lock is waited for.
+    """
+
+    def __init__(self, folder: str, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         self._folder = folder
         self._path = f"{folder}/ledger"
         self._fd = -1
@@ -78,7 +82,7 @@ class UsageFile:
         An exception leaves the mark set: the next holder counts the files.
 
         Raises:
-            OSError: the file can't be written, or the lock was not free for 60 s.
+            OSError: the file can't be written, or its lock was not free for `timeout_s`.
         """
         with self._lock:
             fd = self._acquire()
@@ -99,7 +103,7 @@ class UsageFile:
         return self._parse(data)[1]
 
     def _acquire(self) -> int:
-        end = time.monotonic() + _TIMEOUT_S
+        end = time.monotonic() + self._timeout_s
         pause = 1e-4
         while True:
             if self._fd < 0:
@@ -110,8 +114,8 @@ class UsageFile:
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise TimeoutError(
-                        f"{self._path!r} is locked for more than {_TIMEOUT_S:g} s: is one of the "
-                        "cache's processes stopped?"
+                        f"{self._path!r} is locked for more than {self._timeout_s:g} s: is one of "
+                        "the cache's processes stopped?"
                     ) from None
                 time.sleep(pause)
                 pause = min(2 * pause, 5e-3)

@@ -72,7 +72,7 @@ def fetch_or_wait(missing: list[MissingBlock], view: memoryview) -> None:
             else:
                 missing.append(block)
     if hits:
-        cache.count_hits(hits)
+        cache.hits.add(hits)
 
 
 def fetch_blocks(

@@ -105,7 +105,7 @@ class CachedFile(RemoteReads):
             hits += num_hits
             missing += of_file
         if hits:
-            requests[0].file._cache.count_hits(hits)
+            requests[0].file._cache.hits.add(hits)
         if missing:
             IO_COUNTS.add(waits=1)
             fetch_or_wait(missing, view)

@@ -87,8 +87,6 @@ class Block:
 
 
 class _Request:
-    """A request in flight."""
-
     __slots__ = ("due", "task")
 
     task: asyncio.Task[None]

@@ -166,8 +166,6 @@ async def cancel(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 class _Process:
-    """The state of the process as a whole."""
-
     # Of this process, or of a parent before a fork.
     current: Runtime | None = None
     # The first process that used obstore: this one or a parent before a fork.

@@ -142,7 +142,6 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:
-        """The request to the target of a redirect."""
         redirects = self._web.redirects
         before, after = urlsplit(req.full_url), urlsplit(newurl)
         is_here = (before.scheme, before.netloc) == (after.scheme, after.netloc)

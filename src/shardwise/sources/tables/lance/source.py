@@ -236,7 +236,6 @@ class _Here:
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as Lance takes them: texts."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in settings.items()

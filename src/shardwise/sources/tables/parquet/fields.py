@@ -151,7 +151,6 @@ def _different(infos: Sequence[FileInfo]) -> list[FileInfo]:
 
 
 def _common_type(name: str, schemas: Sequence[_FileSchema], options: ColumnOptions) -> pa.DataType:
-    """The type of a field in all files."""
     cast = options.types.get(name)
     if cast is not None:
         _check_casts(name, cast, schemas, options.fill)

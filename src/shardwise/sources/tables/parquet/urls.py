@@ -84,7 +84,6 @@ def _in_directory(path: Path) -> list[str]:
 
 
 def _refuse_splits(urls: Sequence[str], directory: str) -> None:
-    """Refuse the splits of a dataset as one table."""
     matches = [_SPLIT.fullmatch(base_name(url)) for url in urls]
     splits = sorted({match["split"] for match in matches if match})
     if len(splits) > 1:

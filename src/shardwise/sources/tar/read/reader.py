@@ -189,7 +189,6 @@ class Reader:
         return shard_of, offsets, sizes, keys
 
     def _read_together(self, request: _Request) -> dict[str, BytesColumn]:
-        """Do all reads of a request at the same time."""
         plan = request.plan
         ranges = plan.by_url(self.shards.manifest.urls)
         # With digests a wrong payload is read again in place, which takes a buffer.

@@ -37,7 +37,6 @@ def read_run(reader: Reader, start: int, stop: int, names: tuple[str, ...]) -> I
 def _read_rows(
     reader: Reader, shard: int, row: int, ids: NDArray[np.int64], names: tuple[str, ...]
 ) -> Iterator[Columns]:
-    """Yield samples of one shard, from `row` on."""
     index = reader.shards.index(shard)
     rows = np.arange(row, row + len(ids), dtype=np.int64)
     offsets, sizes = index.locate_all(names, rows)

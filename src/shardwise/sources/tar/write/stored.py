@@ -105,7 +105,6 @@ class _Rows:
 
     @classmethod
     def of(cls, index: ShardIndex, first: int, stop: int) -> _Rows:
-        """The rows `[first, stop)` of a shard."""
         rows, fields = np.arange(first, stop, dtype=np.int64), sorted(index.fields)
         every_offset, every_size = index.locate_all(fields, rows)
         # One element a member from here on, sample by sample.
