@@ -15,6 +15,7 @@ from shardwise.errors import DataError, MissingShardError, StaleIndexError, Stor
 from shardwise.storage import IO_COUNTS, FileStat, LocalFile, local_path, open_file
 from shardwise.storage import local as local_module
 from tests.support.forks import in_child
+from tests.support.threads import at_once
 
 CONTENT = bytes(range(256)) * 40
 
@@ -122,29 +123,25 @@ def test_a_pickled_file_travels_without_its_descriptor(path):
 
 def test_threads_read_while_others_close(path):
     file = LocalFile(path)
-    wrong = []
     stop = threading.Event()
 
     def read(seed):
         for i in range(150):
             offset = (seed * 977 + i * 131) % (len(CONTENT) - 64)
-            if file.read(offset, 64) != CONTENT[offset : offset + 64]:
-                wrong.append(offset)
+            assert file.read(offset, 64) == CONTENT[offset : offset + 64]
 
     def close():
         while not stop.is_set():
             file.close()
 
     closer = threading.Thread(target=close)
-    readers = [threading.Thread(target=read, args=(i,)) for i in range(4)]
-    for thread in (closer, *readers):
-        thread.start()
-    for thread in readers:
-        thread.join()
-    stop.set()
-    closer.join()
+    closer.start()
+    try:
+        at_once(read, 4)
+    finally:
+        stop.set()
+        closer.join()
     file.close()
-    assert not wrong
     assert descriptors_of(path) == 0
 
 

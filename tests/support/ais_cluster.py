@@ -16,12 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 import xxhash
+
+from tests.support.web import WebServer
 
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
@@ -86,14 +88,6 @@ class AisCluster:
         return self.nodes[1 + (number if self.chosen is None else self.chosen)]
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Silent: clients hang up, and nodes leave, on purpose."""
-
-
 class Node:
     """A gateway (number 0) or a target, which can leave its port and come back to it."""
 
@@ -111,7 +105,7 @@ class Node:
     def come(self) -> None:
         """Listen, on the port of before."""
         kind = type("Handler", (self.handler,), {"cluster": self.cluster, "node": self})
-        self.server = _Server(("127.0.0.1", self.port), kind)
+        self.server = WebServer(("127.0.0.1", self.port), kind)
         self.open: set[Any] = set()
         self.port = self.server.server_address[1]
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()

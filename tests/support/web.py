@@ -16,9 +16,11 @@ Handler = http.server.BaseHTTPRequestHandler
 
 
 class WebServer(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that leave, or don't trust it, are what is tested."""
-        if not isinstance(sys.exception(), OSError):
+        """Clients that leave, or don't trust it, and nodes that leave are what is tested."""
+        if not isinstance(sys.exception(), (OSError, ValueError)):  # of a file that was closed
             super().handle_error(request, client_address)
 
 
