@@ -7,12 +7,9 @@ started later. Keeps I10 there. No torch beyond what `shardwise.ranks` looks at.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from shardwise.errors import RankError
-from shardwise.loader.plan_options import fingerprint_of
-from shardwise.plan import LoaderState, Order, Plan
 from shardwise.process_group import loader_worker
 from shardwise.ranks import Ranks, discover, inherited, ranks_of_group, uncertain
 
@@ -94,76 +91,6 @@ class CurrentRanks:
                 f"{current.world_size} in torch.distributed: make it in the process that uses it, "
                 "or leave rank, world_size and group out to have them found there"
             )
-
-
-class PlannedOrder:
-    """The order of a dataset by a plan, and its states: the base of loaders and samplers."""
-
-    dataset: Any
-    _plan: Plan
-
-    @property
-    def plan(self) -> Plan:
-        """The plan for the ranks of this process."""
-        raise NotImplementedError
-
-    @property
-    def _order(self) -> Order:
-        # An order that is cut for global batches is another one once the ranks are known.
-        return Order(fingerprint_of(self.dataset), self.plan.sampler)
-
-    def _take_up(self, state: Mapping[str, Any]) -> LoaderState:
-        """Read a state, and go on in the order that it was taken in.
-
-        Raises:
-            StateError: it belongs to other data, another seed or another order.
-        """
-        plan = self.plan.in_order_of(state)
-        loaded = Order(fingerprint_of(self.dataset), plan.sampler).read(state)
-        self._plan = plan
-        return loaded
-
-
-class RankedPlan(PlannedOrder):
-    """A plan among the ranks of the process that uses it."""
-
-    _ranks: CurrentRanks
-
-    @property
-    def plan(self) -> Plan:
-        """The plan for the ranks of this process.
-
-        Raises:
-            ValueError: there would be no batch for each of them.
-        """
-        self._plan = self._plan.divided(self.world_size).require_steps()
-        return self._plan
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next iterator goes through."""
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        """Batches in an epoch on this rank: the same on every rank, and after a resume.
-
-        Under a budget of `sw.buckets`, those of its epoch.
-        """
-        return self.plan.resumed(0, epoch=self.epoch).num_steps
-
-    @property
-    def rank(self) -> int:
-        """This process's rank.
-
-        Raises:
-            RankError: it can't be told yet, or is not the rank that was passed.
-        """
-        return self._ranks.certain().rank
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks share the data."""
-        return self._ranks.now().world_size
 
 
 def _is_same(one: Ranks, other: Ranks) -> bool:

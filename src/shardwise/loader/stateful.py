@@ -17,8 +17,8 @@ from shardwise.epoch_sampler import EpochSampler
 from shardwise.loader.account import Account
 from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribute, sampler_of
 from shardwise.loader.plan_options import PlanOptions
+from shardwise.loader.planned_order import RankedPlan
 from shardwise.loader.position import Position
-from shardwise.loader.rank_check import RankedPlan
 from shardwise.plan import Plan, checked_epoch
 from shardwise.samples import Samples
 

@@ -22,7 +22,8 @@ from shardwise.errors import StateError
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.output import Output
 from shardwise.loader.plan_options import PlanOptions, plan_for
-from shardwise.loader.rank_check import CurrentRanks, RankedPlan
+from shardwise.loader.planned_order import RankedPlan
+from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.torch.account import NOT_COUNTED, CountedBatch, OrderAccount
 from shardwise.torch.order import check_count, refusal, refuse_second_division

@@ -9,7 +9,8 @@ from typing import Any
 
 from shardwise.errors import RankError, StateError
 from shardwise.loader.frameworks import callers
-from shardwise.loader.rank_check import CurrentRanks, PlannedOrder
+from shardwise.loader.planned_order import PlannedOrder
+from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan, checked_epoch
 from shardwise.torch.account import OrderAccount
 

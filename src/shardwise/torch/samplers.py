@@ -19,7 +19,8 @@ from shardwise.arguments import check_flag
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.plan_options import PlanOptions, plan_for
-from shardwise.loader.rank_check import CurrentRanks, RankedPlan
+from shardwise.loader.planned_order import RankedPlan
+from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle
 from shardwise.torch.account import OrderAccount, given_rows
 from shardwise.torch.order import Cursor, SamplerState, refuse_second_division
