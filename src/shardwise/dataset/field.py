@@ -26,6 +26,7 @@ class Field:
         number: its place among the fields that are read.
         takes_rng: the decoder has a parameter called `rng`.
         has_mask: the decoder gives a mask beside each value, which is a field of its own.
+        has_no_null: no row of a batch may lack it: it is required, or an array in all others.
     """
 
     name: str
@@ -35,18 +36,16 @@ class Field:
     number: int = 0
     takes_rng: bool = False
     has_mask: bool = False
+    has_no_null: bool = False
 
     @classmethod
     def of(
         cls, name: str, decoder: Any, *, required: bool, layout: Layout | None, number: int
     ) -> Field:
         """Look at the decoder's signature once."""
-        return cls(name, decoder, required, layout, number, takes_rng(decoder), has_mask(decoder))
-
-    @property
-    def has_no_null(self) -> bool:
-        """Whether no row of a batch may lack it: it is required, or an array in all others."""
-        return self.required or self.layout is not None
+        rng, mask = takes_rng(decoder), has_mask(decoder)
+        has_no_null = required or layout is not None
+        return cls(name, decoder, required, layout, number, rng, mask, has_no_null)
 
     @property
     def mask_name(self) -> str:

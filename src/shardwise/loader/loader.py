@@ -300,7 +300,7 @@ class DataLoader(StatefulLoader):
                 )
                 account.add(batch.rows)
                 current.num_batches += 1
-                if current.is_whole:
+                if current.num_batches == current.num_steps:
                     # Here, not where the end is asked for: programs that count steps never ask.
                     account.note(current)
                 yield output

@@ -31,8 +31,14 @@ from shardwise.storage.cache.block_file import (
     write_at,
 )
 from shardwise.storage.cache.bypass import Bypass
-from shardwise.storage.cache.eviction import Eviction, Usage, UsageFile, remove_block, sweep_parts
-from shardwise.storage.cache.hits import Hits
+from shardwise.storage.cache.eviction import (
+    Eviction,
+    Hits,
+    Usage,
+    UsageFile,
+    remove_block,
+    sweep_parts,
+)
 from shardwise.storage.cache.open_block import DamagedError, OpenBlock
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.local import max_open_files
