@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import logging
+import pickle
 import threading
+from types import CodeType
 
 import pytest
 
 import shardwise as sw
 from shardwise.cores import usable_cores
 from shardwise.dataset import Dataset
+from shardwise.engine.processes.pickling import pickled_by_value
 from tests.support.memory_source import MemorySource, numbered_samples
 
 LOCK = threading.Lock()
@@ -92,3 +95,13 @@ def test_four_times_as_many_workers_as_cores_are_told_once_before_they_start(fac
     for said in told:
         assert f"num_workers={factor * cores} worker processes for the {cores} core" in said
         assert f"num_workers={cores} is as quick" in said
+
+
+def test_the_code_of_the_main_program_keeps_the_name_of_its_file():
+    main = {"__name__": "__main__"}
+    source = "def outer():\n    return (1 / 0 for _ in range(3)), lambda: 0\n"
+    exec(compile(source, "/home/user/train.py", "exec"), main)
+    code = pickle.loads(pickled_by_value(main["outer"])).__code__
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    assert len(inner) == 2
+    assert {each.co_filename for each in (code, *inner)} == {"/home/user/train.py"}

@@ -7,13 +7,16 @@ of modules without a file, made by a notebook's cell or a test: no other process
 from __future__ import annotations
 
 import inspect
+import io
 import sys
 from collections.abc import Mapping
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from shardwise.errors import message_of
+
+_NO_FILE = "<dynamic-code>"
 
 
 def pickled_by_value(value: Any) -> bytes:
@@ -106,11 +109,24 @@ def _pickled(value: Any) -> bytes:
         and getattr(module, "__spec__", None) is None
         and name not in known
     ]
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            # cloudpickle 3.1.3 leaves files out, and errors would name none.
+            if isinstance(obj, CodeType) and obj.co_filename != _NO_FILE:
+                return _of_file, (obj.replace(co_filename=_NO_FILE), obj.co_filename)
+            return super().reducer_override(obj)
+
     for module in made_here:
         cloudpickle.register_pickle_by_value(module)
+    file = io.BytesIO()
     try:
-        pickled: bytes = cloudpickle.dumps(value)
+        Pickler(file).dump(value)
     finally:
         for module in made_here:
             cloudpickle.unregister_pickle_by_value(module)
-    return pickled
+    return file.getvalue()
+
+
+def _of_file(code: CodeType, name: str) -> CodeType:
+    return code.replace(co_filename=name)
