@@ -16,23 +16,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from shardwise.plugins import find, names, own_names
+
 # The names of `_NAMES` for type checkers, to which `x as x` says that x is public.
 if TYPE_CHECKING:
     from shardwise import compat as compat, testing as testing, torch as torch
     from shardwise.building import build as build, fetch as fetch
     from shardwise.codecs import (
         array as array,
-        audio as audio,
         image as image,
         json as json,
-        media as media,
         msgpack as msgpack,
         npy as npy,
         text as text,
         torch_tensor as torch_tensor,
         unpickle as unpickle,
-        video as video,
     )
+    from shardwise.codecs.audio import audio as audio
+    from shardwise.codecs.media import media as media
+    from shardwise.codecs.video import video as video
     from shardwise.compat.native import from_webdataset as from_webdataset
     from shardwise.dataset import Dataset as Dataset
     from shardwise.dataset.concatenation import concat as concat
@@ -60,11 +62,11 @@ if TYPE_CHECKING:
         mds as mds,
         parquet as parquet,
         tfrecord as tfrecord,
+        tokens as tokens,
     )
     from shardwise.formats import (
         files as files,
         tar as tar,
-        tokens as tokens,
         wrap as wrap,
     )
     from shardwise.loader import DataLoader as DataLoader
@@ -86,21 +88,16 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("compat", "testing", "torch")
 _NAMES = {
-    "shardwise.building": ("build", "fetch"),
     "shardwise.codecs": (
         "array",
-        "audio",
         "image",
         "json",
-        "media",
         "msgpack",
         "npy",
         "text",
         "torch_tensor",
         "unpickle",
-        "video",
     ),
-    "shardwise.compat.native": ("from_webdataset",),
     "shardwise.dataset.concatenation": ("concat",),
     "shardwise.dataset.mixture": ("mix",),
     "shardwise.dataset.packing": ("pack",),
@@ -121,8 +118,7 @@ _NAMES = {
         "StorageError",
         "WorkerError",
     ),
-    "shardwise.formats": ("files", "tar", "tokens", "wrap"),
-    "shardwise.foreign_formats": ("lance", "litdata", "mds", "parquet", "tfrecord"),
+    "shardwise.formats": ("files", "tar", "wrap"),
     "shardwise.loader": ("DataLoader",),
     "shardwise.plan": (
         "FullSampler",
@@ -132,13 +128,12 @@ _NAMES = {
         "WindowSampler",
         "buckets",
     ),
-    "shardwise.serving.service": ("service",),
     "shardwise.sources.tar.write.writer": ("TarWriter",),
     "shardwise.storage.cache": ("CacheSettings",),
     "shardwise.storage.options": ("StorageOptions",),
 }
 
-_PUBLIC = [name for names in _NAMES.values() for name in names]
+_PUBLIC = [*(name for own in _NAMES.values() for name in own), *own_names("names")]
 __all__ = ["__version__", *_PACKAGES, *_PUBLIC]  # noqa: PLE0604 - all are str
 
 
@@ -150,13 +145,16 @@ def __getattr__(name: str) -> Any:
 
         value: Any = version(__name__)
     else:
-        module = next((module for module, names in _NAMES.items() if name in names), None)
-        if module is None:
+        module = next((module for module, own in _NAMES.items() if name in own), None)
+        if module is not None:
+            value = getattr(import_module(module), name)
+        elif name in names("names"):
+            value = find("names", name)
+        else:
             from shardwise.hints import CLASSES
 
             hint = f"; {CLASSES[name]}" if name in CLASSES else ""
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
-        value = getattr(import_module(module), name)
     # The next look-up finds it at once.
     globals()[name] = value
     return value

@@ -246,3 +246,57 @@ def tfrecord(
             urls, features=features, index=index, storage=StorageOptions.of(storage, cache=cache)
         )
     )
+
+
+def tokens(
+    urls: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    block: int = 2048,
+    dtype: Any = None,
+    documents: bool = False,
+    cache: str | PathLike[str] | CacheSettings | None = None,
+    storage: StorageOptions | Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Blocks of files of tokens; a sample's field "tokens" is an array `[block + 1]`.
+
+    Inputs are `tokens[:, :-1]`, targets `tokens[:, 1:]`: the last token of a block is the first of
+    the next. The dtype is the file's own. Formats: Megatron's `.bin` with its `.idx`, raw `.bin`
+    (nanoGPT) and those with llm.c's header, `.npy`, and LitData's token chunks. Local files are
+    mapped: they may be replaced by renaming while they are read; one that was written to raises.
+
+    Args:
+        urls: files, a brace pattern, a glob, a directory, or a list of these; local or of a store.
+            LitData's chunks are named by their directory or their `index.json`.
+        block: tokens of a sample, without the one that it shares with the next.
+        dtype: of raw files, such as "uint16"; of others it must be what the file says.
+        documents: False cuts each file into blocks, as it lies. True joins the documents in another
+            order in each epoch and cuts that: for formats that say where documents end. Its epochs
+            are the loader's: leave `epoch_size` alone.
+        cache: as for `tar`.
+        storage: as for `tar`.
+
+    Raises:
+        DataError: a file is damaged, cut or of another format, there are two dtypes, or no file has
+            a whole block; url and offset say where. Raised at the first use.
+        MissingShardError: nothing is there under a url.
+        TypeError: dtype is none of integers.
+
+    Examples:
+        >>> import numpy as np
+        >>> import shardwise as sw
+        >>> np.arange(100, dtype=np.uint16).tofile("train.bin")
+        >>> ds = sw.tokens("train.bin", block=8, dtype="uint16")
+        >>> len(ds), ds[1]["tokens"]
+        (12, array([ 8,  9, 10, 11, 12, 13, 14, 15, 16], dtype=uint16))
+    """
+    from shardwise.plan.arguments import whole
+    from shardwise.sources.tokens.documents import JoinedDocuments
+    from shardwise.sources.tokens.source import TokenBlocks
+
+    if not isinstance(documents, bool):
+        raise TypeError(f"documents={documents!r:.60}: True or False")
+    source = JoinedDocuments if documents else TokenBlocks
+    size = whole("block", block, least=1)
+    return Dataset(
+        source(urls, block=size, dtype=dtype, storage=StorageOptions.of(storage, cache=cache))
+    )

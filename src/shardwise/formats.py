@@ -7,6 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardwise.dataset import Dataset
+from shardwise.plugins import find, names
 from shardwise.sources.tar.source import TarSource
 from shardwise.sources.wrap.source import WrapSource
 from shardwise.storage import StorageOptions
@@ -134,60 +135,6 @@ def files(
     return Dataset(source)
 
 
-def tokens(
-    urls: str | PathLike[str] | Sequence[str | PathLike[str]],
-    *,
-    block: int = 2048,
-    dtype: Any = None,
-    documents: bool = False,
-    cache: str | PathLike[str] | CacheSettings | None = None,
-    storage: StorageOptions | Mapping[str, Any] | None = None,
-) -> Dataset:
-    """Blocks of files of tokens; a sample's field "tokens" is an array `[block + 1]`.
-
-    Inputs are `tokens[:, :-1]`, targets `tokens[:, 1:]`: the last token of a block is the first of
-    the next. The dtype is the file's own. Formats: Megatron's `.bin` with its `.idx`, raw `.bin`
-    (nanoGPT) and those with llm.c's header, `.npy`, and LitData's token chunks. Local files are
-    mapped: they may be replaced by renaming while they are read; one that was written to raises.
-
-    Args:
-        urls: files, a brace pattern, a glob, a directory, or a list of these; local or of a store.
-            LitData's chunks are named by their directory or their `index.json`.
-        block: tokens of a sample, without the one that it shares with the next.
-        dtype: of raw files, such as "uint16"; of others it must be what the file says.
-        documents: False cuts each file into blocks, as it lies. True joins the documents in another
-            order in each epoch and cuts that: for formats that say where documents end. Its epochs
-            are the loader's: leave `epoch_size` alone.
-        cache: as for `tar`.
-        storage: as for `tar`.
-
-    Raises:
-        DataError: a file is damaged, cut or of another format, there are two dtypes, or no file has
-            a whole block; url and offset say where. Raised at the first use.
-        MissingShardError: nothing is there under a url.
-        TypeError: dtype is none of integers.
-
-    Examples:
-        >>> import numpy as np
-        >>> import shardwise as sw
-        >>> np.arange(100, dtype=np.uint16).tofile("train.bin")
-        >>> ds = sw.tokens("train.bin", block=8, dtype="uint16")
-        >>> len(ds), ds[1]["tokens"]
-        (12, array([ 8,  9, 10, 11, 12, 13, 14, 15, 16], dtype=uint16))
-    """
-    from shardwise.plan.arguments import whole
-    from shardwise.sources.tokens.documents import JoinedDocuments
-    from shardwise.sources.tokens.source import TokenBlocks
-
-    if not isinstance(documents, bool):
-        raise TypeError(f"documents={documents!r:.60}: True or False")
-    source = JoinedDocuments if documents else TokenBlocks
-    size = whole("block", block, least=1)
-    return Dataset(
-        source(urls, block=size, dtype=dtype, storage=StorageOptions.of(storage, cache=cache))
-    )
-
-
 def wrap(dataset: Any) -> Dataset:
     """Samples of any map-style dataset: whatever has `__len__` and `__getitem__`.
 
@@ -210,12 +157,8 @@ def wrap(dataset: Any) -> Dataset:
         >>> sw.wrap([("a", 1), ("b", 2)])[0]
         {'__key__': '0', '0': 'a', '1': 1}
     """
-    # By name: neither package is imported for it, and no other class is called so.
-    kind = type(dataset)
-    if (kind.__module__, kind.__name__) == ("datasets.arrow_dataset", "Dataset"):
-        from shardwise.sources.tables.huggingface import HuggingFaceSource, is_columnar, undecoded
-
-        if is_columnar(dataset):
-            return Dataset(HuggingFaceSource(dataset))
-        return Dataset(WrapSource(dataset, undecoded=undecoded))
+    # By name: no package is imported for it, and no other class is called so.
+    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    if name in names("wrapped"):
+        return Dataset(find("wrapped", name)(dataset))
     return Dataset(WrapSource(dataset))

@@ -1,6 +1,8 @@
 """The loader: exactly once, equal steps, one order, a state of its own, as frameworks meet it."""
 
 import pickle
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -412,7 +414,8 @@ def test_code_that_insists_on_torchs_class_gets_an_instance_of_it():
     assert given == ids(make(batch_size=4))
 
 
-def test_the_batch_that_keras_builds_a_model_from_is_trained_on_too():
+def test_the_batch_that_keras_builds_a_model_from_is_trained_on_too(monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras", ModuleType("keras"))
     facade = make(shuffle="full", batch_size=5, output="torch").as_torch_dataloader()
 
     def _symbolic_build():  # under the name that fit calls it by

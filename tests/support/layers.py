@@ -15,6 +15,9 @@ LEVELS = {
     "arguments": -1,
     "cores": -1,
     "errors": 0,
+    # The seam to extensions, which it imports by name only.
+    "plugins": 0.5,
+    "framework_guards": 1.5,
     "parallel": 0.5,
     "hints": 0,
     "markup": 0,
@@ -61,8 +64,6 @@ USERS_OF = {
     "process_group": {"ranks", "loader", "serving"},
     "": {"compat", "testing", "cli", "__main__"},
 }
-# Who reaches up, once a program uses torch or a framework: inside a function only.
-LATE = {("loader", "integrations"), ("torch", "integrations")}
 # What the parts of one format or one family of codecs share, and who may know them all.
 SHARED = {
     "sources": {
@@ -212,8 +213,6 @@ def _reason(importer: str, target: str, imported: Import) -> str | None:
         return f"only {', '.join(sorted(map(repr, USERS_OF[theirs])))} may"
     if theirs == "tensors" and imported.at_import and mine not in IMPORTS_TORCH:
         return "only inside a function: it imports torch"
-    if (mine, theirs) in LATE:
-        return "only inside a function" if imported.at_import else None
     if mine == "engine" and (
         theirs == "codecs"
         or (theirs == "sources" and target.rpartition(".")[2] not in SHARED[theirs])

@@ -20,9 +20,9 @@ from shardwise.building.inputs import DatasetInput
 from shardwise.building.shard import Job, make_shard
 from shardwise.building.workers import AHEAD, WorkerDiedError, Workers
 from shardwise.dataset.code_digest import code_digest
+from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.errors import MissingExtraError, WorkerError
-from shardwise.serving.version import recipe_digest
 
 # A head node that does not take a connection within this time is away; Ray itself would try for
 # a quarter of an hour.

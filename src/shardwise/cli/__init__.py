@@ -18,10 +18,12 @@ import click
 from shardwise.cli.options import JSON_KEY, TRACEBACK_KEY
 from shardwise.cli.output import clean, write_document, write_line
 from shardwise.errors import ShardwiseError
+from shardwise.plugins import find, names
 
 __all__ = ["cli", "main"]
 
-# A command's module has this name, or that of `_MODULES`, and holds the click command under it.
+# A command's module has this name and holds the click command under it; those of extensions are in
+# the group "commands" of `shardwise.plugins`.
 COMMANDS = {
     "index": "Build or refresh the index of shards.",
     "info": "Show shards, samples, fields, sizes and the state of the index.",
@@ -36,7 +38,6 @@ COMMANDS = {
     "reshard": "Copy tar shards into shards of another size or order.",
     "cache": "Show and clean a cache of remote files.",
 }
-_MODULES = {"convert": "build", "reshard": "build"}
 
 
 class Commands(click.Group):
@@ -54,8 +55,11 @@ class Commands(click.Group):
         """Import one command."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"shardwise.cli.{_MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command
+        if cmd_name in names("commands"):
+            command = find("commands", cmd_name)
+        else:
+            command = getattr(import_module(f"shardwise.cli.{cmd_name}"), cmd_name)
         return command
 
     def format_commands(  # click's signature

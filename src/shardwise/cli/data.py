@@ -6,7 +6,6 @@ well. Problems of shards are found in manifests, and shown, here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,15 @@ from shardwise.cli.options import usage_errors
 from shardwise.cli.output import clean, write_line
 from shardwise.cli.python_names import is_python, open_python
 from shardwise.errors import ShardwiseError
+from shardwise.plugins import find
 from shardwise.shown import shown
-from shardwise.sources.records.index_json import index_urls
 from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards, is_manifest_file, manifest_files
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource
-from shardwise.storage import is_local, local_path, read_whole
+from shardwise.storage import is_local, local_path
 
 _SUFFIXES = {
     "lance": (".lance",),
@@ -58,23 +57,8 @@ def kind_of(urls: Sequence[str]) -> str:
     may_be_directory = "://" in url and not _MAGIC.intersection(named)
     may_be_directory &= named.endswith("/") or "." not in first.rpartition("/")[2]
     if first.endswith("index.json") or may_be_directory:
-        return _kind_of_index(url) or "tar"
+        return find("kinds", "index.json")(url) or "tar"
     return "tar"
-
-
-def _kind_of_index(url: str) -> str | None:
-    """Whose `index.json` a file, or that of a directory, is; None if there is none."""
-    try:
-        document = json.loads(read_whole(index_urls(url)[0]))
-    except (ShardwiseError, ValueError, RecursionError):
-        # What can't be read is told where it is opened.
-        return None
-    if not isinstance(document, dict):
-        return None
-    config = document.get("config")
-    if isinstance(config, dict) and "chunks" in document:
-        return "tokens" if config.get("item_loader") == "TokensLoader" else "litdata"
-    return "mds" if "shards" in document and "version" in document else None
 
 
 def _kind_of_directory(path: Path) -> str:
@@ -85,7 +69,7 @@ def _kind_of_directory(path: Path) -> str:
         return "tar"
     if (path / "_versions").is_dir():
         return "lance"
-    if (kind := _kind_of_index(str(path))) is not None:
+    if (kind := find("kinds", "index.json")(str(path))) is not None:
         return kind
     for named in ("tfrecord", "parquet"):
         if suffixes.intersection(_SUFFIXES[named]):

@@ -27,12 +27,13 @@ from shardwise.cli.output import (
     write_table,
 )
 from shardwise.errors import DataError
+from shardwise.plugins import find
 from shardwise.progress_bar import progress
 from shardwise.sources.tar.check.problems import problem_of
 from shardwise.sources.tar.index.build import BuildResult, build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore, read_index
 from shardwise.sources.tar.index.merge import merge_indexes, require_manifest_name
-from shardwise.sources.tar.media.build import build_sidecar
+from shardwise.sources.tar.sidecar import Sidecar
 
 
 @click.command()
@@ -106,10 +107,11 @@ def index(
 def _index_media(results: Sequence[BuildResult], store: IndexStore) -> tuple[int, list[DataError]]:
     """Make the sidecars of the shards that were indexed: their number, and unusable media files."""
     num_sidecars, bad = 0, list[DataError]()
+    sidecar: Sidecar = find("sidecars", "media")
     done = [result for result in results if result.error is None]
     with progress("indexing media", len(done)) as report:
         for number, result in enumerate(done, 1):
-            path, errors = build_sidecar(result.url, store=store)
+            path, errors = sidecar.build(result.url, store=store)
             num_sidecars += path is not None
             bad += errors
             report(number)

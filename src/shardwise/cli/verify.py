@@ -26,6 +26,7 @@ from shardwise.cli.data import (
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import finish, format_bytes, plural, write_line
 from shardwise.errors import DataError, ShardwiseError
+from shardwise.plugins import find
 from shardwise.progress_bar import progress
 from shardwise.sources.manifest import Shard
 from shardwise.sources.protocol import Source
@@ -33,7 +34,7 @@ from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_lists import check_counts, is_shard_list, read_shard_list
-from shardwise.sources.tar.media.check import media_problems
+from shardwise.sources.tar.sidecar import Sidecar
 
 # A read takes 32 MiB, by the mean size of a sample, and 4,096 samples at most.
 _READ_BYTES, _READ_SAMPLES = 32 << 20, 4096
@@ -81,7 +82,8 @@ def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinis
                 url, index=index, accept_unfinished=accept_unfinished, progress=payloads
             )
             if media and not report.problems:
-                report.problems += media_problems(url, store=IndexStore(index))
+                sidecar: Sidecar = find("sidecars", "media")
+                report.problems += sidecar.find_problems(url, store=IndexStore(index))
             problems += report.problems
             num_bad += bool(report.problems)
             # Of a shard with problems, headers may not have been read.

@@ -2,14 +2,15 @@
 
 Three abilities, found by attribute, make whole batches fast: `row`, `decode_into` and
 `decode_column` (see `Decoder`, `RowDecoder`, `ColumnDecoder`). A parameter `rng` makes a decoder a
-keyed one (`KeyedDecoder`, `KeyedRowDecoder`). Importing this imports numpy only.
+keyed one (`KeyedDecoder`, `KeyedRowDecoder`). Importing this imports numpy only. Decoders that
+extensions add are attributes here, too.
 """
 
-from shardwise.codecs.audio import audio
+from typing import Any
+
 from shardwise.codecs.documents import json, msgpack, raw, text
 from shardwise.codecs.image_crop import CropBox, RandomCrop
 from shardwise.codecs.images import image
-from shardwise.codecs.media import media
 from shardwise.codecs.numeric import array, floating, integer
 from shardwise.codecs.protocol import (
     ColumnDecoder,
@@ -20,7 +21,7 @@ from shardwise.codecs.protocol import (
 )
 from shardwise.codecs.registry import default_decoder, resolve
 from shardwise.codecs.tensors import npy, torch_tensor, unpickle
-from shardwise.codecs.video import video
+from shardwise.plugins import find, names
 
 __all__ = [
     "ColumnDecoder",
@@ -31,13 +32,11 @@ __all__ = [
     "RandomCrop",
     "RowDecoder",
     "array",
-    "audio",
     "default_decoder",
     "floating",
     "image",
     "integer",
     "json",
-    "media",
     "msgpack",
     "npy",
     "raw",
@@ -45,5 +44,10 @@ __all__ = [
     "text",
     "torch_tensor",
     "unpickle",
-    "video",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in names("decoders"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return find("decoders", name)

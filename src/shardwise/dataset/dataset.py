@@ -33,6 +33,7 @@ from shardwise.dataset.transforms import Transforms
 from shardwise.errors import ShardwiseError
 from shardwise.hints import DECODE_HINT, call_for, hint_for
 from shardwise.markup import table
+from shardwise.plugins import find
 from shardwise.sources.protocol import Source, value_fields_of
 
 # Samples whose pictures a notebook shows.
@@ -326,15 +327,12 @@ class Dataset(IndexedSamples):
             ValueError: there is no such field, it has a decoder, options do not go together, or
                 a `map()` comes before.
         """
-        from shardwise.dataset.clips.make import make_clips
-        from shardwise.dataset.clips.options import checked_options
-
-        options = checked_options(
+        source, transforms = find("methods", "clips")(
+            self._source, self._transforms, self.fields,
             field, frames=frames, stride=stride, step=step, count=count, seconds=seconds,
             jitter=jitter, fps=fps, cuts=cuts, short=short, size=size, fit=fit, layout=layout,
             audio=audio, on_bad=on_bad, backend=backend,
         )  # fmt: skip
-        source, transforms = make_clips(self._source, self._transforms, self.fields, options)
         return Dataset(source, _transforms=transforms)
 
     @property

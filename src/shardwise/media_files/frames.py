@@ -8,12 +8,12 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.engine.batch.decoder_memory import decoder_bytes, picture_memory
 from shardwise.errors import DataError
 from shardwise.media_files.byte_reader import RangeReader
 from shardwise.media_files.coded_frames import read_segments, with_payloads, without_unneeded
 from shardwise.media_files.limits import DEFAULT_LIMITS, Limits
 from shardwise.media_files.media_index import MediaIndex
-from shardwise.media_files.picture_memory import decoder_bytes, picture_memory
 from shardwise.media_files.pictures import PictureForm
 from shardwise.media_files.pyav_backend import decode_with_pyav
 from shardwise.media_files.references import is_refresh, is_whole_by_itself

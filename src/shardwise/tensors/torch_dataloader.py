@@ -7,10 +7,7 @@ the data is divided already, and refuses to be rebuilt.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from itertools import islice
-from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -20,6 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from shardwise.epoch_sampler import EpochLoader, EpochSampler
 from shardwise.errors import FrameworkError
+from shardwise.framework_guards import active_guards
 
 
 class StorageOrderSampler(EpochSampler, SequentialSampler):
@@ -52,20 +50,8 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
     @property
     def generator(self) -> torch.Generator | None:
         """Torch's argument of this name."""
-        # Before Python 3.12 a comprehension has a frame of its own.
-        asking = sys._getframe(1)
-        names = {frame.f_code.co_name for frame in (asking, asking.f_back) if frame is not None}
-        if "with_sampler" in names:
-            raise FrameworkError(
-                "Ray's prepare_data_loader would put torch's DistributedSampler in place of this "
-                "loader's order, and its state would not move: iterate the loader as it is"
-            )
-        if "skip_first_batches" in names and self._refuses_skips:
-            raise FrameworkError(
-                "a loader that keeps its position goes on there by itself: leave Accelerate's "
-                "skip_first_batches out, which would skip batches once more; load_state or "
-                "load_state_dict is enough"
-            )
+        for guard in active_guards():
+            guard.check_generator(refuses_skips=self._refuses_skips)
         return self._generator
 
     @generator.setter
@@ -104,9 +90,7 @@ class TorchDataLoader(PositionedLoader):
         if "_is_accelerate_prepared" in vars(self):
             # Accelerator.prepare marks what it saves the state of.
             self.loader._is_accelerate_prepared = True
-        # Keras: _symbolic_build, EpochIterator.__next__, _enumerate_iterator, this one.
-        frames = islice(walk_stack(sys._getframe(1)), 4)
-        if any(frame.f_code.co_name == "_symbolic_build" for frame, _ in frames):
+        if any(guard.builds_model() for guard in active_guards()):
             return self._first_batch()
         return iter(self.loader)
 

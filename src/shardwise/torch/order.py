@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shardwise.errors import RankError, StateError
-from shardwise.loader.frameworks import callers
+from shardwise.framework_guards import active_guards
 from shardwise.loader.planned_order import PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan, checked_epoch
 from shardwise.torch.account import OrderAccount
-
-# What Accelerate puts around a loader to divide it, all in one module.
-_ACCELERATE = "accelerate.data_loader"
-_DIVIDERS = ("BatchSamplerShard", "IterableDatasetShard", "DataLoaderDispatcher")
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +137,7 @@ def refuse_second_division(part: object, world_size: int) -> None:
     if owner is not None:
         name = type(part).__name__
         raise RankError(
-            f"Accelerate's {owner} divides among its processes what {name} has divided over "
+            f"{owner} divides among its processes what {name} has divided over "
             f"world_size={world_size} ranks, so each would read a part of its part: give "
             f"accelerator.prepare a shardwise.torch.StatefulDataLoader around the {name}, or a "
             "sw.DataLoader; give Hugging Face's Trainer a sw.DataLoader through LoaderMixin of "
@@ -151,17 +146,9 @@ def refuse_second_division(part: object, world_size: int) -> None:
 
 
 def dividing_caller() -> str | None:
-    """The class of Accelerate that asks, and divides the answer among its ranks; None without one.
-
-    It asks a sampler or dataset for nothing that would tell, so the call stack is looked at.
+    """Return a framework's class that divides the answer among its ranks once more, if one does.
 
     Raises:
-        FrameworkError: this version of Accelerate divides with something else.
+        FrameworkError: this version of the framework divides with something else.
     """
-    if _ACCELERATE not in sys.modules:
-        return None
-    from shardwise.integrations.accelerate import check_dividers
-
-    check_dividers(*_DIVIDERS)
-    owners = (type(f.f_locals.get("self")).__name__ for m, f in callers() if m == _ACCELERATE)
-    return next((owner for owner in owners if owner in _DIVIDERS), None)
+    return next(filter(None, (guard.find_divider() for guard in active_guards())), None)

@@ -13,10 +13,10 @@ import shardwise as sw
 from shardwise.engine.batch import prefetch as prefetch_module
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
+from shardwise.engine.batch.decoder_memory import PictureMemory
 from shardwise.engine.batch.prefetch import PrefetchBound, num_bytes
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.media_files.picture_memory import PictureMemory
 
 
 def test_bytes_are_those_of_arrays_bytes_and_text_at_any_depth():

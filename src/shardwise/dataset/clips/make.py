@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shardwise.columns import mask_of, values_of
 from shardwise.dataset.clips.clip import ClipDecoder, SoundDecoder
 from shardwise.dataset.clips.files import MediaFiles, StoredFiles, files_of
-from shardwise.dataset.clips.options import ClipOptions
+from shardwise.dataset.clips.options import ClipOptions, checked_options
 from shardwise.dataset.clips.source import ClipSource
 from shardwise.dataset.clips.table import clip_table
 from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
@@ -23,31 +23,33 @@ from shardwise.sources.protocol import Source
 
 
 def make_clips(
-    source: Source, transforms: Transforms, fields: tuple[str, ...], options: ClipOptions
+    source: Source, transforms: Transforms, fields: tuple[str, ...], field: str, **arguments: Any
 ) -> tuple[ClipSource, Transforms]:
     """The source of clips, and what is done to its samples; `fields` are those that are read.
+
+    The other arguments are those of `Dataset.clips`.
 
     Raises:
         ValueError: there is no such field, it has a decoder, or a `map()` comes before.
         DataError: a video can't be used or is too short, and the options say "error".
     """
-    needed = [options.field, *([options.cuts.split(".")[0]] if options.cuts else [])]
+    options = checked_options(field, **arguments)
+    needed = [field, *([options.cuts.split(".")[0]] if options.cuts else [])]
     transforms.check("clips", needed, fields)
-    if options.field in transforms.decoders:
+    if field in transforms.decoders:
         raise ValueError(
-            f"clips({options.field!r}) decodes this field itself, and decode() has given it "
-            f"{transforms.decoders[options.field]!r}: leave it out there"
+            f"clips({field!r}) decodes this field itself, and decode() has given it "
+            f"{transforms.decoders[field]!r}: leave it out there"
         )
     indices = transforms.indices
     ids = np.arange(source.manifest.num_samples) if indices is None else indices
-    files = files_of(source, options.field, ids)
+    files = files_of(source, field, ids)
     identity = files.identity()
     table = _table(source, files, ids, options, identity)
     made = ClipSource(
         source, indices=indices, fields=fields, files=files, options=options, table=table,
         identity=identity,
     )  # fmt: skip
-    field = options.field
     decoders: dict[str, Any] = {
         **transforms.decoders,
         field: ClipDecoder(

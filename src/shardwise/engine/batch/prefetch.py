@@ -22,8 +22,8 @@ from typing import Any
 
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
+from shardwise.engine.batch.decoder_memory import picture_memory
 from shardwise.engine.request import Batch
-from shardwise.media_files.picture_memory import picture_memory
 
 DEFAULT_PREFETCH_BYTES = 1 << 30
 # Batches whose size is not known yet.

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from shardwise.arguments import path_text
-from shardwise.errors import DataError
+from shardwise.errors import DataError, ShardwiseError
 from shardwise.storage import FilePool, is_local, local_path, read_whole
 
 _NAME = "index.json"
@@ -40,6 +40,21 @@ def index_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     if len(set(found)) < len(found):
         raise ValueError("urls names a directory twice: its samples would be read twice")
     return found
+
+
+def kind_of_index(url: str) -> str | None:
+    """Return the function of shardwise that reads what an `index.json` names; None for no index."""
+    try:
+        document = json.loads(read_whole(index_urls(url)[0]))
+    except (ShardwiseError, ValueError, RecursionError):
+        # What can't be read is told where it is opened.
+        return None
+    if not isinstance(document, dict):
+        return None
+    config = document.get("config")
+    if isinstance(config, dict) and "chunks" in document:
+        return "tokens" if config.get("item_loader") == "TokensLoader" else "litdata"
+    return "mds" if "shards" in document and "version" in document else None
 
 
 def read_index(pool: FilePool, url: str) -> dict[str, Any]:

@@ -18,8 +18,17 @@ from numpy.typing import NDArray
 from shardwise.columns import Columns
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import PerProcess
+from shardwise.sources.protocol import Source
 from shardwise.sources.tables.arrow.columns import BatchColumns, empty_columns, gather
 from shardwise.sources.tables.arrow.types import KEY, check_names, field_types, traits_of
+from shardwise.sources.wrap.source import WrapSource
+
+
+def wrap_dataset(dataset: Any) -> Source:
+    """Return the source of a `datasets.Dataset`: its table's columns, or else row by row."""
+    if is_columnar(dataset):
+        return HuggingFaceSource(dataset)
+    return WrapSource(dataset, undecoded=undecoded)
 
 
 def is_columnar(dataset: Any) -> bool:

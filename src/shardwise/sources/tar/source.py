@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shardwise.arguments import directory_text
 from shardwise.columns import BytesColumn, Columns
+from shardwise.plugins import find
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import MadeOnce
@@ -30,12 +31,11 @@ from shardwise.sources.tar.index.shard_items import (
     names_of,
 )
 from shardwise.sources.tar.index.shard_lists import check_counts
-from shardwise.sources.tar.media.access import TarMedia
-from shardwise.sources.tar.media.build import require_media_field
 from shardwise.sources.tar.read.reader import Reader
 from shardwise.sources.tar.read.runs import read_run
 from shardwise.sources.tar.read.shards import ShardSet
 from shardwise.sources.tar.scan.compressed import refuse_compressed
+from shardwise.sources.tar.sidecar import Sidecar
 from shardwise.sources.tar.write.stored import StoredRun, stored_runs
 from shardwise.storage import FilePool, StorageOptions, is_local, local_path, takes_many_ranges
 
@@ -145,16 +145,16 @@ class TarSource:
         """The shards with their indexes; raises as `manifest` does."""
         return self._opened().shards
 
-    def media_files(self, field: str) -> TarMedia:
+    def media_files(self, field: str) -> Any:
         """The media files of a field, by ranges; their indexes are in the shards' sidecars.
 
         Raises:
             ValueError: the field's name is not one of media.
         """
-        require_media_field(field)
+        sidecar: Sidecar = find("sidecars", "media")
         # The shards are opened when they are first asked for; a partial pickles.
         shards = partial(getattr, self, "shards")
-        return TarMedia(shards, store=self._store, pool=self._pool, field=field)
+        return sidecar.open_files(field, shards, store=self._store, pool=self._pool)
 
     def _opened(self) -> Reader:
         return self._reader.value or self._reader.get(self._open)

@@ -17,12 +17,13 @@ from typing import Any, Self
 
 from shardwise.arguments import check_number, path_text
 from shardwise.errors import StorageError
+from shardwise.plugins import find
 from shardwise.shown import shown
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import ManifestBuilder, manifest_path
-from shardwise.sources.tar.media.build import media_fields, publish_sidecar, sample_blocks
 from shardwise.sources.tar.scan.headers import BLOCK, round_up
 from shardwise.sources.tar.scan.names import MAX_FIELDS
+from shardwise.sources.tar.sidecar import Sidecar
 from shardwise.sources.tar.write.encode import encode_sample
 from shardwise.sources.tar.write.header import header
 from shardwise.sources.tar.write.partial_shard import (
@@ -124,8 +125,9 @@ class TarWriter:
         self._digests = digests
         if media and not index:
             raise ValueError("media=True needs index=True: the sidecar belongs to the index")
+        self._sidecar: Sidecar | None = find("sidecars", "media") if media else None
         # What the sidecar says of the samples of the shard under way.
-        self._media: list[dict[str, bytes]] | None = [] if media else None
+        self._blocks: list[dict[str, bytes]] = []
         self._overwrite = overwrite
         self._keys: set[str] = set()
         # The fields of the shard under way.
@@ -165,7 +167,7 @@ class TarWriter:
 
     def _blocks_of(self, key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes] | None:
         """What the sidecar says of an encoded sample; None without a sidecar."""
-        return None if self._media is None else sample_blocks(key, members)
+        return None if self._sidecar is None else self._sidecar.encode_sample(key, members)
 
     def _write_members(
         self, key: str, members: Sequence[tuple[str, bytes]], blocks: dict[str, bytes] | None
@@ -206,8 +208,8 @@ class TarWriter:
             if self._shard is None:
                 self._shard = self._open_shard()
             self._shard.add(data, members, num_samples=len(keys))
-            if self._media is not None and blocks is not None:
-                self._media.append(blocks)
+            if blocks is not None:
+                self._blocks.append(blocks)
             self._fields = fields
             self._keys.update(keys)
             self.num_samples += len(keys)
@@ -280,10 +282,9 @@ class TarWriter:
             ) from error
         if note:
             raise StorageError(f"the shard {shard.path!r} is whole, but {note}")
-        if self._media is not None:
-            samples, self._media = self._media, []
-            blocks = [sample.get(name, b"") for sample in samples for name in media_fields(index)]
-            publish_sidecar(shard.path, index, blocks, store=self._store)
+        if self._sidecar is not None:
+            samples, self._blocks = self._blocks, []
+            self._sidecar.publish(shard.path, index, samples, store=self._store)
 
     def _abort(self, error: BaseException) -> None:
         self._closed = True

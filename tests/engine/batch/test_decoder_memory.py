@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from shardwise.engine.batch.decoder_memory import PictureMemory, decoder_bytes, picture_memory
 from shardwise.media_files import frames as frames_module
-from shardwise.media_files.picture_memory import PictureMemory, decoder_bytes, picture_memory
 from tests.support.forks import in_child
 from tests.support.media import decode, zeroed
 

@@ -1,0 +1,42 @@
+"""The digest of a recipe: of what a dataset does to its samples.
+
+It is of names, settings and code, not of a pickle: a pickle only names the functions of modules,
+and its bytes may differ between two processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise.dataset.code_digest import code_digest, is_users_code, state_of
+from shardwise.samples import Samples
+
+
+def recipe_digest(dataset: Samples) -> str:
+    """16 hex digits of what a dataset does to its samples; the same in every process.
+
+    Decoders and functions count with the code that they call in the user's modules, as
+    `code_digest` says; so do a source and a wrapped dataset whose classes are the user's.
+    """
+    return code_digest(_recipe(dataset))
+
+
+def _recipe(dataset: Any) -> Any:
+    parts = getattr(dataset, "parts", None)
+    if isinstance(parts, Mapping):  # of a mixture: its datasets have recipes of their own
+        own: Any = [(name, _recipe(part)) for name, part in parts.items()]
+    else:
+        transforms = getattr(dataset, "transforms", None)
+        own = None if transforms is None else (transforms.decoders, transforms.maps)
+    return (type(dataset).__qualname__, tuple(dataset.fields), own, _reading(dataset))
+
+
+def _reading(dataset: Any) -> list[Any]:
+    """Code of the user's that reads samples: a source, or a dataset in `sw.wrap`."""
+    source = getattr(dataset, "source", None)
+    wrapped = getattr(source, "dataset", None)
+    kinds = [type(each) for each in (source, wrapped) if is_users_code(type(each))]
+    # As `transform=` of torchvision's datasets.
+    state = [each for each in state_of(wrapped) if isinstance(each, tuple) and callable(each[-1])]
+    return [*kinds, *state]
