@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.media import MediaFolder, needs_ffmpeg
 from tests.support.ranks import LAUNCHER, end_launcher
 from tests.support.servers import AzureServer, S3Server, azurite, s3_gateway
+
+if TYPE_CHECKING:
+    from tests.support.media import MediaFolder
 
 # A loaded machine is slow, not wrong: neither deadlines nor the check for slow generation.
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
@@ -93,6 +96,9 @@ def azure(no_orphans: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="session")
 def media_files(tmp_path_factory: pytest.TempPathFactory) -> MediaFolder:
     """Small media files of many kinds, each made when it is first asked for."""
+    # The tests of the core also run where there are no extensions.
+    from tests.support.media import MediaFolder, needs_ffmpeg
+
     needs_ffmpeg()
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

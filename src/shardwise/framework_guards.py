@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardwise.plugins import find, own_names
-
-if TYPE_CHECKING:
-    from shardwise.plan import Plan
 
 
 class Guard:
@@ -32,7 +29,7 @@ class Guard:
     def wrap_batches(
         self,
         batches: Generator[Any, None, None],
-        rest: Callable[[], Plan],
+        rest: Callable[[], Any],
         *,
         is_known: bool,  # noqa: ARG002 - for those that save the position
     ) -> Iterator[Any]:
@@ -40,7 +37,7 @@ class Guard:
 
         Args:
             batches: the pass, not yet started.
-            rest: returns the plan of the pass; called after its first batch was built.
+            rest: returns the `Plan` of the pass; called after its first batch was built.
             is_known: whether a framework saves the loader's position.
         """
         del rest

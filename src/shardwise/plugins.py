@@ -13,8 +13,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from shardwise.errors import MissingExtraError
-
 # By group and name the module and the attribute.
 _OWN: Mapping[str, Mapping[str, str]] = {
     # Public names of `shardwise`.
@@ -95,6 +93,8 @@ def find(group: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
             raise
+        from shardwise.errors import MissingExtraError
+
         message = f"{name!r} is an extension's, and its module {error.name} is not there"
         raise MissingExtraError(message, extra="all") from error
 

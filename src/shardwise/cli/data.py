@@ -69,7 +69,8 @@ def _kind_of_directory(path: Path) -> str:
         return "tar"
     if (path / "_versions").is_dir():
         return "lance"
-    if (kind := find("kinds", "index.json")(str(path))) is not None:
+    kind: str | None = find("kinds", "index.json")(str(path))
+    if kind is not None:
         return kind
     for named in ("tfrecord", "parquet"):
         if suffixes.intersection(_SUFFIXES[named]):
