@@ -16,8 +16,9 @@ from shardwise.errors import FrameworkError
 from shardwise.framework_guards import Guard
 from shardwise.plan import Plan
 
-# A property, its guard and `callers` lie between the framework and the loop over its frames.
-_NEAR = 5
+# Between a framework and the loop over the frames lie a property, its guard, and, before Python
+# 3.12, comprehensions.
+_NEAR = 7
 
 
 def callers() -> Iterator[tuple[str, FrameType]]:
@@ -28,8 +29,8 @@ def callers() -> Iterator[tuple[str, FrameType]]:
         frame = frame.f_back
 
 
-def _is_called_by(name: str, *, within: int = _NEAR) -> bool:
-    return any(frame.f_code.co_name == name for _, frame in islice(callers(), within))
+def _is_called_by(name: str) -> bool:
+    return any(frame.f_code.co_name == name for _, frame in islice(callers(), _NEAR))
 
 
 class AccelerateGuard(Guard):
@@ -95,7 +96,7 @@ class KerasGuard(Guard):
 
     def builds_model(self) -> bool:
         """Keras: _symbolic_build, EpochIterator.__next__, _enumerate_iterator, a loader's."""
-        return _is_called_by("_symbolic_build", within=_NEAR + 2)
+        return _is_called_by("_symbolic_build")
 
 
 class LightningGuard(Guard):
