@@ -33,6 +33,8 @@ LEVELS = {
     "process_group": 0,
     "ranks": 1,
     "storage": 2,
+    # Public names of storage, for stores of a program's own.
+    "stores": 2.5,
     "codecs": 2,
     "collate": 2,
     "epoch_sampler": 2,

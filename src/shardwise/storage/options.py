@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from shardwise.arguments import check_number
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.stores.credentials import Credentials
+from shardwise.storage.stores.registered import register_missing, registered
 
 Redirects = Literal["any", "same-host", "none"]
 
@@ -71,6 +72,15 @@ class StorageOptions:
         if not isinstance(self.redirects, str) or self.redirects not in get_args(Redirects):
             raise ValueError(f"redirects={self.redirects!r}: one of {get_args(Redirects)}")
         check_number("prefetch_bytes", self.prefetch_bytes, least=0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Bring the program's own stores along to other processes."""
+        stores = registered()
+        return {**self.__dict__, **({"_stores": stores} if stores else {})}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        register_missing(state.get("_stores", {}))
+        self.__dict__.update({name: each for name, each in state.items() if name != "_stores"})
 
     def settings(self) -> dict[str, Any]:
         """A copy of the store's own settings, in clear.

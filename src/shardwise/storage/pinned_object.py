@@ -48,7 +48,7 @@ class PinnedObject:
     @property
     def process(self) -> Runtime:
         """The event loop of this process."""
-        return runtime(obstore=bool(self._location.family))
+        return runtime(obstore=self._location.uses_obstore)
 
     def client(self) -> RetryingClient:
         """The client of the object's store, which the process shares."""

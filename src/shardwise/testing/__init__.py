@@ -1,4 +1,4 @@
-"""Conformance kits: what a new source, sampler, decoder or executor must keep.
+"""Conformance kits: what a new source, sampler, decoder, executor or store must keep.
 
 Each kit is one function that raises `AssertionError` with what differs; none needs pytest.
 """
@@ -7,6 +7,7 @@ from shardwise.testing.decoders import check_decoder
 from shardwise.testing.executors import assert_batches_equal, check_executor, check_resume
 from shardwise.testing.samplers import check_sampler
 from shardwise.testing.sources import check_source
+from shardwise.testing.stores import check_store
 
 __all__ = [
     "assert_batches_equal",
@@ -15,4 +16,5 @@ __all__ = [
     "check_resume",
     "check_sampler",
     "check_source",
+    "check_store",
 ]

@@ -18,6 +18,7 @@ from shardwise.storage.stores.aistore import AisClient
 from shardwise.storage.stores.fsspec_client import FsspecClient, require_scheme
 from shardwise.storage.stores.hub import HubClient, HubWebClient, hub_key, hub_url
 from shardwise.storage.stores.obstore_client import ObstoreClient, client_options
+from shardwise.storage.stores.registered import registered
 from shardwise.storage.stores.setting_checks import check_settings
 from shardwise.storage.stores.web import Web, WebClient
 from shardwise.storage.urls import scheme_of
@@ -52,7 +53,7 @@ class StoreLocation(NamedTuple):
     """The store of a URL, and the key in it.
 
     Attributes:
-        family: "s3", "gs", "az", "http", "hf", "ais", or "" for fsspec.
+        family: "s3", "gs", "az", "http", "hf", "ais", "" for fsspec, or a registered scheme.
         root: common to the files of one store; each root and options have a client.
         key: the file's name in the store.
         base: a URL of the store without the key.
@@ -62,6 +63,16 @@ class StoreLocation(NamedTuple):
     root: str
     key: str
     base: str
+
+    @property
+    def uses_obstore(self) -> bool:
+        """Whether its client is obstore's, which does not survive a fork."""
+        return self.family in _FAMILIES.values()
+
+
+def is_built_in(scheme: str) -> bool:
+    """Whether this library has a client for a scheme."""
+    return scheme in _FAMILIES or scheme in ("file", "pipe")
 
 
 def location_of(url: str) -> StoreLocation:
@@ -73,6 +84,10 @@ def location_of(url: str) -> StoreLocation:
     """
     scheme = scheme_of(url)
     family = _FAMILIES.get(scheme, "")
+    if scheme in registered():
+        root, _, key = url.partition("://")[2].partition("/")
+        root = f"{scheme}://{root}"
+        return StoreLocation(scheme, root, key, f"{root}/")
     if not family:
         require_scheme(scheme, url)
         netloc = url.partition("://")[2].partition("/")[0]
@@ -126,6 +141,14 @@ def open_client(location: StoreLocation, options: StorageOptions) -> Client:
         )
     if not location.family:
         return FsspecClient(location.root, options)
+    if location.family in registered():
+        own = registered()[location.family](location.root, options)
+        if not isinstance(own, Client):
+            raise TypeError(
+                f"the store of {location.root!r} is a {type(own).__name__}: the factory must "
+                "return a shardwise.stores.Client"
+            )
+        return own
     settings = options.settings()
     check_settings(settings)
     credential_discovery.check_environment(location.family)

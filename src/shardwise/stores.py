@@ -1,0 +1,12 @@
+"""Stores of your own: a client class, and the scheme of its URLs.
+
+A client makes single attempts; retries, hedges, prefetch, the cache and version checks are this
+library's, for every store alike. `shardwise.testing.check_store` holds a client to the contract.
+"""
+
+from shardwise.storage.protocol import FileStat
+from shardwise.storage.requests.client import Client, ObjectRange, Reply
+from shardwise.storage.requests.failures import AttemptError
+from shardwise.storage.stores.registered import register
+
+__all__ = ["AttemptError", "Client", "FileStat", "ObjectRange", "Reply", "register"]
