@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import pytest
 
-from shardwise.errors import StorageError
+from shardwise.errors import MissingExtraError, StorageError
 from shardwise.storage import StorageOptions, open_file
 from shardwise.storage.stores.credential_discovery import (
     ais_endpoint_and_token,
     aws_profile,
+    aws_provider,
     hub_endpoint_and_token,
 )
 
@@ -65,12 +69,36 @@ def test_without_files_there_is_nothing():
     assert aws_profile() == {}
 
 
-def test_a_named_profile_that_is_not_there_or_works_otherwise_is_told(tmp_path):
-    write(tmp_path, config="[profile sso]\nsso_session=x\n")
+def test_a_named_profile_that_does_not_exist_is_an_error():
     with pytest.raises(StorageError, match="no AWS profile 'none'"):
         aws_profile("none")
-    with pytest.raises(StorageError, match="sso_session"):
-        aws_profile("sso")
+
+
+def test_a_profile_reads_with_the_keys_that_its_command_prints(tmp_path, s3):
+    url = s3.put("c.tar", b"content")
+    keys = {
+        "Version": 1, "AccessKeyId": s3.access_key, "SecretAccessKey": s3.secret_key,
+    }  # fmt: skip
+    (tmp_path / "keys.json").write_text(json.dumps(keys))
+    source = f"credential_process = cat {tmp_path}/keys.json"
+    place = f"region={s3.region}\nendpoint_url={s3.endpoint}\n"
+    write(tmp_path, config=f"[profile me]\n{source}\n{place}")
+    assert open_file(url, options=StorageOptions.of({"profile": "me"})).read(0, 7) == b"content"
+
+
+def test_a_source_that_gives_no_keys_is_an_error_without_what_it_printed(tmp_path):
+    (tmp_path / "keys.json").write_text('{"Version": 1, "SecretAccessKey": "S3CRET"}')
+    write(tmp_path, config=f"[profile me]\ncredential_process = cat {tmp_path}/keys.json\n")
+    with pytest.raises(StorageError, match="by credential_process, and that failed") as caught:
+        aws_provider("me")
+    assert "S3CRET" not in str(caught.value)
+
+
+def test_without_boto3_the_extra_is_named(tmp_path, monkeypatch):
+    write(tmp_path, config="[profile sso]\nsso_session=x\n")
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(MissingExtraError, match=r"shardwise\[aws\]"):
+        aws_provider("sso")
 
 
 def test_a_malformed_file_is_named_and_not_quoted(tmp_path):

@@ -154,11 +154,13 @@ def open_client(location: StoreLocation, options: StorageOptions) -> Client:
     credential_discovery.check_environment(location.family)
     if location.family in ("http", "hf", "ais"):
         return _open_web(location, options, settings)
+    provider = None
     if location.family == "s3" and not any("access_key_id" in name for name in settings):
         profile = settings.pop("aws_profile", settings.pop("profile", None))
         if not _is_true(settings.get("aws_skip_signature", settings.get("skip_signature"))):
             known = {name.removeprefix("aws_") for name in settings}
             profile_settings = credential_discovery.aws_profile(profile)
+            provider = credential_discovery.aws_provider(profile)
             settings |= {
                 name: value
                 for name, value in profile_settings.items()
@@ -184,6 +186,7 @@ def open_client(location: StoreLocation, options: StorageOptions) -> Client:
             config=config,  # type: ignore[call-overload]
             client_options=client_options(options, allowed | client),
             retry_config=_NO_RETRIES,
+            **({} if provider is None else {"credential_provider": provider}),
         )
     except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
         raise StorageError(_setting_error(location.root, config | client, error)) from None

@@ -13,10 +13,11 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import StorageError
+from shardwise.errors import MissingExtraError, StorageError
 from shardwise.storage.stores.setting_checks import fault_of
 
 # With any of these, obstore finds the rest by itself.
@@ -58,8 +59,55 @@ def aws_profile(name: str | None = None) -> dict[str, str]:
         environment has keys and no profile was named.
 
     Raises:
-        StorageError: the named profile does not exist, or has its keys from another source.
+        StorageError: the named profile does not exist.
     """
+    settings = _profile_settings(name)
+    return {ours: settings[theirs] for theirs, ours in _OF_PROFILE.items() if theirs in settings}
+
+
+def aws_provider(name: str | None = None) -> Any:
+    """Return what obstore asks for the keys of a profile that holds none; None where it has keys.
+
+    botocore gets them: by single sign-on, by assuming a role, or by the profile's own command.
+
+    Raises:
+        StorageError: the profile's source gives no keys.
+        MissingExtraError: boto3 is not installed.
+    """
+    settings = _profile_settings(name)
+    sources = [each for each in settings if each in _SOURCES]
+    if not sources or "aws_access_key_id" in settings:
+        return None
+    profile = name or os.environ.get("AWS_PROFILE") or "default"
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the AWS profile {profile!r} gets its keys by {', '.join(sources)}, which needs boto3",
+            extra="aws",
+        ) from error
+    try:
+        provider = Boto3CredentialProvider(boto3.Session(profile_name=profile), ttl=_KEYS_LAST)
+        provider()
+    except (BotoCoreError, ClientError, ValueError) as error:
+        # Its text may hold what a command printed.
+        raise StorageError(
+            f"the AWS profile {profile!r} gets its keys by {', '.join(sources)}, and that failed "
+            f"({type(error).__name__}): try `aws sts get-caller-identity --profile {profile}`"
+        ) from None
+    return provider
+
+
+# Where a profile without keys gets them from.
+_SOURCES = ("sso_session", "sso_start_url", "credential_process", "role_arn")
+# botocore renews its keys 10 to 15 minutes before they end.
+_KEYS_LAST = timedelta(minutes=5)
+
+
+def _profile_settings(name: str | None) -> dict[str, str]:
+    """What the two files say of a profile, by their own names."""
     named = name or os.environ.get("AWS_PROFILE")
     if not named and any(key in os.environ for key in _AWS_KEYS):
         return {}
@@ -73,18 +121,7 @@ def aws_profile(name: str | None = None) -> dict[str, str]:
         raise StorageError(
             f"there is no AWS profile {profile!r} in the shared config and credentials files"
         )
-    if named and "aws_access_key_id" not in settings:
-        sources = [name for name in settings if name in _UNSUPPORTED_SOURCES]
-        if sources:
-            raise StorageError(
-                f"the AWS profile {profile!r} gets its keys by {', '.join(sources)}, which is not "
-                "supported: put keys into the environment, such as with `aws configure "
-                "export-credentials --format env`"
-            )
-    return {ours: settings[theirs] for theirs, ours in _OF_PROFILE.items() if theirs in settings}
-
-
-_UNSUPPORTED_SOURCES = ("sso_session", "sso_start_url", "credential_process", "role_arn")
+    return settings
 
 
 def named_endpoint(scheme: str) -> str:
