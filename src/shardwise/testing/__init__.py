@@ -1,4 +1,4 @@
-"""Conformance kits: what a new source, sampler, decoder, executor or store must keep.
+"""Conformance kits of sources, samplers, decoders, executors, stores and training loops.
 
 Each kit is one function that raises `AssertionError` with what differs; none needs pytest.
 """
@@ -8,6 +8,7 @@ from shardwise.testing.executors import assert_batches_equal, check_executor, ch
 from shardwise.testing.samplers import check_sampler
 from shardwise.testing.sources import check_source
 from shardwise.testing.stores import check_store
+from shardwise.testing.trainers import check_trainer
 
 __all__ = [
     "assert_batches_equal",
@@ -17,4 +18,5 @@ __all__ = [
     "check_sampler",
     "check_source",
     "check_store",
+    "check_trainer",
 ]
