@@ -174,12 +174,7 @@ def greeting_steps(
         FrameError: it is no client.
         OSError: see `Connection`.
     """
-    try:
-        hello = yield from _hearing(Kind.HELLO)
-    except OtherProtocolError as error:
-        if not error.client_error:
-            raise
-        raise Refusal(error.client_error) from None
+    hello = yield from _hearing(Kind.HELLO)
     if hello.get("protocol") != _PROTOCOL:
         raise Refusal(f"the server speaks protocol {_PROTOCOL}: use one release everywhere")
     nonce, other = new_nonce(), _text(hello, "nonce")

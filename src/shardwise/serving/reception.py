@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from shardwise.errors import ServiceError
+from shardwise.serving.frames import OtherProtocolError
 from shardwise.serving.greeting import Admission, Refusal, refuse
 from shardwise.serving.transport import Connection, Listener
 
@@ -161,22 +162,27 @@ class Reception:
                 return
             while True:
                 while peer.buffer.nbytes:
-                    peer.buffer = peer.buffer[peer.connection.receive_some(peer.buffer) :]
+                    try:
+                        received = peer.connection.receive_some(peer.buffer)
+                    except BlockingIOError:
+                        return
+                    peer.buffer = peer.buffer[received:]
                 peer.buffer = next(peer.steps)
-        except BlockingIOError:
-            return
         except StopIteration as greeted:
             self._peers.remove(peer)
             self._take(peer.connection, greeted.value)
-        except (Refusal, ServiceError) as refusal:
-            self._log(f"a client was refused: {refusal}")
+        except Exception as error:  # noqa: BLE001 - foreign bytes: they end their connection alone
+            if isinstance(error, OtherProtocolError) and error.client_error:
+                error = Refusal(error.client_error)
+            if not isinstance(error, Refusal | ServiceError):
+                self._drop(peer, error)
+                return
+            self._log(f"a client was refused: {error}")
             peer.steps = None
             with suppress(OSError):
-                if isinstance(refusal, Refusal):
-                    refuse(peer.connection, refusal)
+                if isinstance(error, Refusal):
+                    refuse(peer.connection, error)
                 peer.connection.socket.shutdown(socket.SHUT_WR)
-        except Exception as error:  # noqa: BLE001 - foreign bytes: they end their connection alone
-            self._drop(peer, error)
 
     def _log(self, text: str) -> None:
         now = time.monotonic()
