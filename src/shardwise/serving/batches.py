@@ -141,7 +141,7 @@ def _check_part(
         if not isinstance(index, np.ndarray) or index.dtype != np.int64:
             index = np.empty((0, 0))
         fits = index.shape == (batch.num_rows,)
-        if batch.num_rows == len(rows.ids) == len(ids):
+        if not batch.num_skipped and not batch.num_replaced:
             fits = np.array_equal(index, ids)
     num_samples = len(builder.dataset)
     fits &= sum(len(each) for each, _ in batch.chunks) <= len(ids) and not batch.parts
