@@ -28,7 +28,7 @@ _logger = logging.getLogger("shardwise")
 # All of a greeting; a client may make its pickle meanwhile. A port scanner says nothing.
 _GREETING_S = 30.0
 # A peer's least time before another takes its place: a client answers within a round trip.
-_LEAST_S = 0.2
+_LEAST_S = 0.1
 _MAX_PEERS = 48
 # Open files for peers and for clients, of those that the process may have: shards need the others.
 _PEERS_SHARE, _CLIENTS_SHARE = 16, 3
