@@ -35,8 +35,9 @@ _PEERS_SHARE, _CLIENTS_SHARE = 16, 3
 _MAX_CLIENTS = 1_024
 # After a call that the system refused, for lack of files or memory.
 _PAUSE_S = 0.05
-# The thread rests four times as long as it works, so that strangers take a fifth of a core.
-_REST = 4.0
+# The thread rests four times as long as it works, so that strangers take a fifth of a core; some
+# greetings are done before the first rest.
+_REST, _MOST_DUE_S = 4.0, 0.05
 # Refusals with one text are logged at this interval.
 _LOG_S = 1.0
 
@@ -103,6 +104,7 @@ class Reception:
         self._listener.close()  # wakes it
 
     def _run(self) -> None:
+        rests_until = 0.0
         while not self._is_closed:
             try:
                 ready = self._wait()
@@ -111,7 +113,10 @@ class Reception:
                     self._serve(peer)
                 if self._listener.socket in ready:
                     self._accept()
-                time.sleep(_REST * (time.thread_time() - began))
+                now = time.monotonic()
+                rests_until = max(rests_until, now) + _REST * (time.thread_time() - began)
+                if rests_until - now > _MOST_DUE_S:
+                    time.sleep(rests_until - now)
             except Exception as error:  # noqa: BLE001 - it never ends, whatever the system refuses
                 if not self._is_closed:
                     self._log(f"no connection can be taken now: {error!r}")
