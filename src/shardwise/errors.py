@@ -60,6 +60,14 @@ class DataError(ShardwiseError, ValueError):
         index: the sample's id in its dataset, or None.
     """
 
+    # Of an error from elsewhere that lacks them.
+    reason: str = ""
+    url: str | None = None
+    key: str | None = None
+    field: str | None = None
+    offset: int | None = None
+    index: int | None = None
+
     def __init__(
         self,
         message: str,
@@ -90,7 +98,8 @@ class DataError(ShardwiseError, ValueError):
             )
             if value is not None
         ]
-        return f"{self.reason} ({', '.join(where)})" if where else self.reason
+        reason = self.reason or super().__str__()
+        return f"{reason} ({', '.join(where)})" if where else reason
 
 
 class MissingShardError(DataError, FileNotFoundError):
@@ -128,6 +137,8 @@ class WorkerError(ShardwiseError, RuntimeError):
         exitcode: what the process ended with; negative for a signal, None where it is unknown.
     """
 
+    exitcode: int | None = None
+
     def __init__(self, message: str, *, exitcode: int | None = None) -> None:
         self.exitcode = exitcode
         super().__init__(message)
@@ -143,6 +154,8 @@ class RankError(ShardwiseError, RuntimeError):
 
 class MissingExtraError(ShardwiseError, ImportError):
     """A package of an extra is not installed; the message names the extra."""
+
+    extra: str = ""
 
     def __init__(self, what: str, *, extra: str) -> None:
         self.extra = extra

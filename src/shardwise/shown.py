@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 
 # One slash is enough: a mistyped URL holds the same secret.
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>/+)(?P<rest>.*)", re.DOTALL)
@@ -53,6 +54,23 @@ def shown_in(text: str) -> str:
     "can't read 'https://host/a b.tar?...': HTTP 403"
     """
     return _INSIDE.sub(_masked_inside, text) if ":/" in text else text
+
+
+def escaped(text: str, *, keep: str = "") -> str:
+    r"""A text that can't steer a terminal: control and format characters as escapes, but `keep`.
+
+    >>> print(escaped("a\x1b[31mb"))
+    a\x1b[31mb
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+        and character not in keep
+        else character
+        for character in text
+    )
 
 
 def without_query(url: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+import shardwise as sw
+from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Batch, BatchRequest
-from shardwise.serving.batches import decode_batch, decode_request, encode_batch, encode_request
+from shardwise.serving.batches import (
+    check_batch,
+    decode_batch,
+    decode_request,
+    encode_batch,
+    encode_request,
+)
 from shardwise.serving.error_frames import decode_error, encode_error
 from shardwise.serving.frames import Frame, FrameError, Kind, Limits, read_frame, write
 from shardwise.testing import assert_batches_equal
@@ -143,6 +153,90 @@ def test_a_damaged_frame_is_a_frame_error_or_a_batch(
             decode(read_frame(Pipe(bytes(pipe.data)), LIMITS))
         except (FrameError, EOFError):
             continue
+
+
+TAGS = st.sampled_from(["array", "bytes", "dict", "objects", "scalar", "tensor", "tuple", "x"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([2**63, 10**30, -(2**70)])
+    | st.floats() | st.text(max_size=4) | st.sampled_from(["<i8", "(2,", "array", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TAGS, inner, max_size=2),
+    max_leaves=9,
+)  # fmt: skip
+
+
+def places(document: Any) -> list[tuple[Any, Any]]:
+    """The containers of a document with the keys of their entries."""
+    if not isinstance(document, dict | list):
+        return []
+    keys = list(document) if isinstance(document, dict) else range(len(document))
+    return [each for key in keys for each in [(document, key), *places(document[key])]]
+
+
+BUILDER = BatchBuilder(sw.wrap([{"a": n, "b": [b"x"] * n} for n in range(8)]))
+REQUEST = BatchRequest(1, 2, np.arange(1, 4))
+SENT = {
+    Kind.REQUEST: encode_request(REQUEST),
+    Kind.BATCH: encode_batch(BUILDER.build(REQUEST)),
+    Kind.ERROR: encode_error(sw.DataError("no", url="a", index=3), place="tcp://a:1"),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(list(SENT)), st.data())
+def test_a_frame_with_any_other_entries_is_a_frame_error_or_decoded(
+    kind: Kind, data: st.DataObject
+) -> None:
+    pipe = Pipe()
+    write(pipe, kind, 7, SENT[kind])
+    document = json.loads(SENT[kind].header)
+    for _ in range(data.draw(st.integers(1, 3))):
+        found = places(document)
+        container, key = found[data.draw(st.integers(0, len(found) - 1))]
+        container[key] = data.draw(JSON)
+    header = json.dumps(document).encode()
+    payload = bytes(pipe.data[32 + len(SENT[kind].header) :])
+    prefix = struct.pack("<4sB3xQIIQ", b"SWB1", kind, 7, len(header), 0, len(payload))
+    with suppress(FrameError):
+        frame = read_frame(Pipe(prefix + header + payload), LIMITS)
+        if kind == Kind.BATCH:
+            check_batch(decode_batch(frame), REQUEST, BUILDER)
+        elif kind == Kind.REQUEST:
+            decode_request(frame)
+        else:
+            str(decode_error(frame))
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 7), st.booleans(), st.booleans()), min_size=1, max_size=9)
+
+
+@given(ROWS, st.sampled_from(["raise", "skip", "replace"]), st.data())
+def test_a_batch_is_the_one_that_was_asked_for_or_a_frame_error(
+    rows: list[tuple[int, bool, bool]], on_error: Any, data: st.DataObject
+) -> None:
+    """Also where samples are skipped or replaced, rows repeat, and some only pad."""
+    ids = np.array([n for n, _, _ in rows], dtype=np.int64)
+    valid = np.array([is_valid for _, is_valid, _ in rows])
+    bad = {n for n, _, is_bad in rows if is_bad and on_error != "raise" and n}
+
+    def refuse(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["value"] in bad:
+            raise ValueError(sample["value"])
+        return sample
+
+    builder = BatchBuilder(sw.wrap(list(range(8))).map(refuse), on_error=on_error)
+    # Only batches without bad samples are coalesced.
+    sizes = (2, len(ids) - 2) if len(ids) > 2 and on_error == "raise" else ()
+    request = BatchRequest(0, 0, ids, valid if data.draw(st.booleans()) else None, sizes)
+    batch = decode_batch(passed(Kind.BATCH, encode_batch(builder.build(request))))
+    check_batch(batch, request, builder)
+    # Where samples are bad, rows that only pad may have become others.
+    checked = valid | (request.valid is None) | (not batch.num_skipped + batch.num_replaced)
+    if not checked.any():
+        return
+    other = ids.copy()
+    other[data.draw(st.sampled_from(np.flatnonzero(checked).tolist()))] += 8
+    with pytest.raises(FrameError, match="another batch"):
+        check_batch(batch, BatchRequest(0, 0, other, request.valid, sizes), builder)
 
 
 def test_lengths_are_refused_before_memory_is_set_aside() -> None:

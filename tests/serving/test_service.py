@@ -23,7 +23,7 @@ import pytest
 import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
-from shardwise.serving import greeting, server, tcp
+from shardwise.serving import greeting, reception, tcp
 from shardwise.serving.addresses import host_and_port
 from shardwise.serving.executor import ServiceExecutor
 from shardwise.serving.frames import _PREFIX
@@ -333,7 +333,7 @@ def _received(sock: socket.socket) -> bytes:
 def test_a_peer_that_sends_a_byte_now_and_then_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "_GREETINGS_END_S", 0.5)
+    monkeypatch.setattr(reception, "_GREETING_S", 0.5)
     with (
         serving(dataset()) as servers,
         socket.create_connection(host_and_port(servers[0].address)) as sock,

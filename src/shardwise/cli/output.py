@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import sys
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from shutil import get_terminal_size
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import click
 
 from shardwise.cli.options import JSON_KEY
-from shardwise.shown import shown, shown_in
+from shardwise.shown import escaped, shown, shown_in
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = ".:-=+*#@"
@@ -34,14 +33,7 @@ def clean(text: str) -> str:
     >>> print(clean("a\x1b[31mb"))
     a\x1b[31mb
     """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        character.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
-        else character
-        for character in text
-    )
+    return escaped(text)
 
 
 def format_count(count: int) -> str:

@@ -21,13 +21,16 @@ import numpy as np
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.thread_pool import ThreadPool
-from shardwise.errors import ServiceError
+from shardwise.errors import ServiceError, message_of
+from shardwise.serving.frames import FrameError
 from shardwise.serving.work import Server, Work
 
 _logger = logging.getLogger("shardwise")
 
 # A batch whose makers died twice may be what kills them: it is made here.
 _MAX_DEATHS = 2
+# After so many malformed answers in a row a server is not used.
+_MAX_MALFORMED = 3
 # A request is hedged after 3 times the median latency, once 8 were measured, and not below 50 ms;
 # before that after 5 s. Each server more is asked after twice the time.
 _LATE, _MIN_LATENCIES, _LEAST_LATE_S, _FIRST_LATE_S = 3.0, 8, 0.05, 5.0
@@ -48,6 +51,7 @@ class Dispatcher:
         fallback: whether batches are made here while no server answers.
 
     Attributes:
+        builder: as given.
         changed: the lock of all this; notified when a result is there, or a server came or went.
         servers: those of now.
         notice: why there are fewer servers than there should be, or empty.
@@ -60,7 +64,7 @@ class Dispatcher:
         self.servers: list[Server] = []
         self.notice = ""
         self.num_resent = self.num_local = 0
-        self._builder = builder
+        self.builder = builder
         self._fallback = fallback
         self._ends = np.cumsum(builder.dataset.shard_sizes)
         self._numbers = itertools.count()
@@ -114,7 +118,11 @@ class Dispatcher:
         # A port that is silent is given up after 30 s only.
         has_tried = dead_s >= _SAY_S or all(server.trouble is not None for server in self.servers)
         refused = [server for server in self.servers if server.refusal is not None]
-        if refused and (len(refused) == len(self.servers) or (has_tried and not self._has_answer)):
+        if (
+            refused
+            and not work.is_local
+            and (len(refused) == len(self.servers) or (has_tried and not self._has_answer))
+        ):
             texts = [f"{server.address}: {server.refusal}" for server in refused]
             raise ServiceError("; ".join(texts))
         if dead_s >= _SAY_S or (self._fallback and has_tried and dead_s >= _FALLBACK_S):
@@ -179,20 +187,29 @@ class Dispatcher:
         return outbox
 
     def failed(self, server: Server, error: Exception) -> None:
-        """A server could not be reached, or refused."""
+        """A connection was not made, or ended: what it had goes back to the queue, in its place."""
         with self.changed:
-            is_new = server.refusal is None
+            refusal = error if isinstance(error, ServiceError) and not server.is_live else None
             server.trouble = str(error) or type(error).__name__
-            server.refusal = error if isinstance(error, ServiceError) else None
-            if server.refusal is not None and is_new:
-                _logger.error("batch server %s is not used: %s", server.address, error)
-            self.changed.notify_all()
-
-    def disconnected(self, server: Server, error: Exception) -> None:
-        """A connection ended: what it had goes back to the queue, in its place."""
-        with self.changed:
-            server.trouble = f"connection lost: {error}"
+            if server.is_live:
+                server.trouble = f"connection lost: {server.trouble}"
+            if isinstance(error, FrameError):
+                server.num_malformed += 1
+                if server.num_malformed >= _MAX_MALFORMED:
+                    refusal = ServiceError(f"{server.num_malformed} malformed answers: {error}")
+                else:
+                    text = "batch server %s sent a malformed answer, it is asked again: %s"
+                    _logger.warning(text, server.address, error)
+            if refusal is not None and server.refusal is None:
+                _logger.error("batch server %s is not used: %s", server.address, refusal)
+            server.refusal = refusal
             self._take_back(server, is_dead=True)
+
+    def request_of(self, server: Server, number: int) -> BatchRequest | None:
+        """The request of this number that a server has; None where it has none."""
+        with self.changed:
+            work, _ = server.held.get(number, (None, 0.0))
+            return None if work is None else work.request
 
     def _take_back(self, server: Server, *, is_dead: bool) -> None:
         """Give the works of a server that is gone to others."""
@@ -221,6 +238,7 @@ class Dispatcher:
             if work is None:
                 return False
             self._has_answer = True
+            server.num_malformed = 0
             self._heard_from(server)
             self._finish(work, result)
             self._assign()
@@ -273,9 +291,11 @@ class Dispatcher:
     def _build(self, work: Work) -> None:
         result: Batch | Exception
         try:
-            result = self._builder.build(work.request)
+            result = self.builder.build(work.request)
         except Exception as error:  # noqa: BLE001 - raised where the batch is waited for
             result = error
+        except BaseException as error:  # noqa: BLE001 - as a server's: it must not end the wait
+            result = RuntimeError(f"{type(error).__name__}: {message_of(error)}")
         with self.changed:
             self._num_local_now -= 1
             self.num_local += 1

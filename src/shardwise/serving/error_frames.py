@@ -1,25 +1,35 @@
 """Errors as frames: an error at a server is an answer, raised at the client as the same error.
 
-An error travels by its name, its arguments and its plain attributes, never pickled. Errors of this
-library and of Python come back as their own type; others as a RuntimeError that names theirs.
+An error travels by its name, its arguments and the attributes that its class declares, never
+pickled. Errors of this library and of Python come back as their own type; others as a RuntimeError
+that names theirs. Control characters of a server are escaped: an error is shown on terminals.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 import shardwise.errors as library
 from shardwise.engine.processes.worker_errors import traceback_of
 from shardwise.errors import ShardwiseError, message_of
-from shardwise.serving.frames import Encoded, Frame, FrameError, encoded
+from shardwise.serving.frames import Encoded, Frame, decoding, encoded
+from shardwise.shown import escaped
 
 _PLAIN = (str, int, float, type(None))
 
 
-def encode_error(error: Exception, *, place: str) -> Encoded:
+def encode_error(error: BaseException, *, place: str) -> Encoded:
     """An error with its cause as a frame; a note says where it was raised: the server."""
+    try:
+        return _encoded(error, place)
+    except Exception as failed:  # noqa: BLE001 - foreign errors' code, and numbers that JSON lacks
+        text = f"{type(error).__name__}, which can't be sent: {type(failed).__name__}"
+        return _encoded(RuntimeError(text), place)
+
+
+def _encoded(error: BaseException, place: str) -> Encoded:
     lines = traceback_of(error.__cause__ or error)
     where = f"at the batch server {place}"
     origin = error if error.__cause__ is None else error.__cause__
@@ -54,12 +64,10 @@ def decode_error(frame: Frame) -> Exception:
     Raises:
         FrameError: the frame holds no error.
     """
-    try:
+    with decoding("error"):
         error = _made(frame.body["error"])
         if frame.body["cause"] is not None:
             error.__cause__ = _made(frame.body["cause"])
-    except (ValueError, TypeError, KeyError, AttributeError) as wrong:
-        raise FrameError(f"an error that is none: {wrong}") from None
     return error
 
 
@@ -73,24 +81,32 @@ def _type_of(name: str) -> type[Exception] | None:
 
 
 def _made(described: Mapping[str, Any]) -> Exception:
-    kind = _type_of(described["name"]) or RuntimeError
-    args = described["args"]
-    if not all(isinstance(each, _PLAIN) for each in args):
-        raise ValueError("arguments")
+    name = str(_shown(described["name"]))
+    args = [_shown(each) for each in described["args"]]
+    kind = _type_of(name)
+    if kind is None:
+        kind, args = RuntimeError, [f"{name}: {', '.join(map(str, args))}"]
     if issubclass(kind, ShardwiseError):
         # Without the constructor, which takes keyword arguments.
         error: Exception = (
             OSError.__new__(kind, *args) if issubclass(kind, OSError) else kind.__new__(kind, *args)
         )
         error.args = tuple(args)
+        declared = get_type_hints(kind)
         for name, value in described["attributes"].items():
-            if isinstance(name, str) and isinstance(value, _PLAIN) and not name.startswith("__"):
-                setattr(error, name, value)
+            if name in declared and isinstance(value, declared[name]):
+                setattr(error, name, _shown(value))
     else:
         try:
             error = kind(*args)
         except TypeError:  # some of Python's own want other arguments
             error = RuntimeError(f"{kind.__name__}: {', '.join(map(str, args))}")
     for note in described["notes"]:
-        error.add_note(str(note))
+        error.add_note(str(_shown(note)))
     return error
+
+
+def _shown(value: Any) -> Any:
+    if not isinstance(value, _PLAIN):
+        raise TypeError(f"a {type(value).__name__} in an error")
+    return escaped(value, keep="\n\t") if isinstance(value, str) else value

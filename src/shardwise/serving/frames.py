@@ -6,19 +6,20 @@
 
 A receiver checks every length before it sets memory aside, and the payload is received in one piece
 into the memory that the batch keeps. There is no pickle in a frame but that of a dataset, in a
-frame of its own kind.
+frame of its own kind. Whatever is malformed raises `FrameError`, and nothing else.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import struct
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from shardwise.engine.processes.shared_memory import aligned
 from shardwise.errors import ServiceError
 from shardwise.serving.transport import Connection
+from shardwise.shown import escaped
 
 _MAGIC = b"SWB1"
 _PREFIX = struct.Struct("<4sB3xQIIQ")
@@ -36,19 +38,31 @@ SEGMENT_MAGIC = b"SWU1"
 _TLS_ALERT = b"\x15\x03"
 # A TLS client's first record: 5 bytes, of which the last two are its length, and what it holds.
 _TLS_HANDSHAKE = b"\x16\x03"
-# A greeting has some hundred bytes; TLS and `_SMALL` of greeting.py allow 64 kB.
-_MAX_GREETING = 128 << 10
-# Numbers, text and times; no objects, no records.
-_DTYPE_KINDS = "biufcSUmM"
+# Numbers, text and times; no objects, no records. Texts of no characters take no bytes: any number
+# of them would fit. numpy evaluates whatever else a name says, so it gets no other.
+_DTYPE = re.compile(r"[<>|=](?:b1|[iufcSU][1-9]\d{0,9}|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?)")
 _MAX_DIMENSIONS = 32
-
-
-class _Receiver(Protocol):
-    def receive_into(self, buffer: memoryview) -> None: ...
+# Of what a peer said, in an error.
+_MAX_QUOTED = 500
 
 
 class FrameError(Exception):
-    """The other end does not speak as it should: the connection is given up."""
+    """The other end does not speak as it should: the connection is given up.
+
+    Its text may quote the other end: control characters are escaped, and it is cut.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(escaped(text[:_MAX_QUOTED]))
+
+
+@contextmanager
+def decoding(what: str) -> Iterator[None]:
+    """Raise `FrameError` for whatever the block, which decodes foreign bytes, raises."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - json, numpy and torch raise any type
+        raise FrameError(f"an invalid {what}: {type(error).__name__}: {error}") from None
 
 
 class OtherProtocolError(FrameError):
@@ -72,33 +86,6 @@ class OtherProtocolError(FrameError):
             why = "the server was started without --transport ucx: name it as tcp://host:port"
             self.client_error = "it speaks TCP, and this server was started with --transport ucx"
         super().__init__(why)
-
-
-def other_protocol(connection: _Receiver, start: bytes) -> OtherProtocolError:
-    """The error of an end that begins as another transport does; its greeting is received whole.
-
-    With bytes unread the kernel would send a reset, which overtakes the answer. The client can't
-    read that either, but knows by its first bytes what this server speaks.
-
-    Args:
-        connection: what the bytes came from.
-        start: the first 16 bytes or more.
-    """
-    size = 0
-    with suppress(EOFError, OSError):  # what is known is told, whether or not the rest is there
-        if start.startswith(_MAGIC) and len(start) < _PREFIX.size:
-            rest = bytearray(_PREFIX.size - len(start))
-            connection.receive_into(memoryview(rest))
-            start += rest
-        if start.startswith(_MAGIC):
-            size = _PREFIX.size + _PREFIX.unpack_from(start)[3]
-        elif start.startswith(SEGMENT_MAGIC):
-            size = 16 + int.from_bytes(start[8:16], "little")
-        elif start.startswith(_TLS_HANDSHAKE):
-            size = 5 + int.from_bytes(start[3:5])
-        if len(start) < size <= _MAX_GREETING:
-            connection.receive_into(memoryview(bytearray(size - len(start))))
-    return OtherProtocolError(start)
 
 
 def ended_early(start: bytes, magic: bytes) -> Exception | None:
@@ -191,10 +178,14 @@ def write(connection: Connection, kind: Kind, number: int, frame: Encoded) -> No
     connection.send([prefix + frame.header, *frame.buffers])
 
 
+def _fresh(size: int) -> NDArray[np.uint8]:
+    return np.empty(size, dtype=np.uint8)
+
+
 def read_frame(
     connection: Connection,
     limits: Limits,
-    memory: Callable[[int], NDArray[np.uint8]] = lambda size: np.empty(size, dtype=np.uint8),
+    memory: Callable[[int], NDArray[np.uint8]] = _fresh,
 ) -> Frame:
     """Receive a frame.
 
@@ -205,13 +196,32 @@ def read_frame(
 
     Raises:
         OtherProtocolError: the first bytes are not a frame's.
-        FrameError: it is none that is known, or longer than allowed.
+        FrameError: it is malformed, or longer than allowed.
         ServiceError: the other end speaks TLS, and this one does not.
         EOFError, OSError: see `Connection.receive_into`.
     """
+    steps = frame_steps(limits, memory)
+    try:
+        buffer = next(steps)
+        while True:
+            try:
+                connection.receive_into(buffer)
+            except (EOFError, OSError) as error:
+                buffer = steps.throw(error)
+            else:
+                buffer = next(steps)
+    except StopIteration as end:
+        frame: Frame = end.value
+        return frame
+
+
+def frame_steps(
+    limits: Limits, memory: Callable[[int], NDArray[np.uint8]] = _fresh
+) -> Generator[memoryview, None, Frame]:
+    """Receive a frame step by step: yields the buffer to fill next; see `read_frame`."""
     prefix = bytearray(_PREFIX.size)
     try:
-        connection.receive_into(memoryview(prefix))
+        yield memoryview(prefix)
     except (EOFError, OSError):
         why = ended_early(bytes(prefix), _MAGIC)
         if why is not None:
@@ -219,7 +229,7 @@ def read_frame(
         raise
     magic, kind, number, num_header, reserved, num_payload = _PREFIX.unpack(prefix)
     if magic != _MAGIC:
-        raise other_protocol(connection, bytes(prefix))
+        raise OtherProtocolError(bytes(prefix))
     if reserved or kind not in tuple(Kind):
         raise FrameError(f"a frame of an unknown kind ({kind}, {reserved})")
     if num_header > limits.header or num_payload > limits.payload:
@@ -228,33 +238,40 @@ def read_frame(
             f"{limits.payload}"
         )
     header = bytearray(num_header)
-    connection.receive_into(memoryview(header))
-    try:
+    yield memoryview(header)
+    with decoding("header"):
         document = json.loads(header)
         layouts = [_layout(*entry) for entry in document["arrays"]]
         body = document["body"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise FrameError(f"a header that is none: {type(error).__name__}") from None
-    sizes = [aligned(math.prod(shape) * dtype.itemsize) for dtype, shape in layouts]
+        sizes = [aligned(math.prod(shape) * dtype.itemsize) for dtype, shape in layouts]
     if sum(sizes) != num_payload:
         raise FrameError(f"arrays of {sum(sizes)} bytes in a payload of {num_payload}")
-    payload = memory(num_payload)
-    connection.receive_into(payload.data)
+    try:
+        payload = memory(num_payload)
+    except MemoryError:
+        raise FrameError(f"a payload of {num_payload} bytes: there is no memory for it") from None
+    yield payload.data
     arrays = []
     start = 0
-    for (dtype, shape), size in zip(layouts, sizes, strict=True):
-        num_bytes = math.prod(shape) * dtype.itemsize
-        arrays.append(payload[start : start + num_bytes].view(dtype).reshape(shape))
-        start += size
+    with decoding("array"):
+        for (dtype, shape), size in zip(layouts, sizes, strict=True):
+            num_bytes = math.prod(shape) * dtype.itemsize
+            arrays.append(payload[start : start + num_bytes].view(dtype).reshape(shape))
+            start += size
     return Frame(Kind(kind), number, body, arrays)
 
 
 def _layout(name: str, shape: list[int]) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    dtype = np.dtype(name)
-    if dtype.kind not in _DTYPE_KINDS or dtype.str != name or len(shape) > _MAX_DIMENSIONS:
+    if not _DTYPE.fullmatch(name) or len(shape) > _MAX_DIMENSIONS:
         raise ValueError(name)
-    if not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError(shape)
-    if dtype.itemsize == 0:
-        raise ValueError(name)  # texts of no characters take no bytes: any number of them would fit
-    return dtype, tuple(shape)
+    dtype = np.dtype(name)
+    if dtype.str != name:
+        raise ValueError(name)
+    return dtype, shape_of(shape)
+
+
+def shape_of(sizes: list[Any]) -> tuple[int, ...]:
+    """A shape as another end wrote it; ValueError for what is none."""
+    if not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError(sizes)
+    return tuple(sizes)

@@ -9,33 +9,36 @@
     server  WELCOME    or REFUSED, with the reason
 
 The pickle is taken only with a token that both have, and at most once a server. Frames are small
-before the proof, so that a client without the token can't make a server set memory aside.
+before the proof, so that a client without the token can't make a server set memory aside; up to
+there a server never waits for one client, see `reception.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 
 from shardwise.errors import ServiceError
 from shardwise.serving.frames import (
+    Frame,
     FrameError,
     Kind,
     Limits,
     OtherProtocolError,
     encoded,
+    frame_steps,
     read_frame,
     write,
 )
 from shardwise.serving.token import is_proof, new_nonce, proof
 from shardwise.serving.transport import Connection
 from shardwise.serving.version import PYTHON, VersionWord
-
-_Chosen = TypeVar("_Chosen")
+from shardwise.shown import escaped
 
 _PROTOCOL = 2
 _SMALL = Limits(header=64 << 10, payload=0)
@@ -43,10 +46,17 @@ _SMALL = Limits(header=64 << 10, payload=0)
 _MAX_ENDPOINT = 40 << 10
 # A dataset with a column of 10^8 numbers in it.
 _PICKLE = Limits(header=64 << 10, payload=1 << 30)
+# Requests under way on one connection: as many as the server's threads, and two that wait.
+MAX_CREDITS = 64
+# Of a refusal that the other end wrote.
+_MAX_REASON = 4_000
 
 
 class Refusal(Exception):  # noqa: N818 - no fault of the server's
-    """Why a server serves a client no batches; its text is sent."""
+    """Why a server serves a client no batches; its text, which may quote the client, is sent."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(escaped(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,53 +151,30 @@ def greet(connection: Connection, side: ClientSide) -> int:
         write(connection, Kind.PICKLE, 0, frame)
         welcome = _hear(connection, Kind.WELCOME)
     num_credits = welcome.get("credits")
-    if type(num_credits) is not int or num_credits < 1:
-        raise FrameError("a welcome without a number of requests")
+    if type(num_credits) is not int or not 1 <= num_credits <= MAX_CREDITS:
+        raise FrameError(f"a welcome for a number of requests that is not in 1 to {MAX_CREDITS}")
     return num_credits
 
 
-def admit(
-    connection: Connection,
-    *,
-    token: bytes | None,
-    has_dataset: bool,
-    num_credits: int,
-    choose: Callable[[Admission], _Chosen],
-) -> _Chosen:
-    """Greet a client as a server.
+def greeting_steps(
+    connection: Connection, token: bytes | None, *, has_dataset: bool
+) -> Generator[memoryview, None, Admission]:
+    """Greet a client as a server, up to its proof; yields the buffer to fill next.
 
     Args:
-        connection: to the client.
+        connection: to the client. What is sent on it fits into the kernel's buffers.
         token: the job's token, or None.
         has_dataset: whether the server was started with a dataset.
-        num_credits: how many requests may be under way.
-        choose: finds what builds the client's batches.
 
     Returns:
-        What `choose` found.
+        What the client asks, once it has proven the token.
 
     Raises:
-        Refusal: the client was refused, and told so.
+        Refusal: `refuse` tells the client.
         FrameError: it is no client.
-        EOFError, OSError: see `Connection`.
+        OSError: see `Connection`.
     """
-    try:
-        chosen = choose(_admission(connection, token, has_dataset=has_dataset))
-    except Refusal as refusal:
-        _say(connection, Kind.REFUSED, {"reason": str(refusal)})
-        raise
-    _say(connection, Kind.WELCOME, {"credits": num_credits})
-    return chosen
-
-
-def _admission(connection: Connection, token: bytes | None, *, has_dataset: bool) -> Admission:
-    """What a client asks, once it has proven the token."""
-    try:
-        hello = _hear(connection, Kind.HELLO)
-    except OtherProtocolError as error:
-        if not error.client_error:
-            raise
-        raise Refusal(error.client_error) from None
+    hello = yield from _hearing(Kind.HELLO)
     if hello.get("protocol") != _PROTOCOL:
         raise Refusal(f"the server speaks protocol {_PROTOCOL}: use one release everywhere")
     nonce, other = new_nonce(), _text(hello, "nonce")
@@ -195,7 +182,7 @@ def _admission(connection: Connection, token: bytes | None, *, has_dataset: bool
     if token is not None:
         challenge["proof"] = proof(token, "server", other, nonce)
     _say(connection, Kind.CHALLENGE, challenge)
-    said = _hear(connection, Kind.PROOF)
+    said = yield from _hearing(Kind.PROOF)
     if token is not None:
         endpoint = _text(said, "endpoint", most=_MAX_ENDPOINT)
         if not is_proof(said.get("proof"), token, "client", nonce, other, endpoint):
@@ -204,7 +191,7 @@ def _admission(connection: Connection, token: bytes | None, *, has_dataset: bool
             connection.set_remote_endpoint(bytes.fromhex(endpoint))
         except (OSError, ValueError) as error:
             raise Refusal(f"the server can't use the client's endpoint: {error}") from None
-    digest = said.get("digest")
+    digest = None if said.get("digest") is None else _text(said, "digest")
     python = _text(said, "python", most=16)
 
     def ask_pickle() -> bytes:
@@ -231,12 +218,22 @@ def _admission(connection: Connection, token: bytes | None, *, has_dataset: bool
             raise Refusal("the client does not vouch for its pickle with the token")
         return data
 
-    try:
-        word = VersionWord(**said["word"])
-        options = dict(said["options"])
-    except (KeyError, TypeError, ValueError):
-        raise FrameError("a greeting without a version word") from None
-    return Admission(word, options, digest, bool(said.get("needs_pickle")), python, ask_pickle)
+    word, options = said.get("word"), said.get("options")
+    if not isinstance(word, dict) or not isinstance(options, dict):
+        raise FrameError("a greeting without a version word and options")
+    parts = [_text(word, each.name, most=1024) for each in fields(VersionWord)]
+    needs_pickle = bool(said.get("needs_pickle"))
+    return Admission(VersionWord(*parts), options, digest, needs_pickle, python, ask_pickle)
+
+
+def refuse(connection: Connection, refusal: Refusal) -> None:
+    """Tell a client why it is served no batches."""
+    _say(connection, Kind.REFUSED, {"reason": str(refusal)})
+
+
+def welcome(connection: Connection, num_credits: int) -> None:
+    """Tell a client how many requests may be under way."""
+    _say(connection, Kind.WELCOME, {"credits": num_credits})
 
 
 def _say(connection: Connection, kind: Kind, body: dict[str, Any]) -> None:
@@ -244,12 +241,22 @@ def _say(connection: Connection, kind: Kind, body: dict[str, Any]) -> None:
 
 
 def _hear(connection: Connection, kind: Kind) -> dict[str, Any]:
+    """What a server says."""
     frame = read_frame(connection, _SMALL)
+    if frame.kind == Kind.REFUSED and isinstance(frame.body, dict):
+        raise ServiceError(escaped(str(frame.body.get("reason"))[:_MAX_REASON]))
+    return _body(frame, kind)
+
+
+def _hearing(kind: Kind) -> Generator[memoryview, None, dict[str, Any]]:
+    """What a client says; yields the buffer to fill next."""
+    return _body((yield from frame_steps(_SMALL)), kind)
+
+
+def _body(frame: Frame, kind: Kind) -> dict[str, Any]:
     body = frame.body
     if not isinstance(body, dict):
-        raise FrameError("a greeting that is none")
-    if frame.kind == Kind.REFUSED:
-        raise ServiceError(str(body.get("reason")))
+        raise FrameError("a greeting that is not a JSON object")
     if frame.kind != kind:
         raise FrameError(f"{frame.kind.name} in place of {kind.name}")
     return body
@@ -257,6 +264,7 @@ def _hear(connection: Connection, kind: Kind) -> dict[str, Any]:
 
 def _text(body: dict[str, Any], name: str, *, most: int = 128) -> str:
     value = body.get(name)
-    if not isinstance(value, str) or len(value) > most:
+    # Lone surrogates can't be encoded, as a proof is.
+    if not isinstance(value, str) or len(value) > most or re.search("[\ud800-\udfff]", value):
         raise FrameError(f"a greeting without {name}")
     return value

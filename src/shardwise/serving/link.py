@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.engine.processes.shared_memory import SlotPool
-from shardwise.errors import ServiceError
-from shardwise.serving.batches import decode_batch, encode_request
+from shardwise.engine.request import Batch
+from shardwise.serving.batches import check_batch, decode_batch, encode_request
 from shardwise.serving.dispatcher import Dispatcher
 from shardwise.serving.error_frames import decode_error
 from shardwise.serving.frames import FrameError, Kind, Limits, read_frame, write
@@ -62,7 +62,13 @@ class Links:
                 link.close()
             for address in addresses:
                 if address not in self._links:
-                    self._links[address] = _Link(self.dispatcher.add(address), self)
+                    link = _Link(self.dispatcher.add(address), self)
+                    try:
+                        link.start()
+                    except RuntimeError:  # the system refuses a thread
+                        self.dispatcher.remove(link.server)
+                        raise
+                    self._links[address] = link
 
     def close(self) -> None:
         """End all connections; memory that no batch uses is given back."""
@@ -88,6 +94,9 @@ class _Link:
         self._closed = threading.Event()
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name="shardwise_link", daemon=True)
+
+    def start(self) -> None:
+        """Start its thread."""
         self._thread.start()
 
     def close(self) -> None:
@@ -104,71 +113,61 @@ class _Link:
     def _run(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while not self._closed.is_set():
+            num_connected = self.server.num_connected
             try:
-                connection = self._connect(self.server.address, timeout_s=_GREETING_S)
-            except (ServiceError, OSError) as error:
-                self._dispatcher.failed(self.server, error)
-                if self.server.refusal is not None:
-                    pause_s = _REFUSED_PAUSE_S
-            else:
-                self._connection = connection
-                if self._use(connection):
-                    pause_s = _FIRST_PAUSE_S
-                elif self.server.refusal is not None:
-                    pause_s = _REFUSED_PAUSE_S
+                self._use()
+            except Exception as error:  # noqa: BLE001 - whatever ends a connection, another is made
+                # With its traceback it would keep the last batch.
+                self._dispatcher.failed(self.server, error.with_traceback(None))
+            if self.server.refusal is not None:
+                pause_s = _REFUSED_PAUSE_S
+            elif self.server.num_connected > num_connected:
+                pause_s = _FIRST_PAUSE_S
             self._closed.wait(pause_s)
             pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
 
-    def _use(self, connection: Connection) -> bool:
-        """Use a connection to its end; False where the greeting failed."""
-        if self._closed.is_set():
-            connection.close()
-            return False
+    def _use(self) -> None:
+        """Open a connection and use it to its end, which is an error."""
+        connection = self._connection = self._connect(self.server.address, timeout_s=_GREETING_S)
         try:
+            if self._closed.is_set():
+                return
             num_credits = greet(connection, self._side)
             connection.limit(None)
-        except (ServiceError, FrameError, EOFError, OSError) as error:
-            connection.close()
-            self._dispatcher.failed(self.server, error)
-            return False
-        outbox = self._dispatcher.connected(self.server, num_credits)
-        sender = threading.Thread(
-            target=_send, args=(connection, outbox), name="shardwise_requests", daemon=True
-        )
-        sender.start()
-        why: Exception = EOFError("closed")
-        try:
+            outbox = self._dispatcher.connected(self.server, num_credits)
+            threading.Thread(
+                target=_send, args=(connection, outbox), name="shardwise_requests", daemon=True
+            ).start()
             self._receive(connection)
-        except (ServiceError, FrameError, EOFError, OSError) as error:
-            why = error
         finally:
             connection.close()
-            self._dispatcher.disconnected(self.server, why)
-        return True
 
     def _receive(self, connection: Connection) -> None:
+        dispatcher, result = self._dispatcher, None
         while True:
             frame = read_frame(connection, _ANSWER, self._memory.take)
-            if frame.kind == Kind.BATCH:
-                is_mine = self._dispatcher.answered(self.server, frame.number, decode_batch(frame))
-            elif frame.kind == Kind.ERROR:
-                is_mine = self._dispatcher.answered(self.server, frame.number, decode_error(frame))
-            else:
+            if frame.kind not in (Kind.BATCH, Kind.ERROR):
                 raise FrameError(f"{frame.kind.name} in place of an answer")
-            if not is_mine:
+            request = dispatcher.request_of(self.server, frame.number)
+            if request is None:
                 raise FrameError(f"an answer to request {frame.number}, which it was not asked")
+            result = decode_batch(frame) if frame.kind == Kind.BATCH else decode_error(frame)
+            if isinstance(result, Batch):
+                check_batch(result, request, dispatcher.builder)
+            dispatcher.answered(self.server, frame.number, result)
             # While it waits, it must not hold on to the last batch.
-            del frame
+            del frame, result
 
 
 def _send(connection: Connection, outbox: SimpleQueue[Work | None]) -> None:
-    while (work := outbox.get()) is not None:
-        try:
+    try:
+        while (work := outbox.get()) is not None:
             write(connection, Kind.REQUEST, work.number, encode_request(work.request))
-        except OSError:
-            connection.close()  # wakes the thread that receives
-            return
-        del work
+            del work
+    except OSError:
+        pass
+    finally:
+        connection.close()  # wakes the thread that receives
 
 
 class _ReceiveMemory:

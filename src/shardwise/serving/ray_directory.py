@@ -25,6 +25,7 @@ from shardwise.serving.ray_servers import (
     ServerList,
     ServerRegistry,
 )
+from shardwise.shown import escaped
 
 _NAMESPACE = "shardwise"
 # The named actor answers when something changes, and else after this time.
@@ -152,8 +153,8 @@ class RayDirectory:
                     self._count, self._token = servers.num_wanted, servers.token
                     changed(servers)
                 continue
-            except ray.exceptions.RayError as error:
-                trouble = _line(error)
+            except (ray.exceptions.RayError, RuntimeError) as error:  # or a link gets no thread
+                stamp, trouble = "", _line(error)
             except Empty:
                 trouble = f"no answer for {_ANSWER_S:g} s"
             if not ray.is_initialized():
@@ -203,4 +204,4 @@ class RayDirectory:
 def _line(error: Exception) -> str:
     """An error of Ray's in one line, without its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return escaped(lines[0]) if lines else type(error).__name__

@@ -18,6 +18,7 @@ from typing import Any
 
 from shardwise.serving.server import BatchServer
 from shardwise.serving.tcp import TcpListener
+from shardwise.shown import escaped
 
 # Of each server's actor: Ray restarts it as often as it dies, on whichever node has a CPU.
 DEFAULT_OPTIONS: Mapping[str, Any] = {
@@ -180,5 +181,5 @@ class ServerRegistry:
         except ray.exceptions.RayError as error:
             if self._actors.get(number) is actor and number not in self._addresses:
                 lines = str(error).strip().splitlines()
-                self._troubles[number] = lines[-1] if lines else type(error).__name__
+                self._troubles[number] = escaped(lines[-1]) if lines else type(error).__name__
                 await self._tell()

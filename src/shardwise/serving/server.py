@@ -1,7 +1,8 @@
 """A batch server: the batch builder behind a socket. It keeps nothing that a client needs.
 
-Each connection has a thread that reads requests and one that sends answers; the threads of one pool
-build the batches of all connections. Whatever a connection sends, only that connection is given up.
+A client that has greeted (`reception.py`) has a thread that reads its requests and one that sends
+answers; the threads of one pool build the batches of all clients. Whatever a connection sends, only
+that connection is given up.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections import OrderedDict
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -22,25 +24,28 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.stats.counts import StorageCounts
 from shardwise.engine.thread_pool import ThreadPool
-from shardwise.errors import ServiceError, message_of
+from shardwise.errors import message_of
 from shardwise.samples import Samples
 from shardwise.serving.batch_cache import Answer, BatchCache
 from shardwise.serving.batches import decode_request, encode_batch
 from shardwise.serving.error_frames import encode_error
 from shardwise.serving.frames import FrameError, Kind, Limits, read_frame, write
-from shardwise.serving.greeting import Admission, Refusal, admit
+from shardwise.serving.greeting import (
+    MAX_CREDITS,
+    Admission,
+    Refusal,
+    greeting_steps,
+    refuse,
+    welcome,
+)
+from shardwise.serving.reception import Reception, max_connections
 from shardwise.serving.transport import Connection, Listener
 from shardwise.serving.version import PYTHON, VersionWord, builder_of, builder_options
 
 _logger = logging.getLogger("shardwise")
 
-# A client says who it is within this time; a port scanner says nothing.
-_GREETING_S = 10.0
-# All of a greeting: a peer that sends a byte now and then is no client.
-_GREETINGS_END_S = 30.0
-_MAX_CONNECTIONS = 1_024
-# Requests under way on one connection: as many as threads, and two that wait.
-_MAX_CREDITS = 64
+# A client that has greeted sends each part of its pickle within this time.
+_PICKLE_S = 10.0
 # A request of 10^7 samples.
 _REQUEST = Limits(header=64 << 10, payload=160 << 20)
 # Builders of other jobs' datasets that are kept.
@@ -98,10 +103,15 @@ class BatchServer:
                 "malformed address of theirs would end this process"
             )
         self.cache = BatchCache(cache_bytes)
-        self._listener = listener
+        self._reception = Reception(
+            listener,
+            greet=partial(greeting_steps, token=token, has_dataset=dataset is not None),
+            take=self._take,
+        )
+        self._max_clients = max_connections()[1]
+        self._address = listener.address
         self._dataset = dataset
         self._word = None if dataset is None else VersionWord.of(dataset)
-        self._token = token
         self._num_threads = num_threads
         self._pool = ThreadPool(num_threads, name="shardwise_server")
         self._storage = StorageCounts()
@@ -110,12 +120,11 @@ class BatchServer:
         self._connections: set[Connection] = set()
         self._num_clients = 0
         self._idle_since: float | None = time.monotonic()
-        self._closed = False
 
     @property
     def address(self) -> str:
         """Where it listens, as clients name it: "tcp://host:port"."""
-        return self._listener.address
+        return self._address
 
     @property
     def idle_s(self) -> float:
@@ -125,57 +134,44 @@ class BatchServer:
 
     def start(self) -> None:
         """Begin to take connections, in threads of its own."""
-        threading.Thread(target=self._accept, name="shardwise_accept", daemon=True).start()
+        self._reception.start()
 
     def close(self) -> None:
         """End all connections and threads."""
-        self._closed = True
-        self._listener.close()
+        self._reception.close()
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
             connection.close()
         self._pool.close(timeout_s=1.0)
 
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                connection = self._listener.accept()
-            except OSError:
-                if not self._closed:
-                    time.sleep(0.05)  # too many open files: some will be closed
-                continue
-            with self._lock:
-                is_full = len(self._connections) >= _MAX_CONNECTIONS
-                if not is_full:
-                    self._connections.add(connection)
-            if is_full:
-                connection.close()
-                continue
-            threading.Thread(
-                target=self._serve, args=(connection,), name="shardwise_client", daemon=True
-            ).start()
+    def _take(self, connection: Connection, admission: Admission) -> None:
+        """Serve a client from now on, in threads of its own."""
+        with self._lock:
+            is_full = len(self._connections) >= self._max_clients
+            if not is_full:
+                self._connections.add(connection)
+        connection.limit(_PICKLE_S)
+        trouble = f"there are {self._max_clients} clients; more need a higher limit of open files"
+        args = (connection, admission)
+        thread = threading.Thread(
+            target=self._serve, args=args, name="shardwise_client", daemon=True
+        )
+        try:
+            if not is_full:
+                thread.start()
+                return
+        except RuntimeError as error:  # the system refuses a thread
+            trouble = str(error)
+        _logger.warning("a client has to come again: %s", trouble)
+        self._leave(connection)
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: Connection, admission: Admission) -> None:
         outbox: SimpleQueue[tuple[int, Answer] | None] = SimpleQueue()
         is_client = False
-        too_late = threading.Timer(_GREETINGS_END_S, connection.close)
-        too_late.daemon = True
         try:
-            too_late.start()
-            connection.limit(_GREETING_S)
-
-            def choose(admission: Admission) -> _Job:
-                too_late.cancel()
-                return self._job_of(admission)
-
-            job = admit(
-                connection,
-                token=self._token,
-                has_dataset=self._dataset is not None,
-                num_credits=min(_MAX_CREDITS, self._num_threads + 2),
-                choose=choose,
-            )
+            job = self._job_of(admission)
+            welcome(connection, min(MAX_CREDITS, self._num_threads + 2))
             connection.limit(None)
             is_client = True
             self._count(1)
@@ -183,18 +179,22 @@ class BatchServer:
                 target=_send, args=(connection, outbox), name="shardwise_answers", daemon=True
             ).start()
             self._answer(connection, job, outbox)
-        except (Refusal, ServiceError) as refusal:
+        except Refusal as refusal:
             _logger.warning("a client was refused: %s", refusal)
-        except (FrameError, EOFError, OSError) as error:
-            _logger.debug("a connection ended: %s", error)
+            with suppress(OSError):
+                refuse(connection, refusal)
+        except (FrameError, EOFError, OSError, RuntimeError, MemoryError) as error:
+            _logger.debug("a connection ended: %s", error)  # or the system refuses a thread
         finally:
-            too_late.cancel()
             outbox.put(None)
-            connection.close()
-            with self._lock:
-                self._connections.discard(connection)
+            self._leave(connection)
             if is_client:
                 self._count(-1)
+
+    def _leave(self, connection: Connection) -> None:
+        connection.close()
+        with self._lock:
+            self._connections.discard(connection)
 
     def _count(self, change: int) -> None:
         with self._lock:
@@ -216,9 +216,15 @@ class BatchServer:
         with self._lock:
             job = self._jobs.get(key)
         if job is None:
-            builder = self._own_builder(admission) if is_own else _received_builder(admission)
-            word = (self._word if is_own else None) or VersionWord.of(builder.dataset)
-            job = _Job(builder, hashlib.sha256(repr(key).encode()).digest(), word)
+            pickled = None if is_own else admission.ask_pickle()
+            try:
+                job = self._new_job(admission, pickled, hashlib.sha256(repr(key).encode()).digest())
+            except Exception as error:  # noqa: BLE001 - options and objects of the client's
+                what = "options" if is_own else "dataset: install there what it imports"
+                raise Refusal(
+                    f"the server can't load the client's {what}: {type(error).__name__}: "
+                    f"{message_of(error)}"
+                ) from None
         # A pickle only names the functions of modules, which may be others here than at the client.
         _refuse_other(job.word, admission)
         if job.collate != admission.options.get("collate"):
@@ -230,12 +236,15 @@ class BatchServer:
                 self._jobs.popitem(last=False)
         return job
 
-    def _own_builder(self, admission: Admission) -> BatchBuilder:
-        assert self._dataset is not None
-        try:
-            return builder_of(self._dataset, admission.options)
-        except (KeyError, TypeError, ValueError) as error:
-            raise Refusal(f"options that the server can't use: {error}") from None
+    def _new_job(self, admission: Admission, pickled: bytes | None, name: bytes) -> _Job:
+        if pickled is None:
+            assert self._dataset is not None
+            assert self._word is not None
+            return _Job(builder_of(self._dataset, admission.options), name, self._word)
+        builder = pickle.loads(pickled)  # noqa: S301 - vouched for with the token of the job
+        if not isinstance(builder, BatchBuilder):
+            raise TypeError(f"a {type(builder).__name__} in place of a dataset")
+        return _Job(builder, name, VersionWord.of(builder.dataset))
 
     def _answer(
         self,
@@ -244,14 +253,14 @@ class BatchServer:
         outbox: SimpleQueue[tuple[int, Answer] | None],
     ) -> None:
         """Take requests until the connection ends."""
-        under_way = threading.Semaphore(_MAX_CREDITS)
+        under_way = threading.Semaphore(MAX_CREDITS)
         while True:
             frame = read_frame(connection, _REQUEST)
             if frame.kind != Kind.REQUEST:
                 raise FrameError(f"{frame.kind.name} in place of a request")
             request, number = decode_request(frame), frame.number
             if not under_way.acquire(blocking=False):
-                raise FrameError(f"more than {_MAX_CREDITS} requests under way")
+                raise FrameError(f"more than {MAX_CREDITS} requests under way")
 
             def build(future: Future[Answer], request: BatchRequest = request) -> None:
                 self._pool.submit(self._build, job.builder, request, future)
@@ -267,23 +276,9 @@ class BatchServer:
             batch = builder.build(request)
             batch.stages.storage = self._storage.take()
             answer = (Kind.BATCH, encode_batch(batch))
-        except Exception as error:  # noqa: BLE001 - the client raises it: it is the user's code
+        except BaseException as error:  # noqa: BLE001 - user's code, sys.exit(): a client waits
             answer = (Kind.ERROR, encode_error(error, place=self.address))
         future.set_result(answer)
-
-
-def _received_builder(admission: Admission) -> BatchBuilder:
-    data = admission.ask_pickle()
-    try:
-        builder = pickle.loads(data)  # noqa: S301 - vouched for with the token of the job
-    except Exception as error:  # noqa: BLE001 - whatever unpickling foreign objects raises
-        raise Refusal(
-            f"the server can't load the dataset: {type(error).__name__}: {message_of(error)}; "
-            "install there what the dataset imports"
-        ) from None
-    if not isinstance(builder, BatchBuilder):
-        raise Refusal(f"the client sent a {type(builder).__name__} in place of a dataset")
-    return builder
 
 
 def _refuse_other(word: VersionWord, admission: Admission) -> None:
@@ -299,13 +294,12 @@ def _refuse_other(word: VersionWord, admission: Admission) -> None:
 
 
 def _send(connection: Connection, outbox: SimpleQueue[tuple[int, Answer] | None]) -> None:
-    while (item := outbox.get()) is not None:
-        number, (kind, answer) = item
-        try:
+    try:
+        while (item := outbox.get()) is not None:
+            number, (kind, answer) = item
             write(connection, kind, number, answer)
-        except OSError:
-            # Wakes the thread that reads requests, which ends this connection.
-            with suppress(OSError):
-                connection.close()
-            return
-        del item, answer
+            del item, answer
+    except OSError as error:
+        _logger.debug("a connection ended: %s", error)
+    finally:
+        connection.close()  # wakes the thread that reads requests

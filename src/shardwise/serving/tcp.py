@@ -18,13 +18,15 @@ _BUFFER_BYTES = 4 << 20
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 # The kernel takes up to 1,024 buffers a call.
 _MAX_BUFFERS = 512
+# Connections that the kernel keeps until they are accepted: all ranks of a large job at once.
+_BACKLOG = 1_024
 
 
 class TcpConnection(Connection):
     """One connected socket."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+        self.socket = self._sock = sock
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -45,21 +47,19 @@ class TcpConnection(Connection):
             if sent:
                 views[first] = views[first][sent:]
 
-    def receive_into(self, buffer: memoryview) -> None:
-        """Fill a buffer of bytes."""
-        done = 0
-        while done < buffer.nbytes:
-            received = self._receive(buffer[done:])
-            if not received:
-                raise EOFError("the other end closed the connection")
-            done += received
+    def receive_some(self, buffer: memoryview) -> int:
+        """Receive at least one byte; returns how many."""
+        received = self._receive(buffer)
+        if not received:
+            raise EOFError("the other end closed the connection")
+        return received
 
     def _receive(self, buffer: memoryview) -> int:
         # Without a time limit the kernel fills the whole buffer in one call.
         return self._sock.recv_into(buffer, 0, socket.MSG_WAITALL)
 
     def limit(self, timeout_s: float | None) -> None:
-        """Bound each call by this many seconds; None for no bound."""
+        """Bound each call by this many seconds; None for no bound, 0 to never wait."""
         self._sock.settimeout(timeout_s)
 
     @property
@@ -98,7 +98,8 @@ class TcpListener:
 
     def __init__(self, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._sock = socket.create_server((host, port), family=family)
+        self._sock = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self.socket = self._sock
         # Accepted sockets have its buffers: the window's scale is agreed on while connecting.
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             self._sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)

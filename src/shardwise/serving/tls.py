@@ -100,7 +100,7 @@ class TlsConnection(TcpConnection):
         return received
 
     def limit(self, timeout_s: float | None) -> None:
-        """Bound each wait for the other end by this many seconds; None for no bound."""
+        """Bound each wait for the other end by this many seconds; None for no bound, 0 for none."""
         self._timeout_s = timeout_s
 
     def shake_hands(self) -> None:
@@ -151,18 +151,17 @@ class TlsConnection(TcpConnection):
                     self._release()
 
     def _wait(self, events: int) -> None:
+        if self._timeout_s == 0:
+            raise BlockingIOError("nothing has arrived")
         poll = select.poll()
         poll.register(self._sock, events)
         if not poll.poll(None if self._timeout_s is None else 1000 * self._timeout_s):
             raise TimeoutError("timed out")
 
     def _explained(self, error: OSError) -> Exception:
-        if self._sock.server_side and not self._is_greeted:
+        if self._sock.server_side and getattr(error, "reason", None) in _NO_TLS:
             with suppress(OSError):
-                # With bytes unread the kernel would send a reset, which overtakes an alert.
-                socket.socket.recv(self._sock, 64 << 10)
-                if getattr(error, "reason", None) in _NO_TLS:
-                    socket.socket.send(self._sock, _ALERT)
+                socket.socket.send(self._sock, _ALERT)
         host = None if self._sock.server_side else self._sock.server_hostname
         if self._has_received:
             return error

@@ -7,11 +7,18 @@ protocols and a function that connects; frames, tokens, requests and batches are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from socket import socket
 from typing import Any, Protocol
 
 
 class Connection(Protocol):
-    """Bytes in order, both ways; one thread may send while another one receives."""
+    """Bytes in order, both ways; one thread may send while another one receives.
+
+    Attributes:
+        socket: what the bytes come in by, to wait on.
+    """
+
+    socket: socket
 
     @property
     def local_endpoint(self) -> bytes:
@@ -38,17 +45,27 @@ class Connection(Protocol):
         """
         ...
 
-    def receive_into(self, buffer: memoryview) -> None:
-        """Fill a buffer of bytes.
+    def receive_some(self, buffer: memoryview) -> int:
+        """Receive at least one byte; returns how many.
 
         Raises:
             EOFError: the other end closed the connection.
+            BlockingIOError: none has arrived, and the time limit is 0.
             OSError: the connection is broken, or the time limit is over.
         """
         ...
 
+    def receive_into(self, buffer: memoryview) -> None:
+        """Fill a buffer of bytes.
+
+        Raises:
+            EOFError, OSError: see `receive_some`.
+        """
+        while buffer.nbytes:
+            buffer = buffer[self.receive_some(buffer) :]
+
     def limit(self, timeout_s: float | None) -> None:
-        """Bound each call by this many seconds; None for no bound."""
+        """Bound each call by this many seconds; None for no bound, 0 to never wait."""
         ...
 
     def close(self) -> None:
@@ -57,7 +74,13 @@ class Connection(Protocol):
 
 
 class Listener(Protocol):
-    """Where connections come in."""
+    """Where connections come in.
+
+    Attributes:
+        socket: to wait on.
+    """
+
+    socket: socket
 
     @property
     def needs_token(self) -> bool:

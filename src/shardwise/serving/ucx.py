@@ -27,7 +27,12 @@ from typing import Any
 
 from shardwise.serving import tcp
 from shardwise.serving.addresses import with_scheme
-from shardwise.serving.frames import SEGMENT_MAGIC, FrameError, ended_early, other_protocol
+from shardwise.serving.frames import (
+    SEGMENT_MAGIC,
+    FrameError,
+    OtherProtocolError,
+    ended_early,
+)
 from shardwise.serving.tcp import TcpConnection, TcpListener
 from shardwise.serving.transport import Connection
 from shardwise.serving.ucx_worker import UcxWorker, load_ucxx
@@ -50,7 +55,9 @@ class _Segments(Connection):
 
     def __init__(self, tcp: TcpConnection) -> None:
         self._tcp = tcp
+        self.socket = tcp.socket
         self._writing = threading.Lock()
+        self._header = bytearray()
         self._num_left = 0
         self._timeout_s: float | None = None
 
@@ -59,23 +66,20 @@ class _Segments(Connection):
         if views:
             self._write(_BYTES, sum(view.nbytes for view in views), views)
 
-    def receive_into(self, buffer: memoryview) -> None:
-        done = 0
-        while done < buffer.nbytes:
-            if not self._num_left:
-                kind, length = self._read()
-                if kind == _BYTES:
-                    self._num_left = length
-                else:
-                    done += self._handle(kind, length, buffer[done:])
-                continue
-            size = min(self._num_left, buffer.nbytes - done)
-            self._tcp.receive_into(buffer[done : done + size])
-            self._num_left -= size
-            done += size
+    def receive_some(self, buffer: memoryview) -> int:
+        """Receive at least one byte; returns how many."""
+        while not self._num_left:
+            kind, length = self._read()
+            if kind == _BYTES and length:
+                self._num_left = length
+            elif done := self._handle(kind, length, buffer):
+                return done
+        received = self._tcp.receive_some(buffer[: self._num_left])
+        self._num_left -= received
+        return received
 
     def limit(self, timeout_s: float | None) -> None:
-        """Bound each call by this many seconds; None for no bound."""
+        """Bound each call by this many seconds; None for no bound, 0 to never wait."""
         self._timeout_s = timeout_s
         self._tcp.limit(timeout_s)
 
@@ -92,17 +96,23 @@ class _Segments(Connection):
             self._tcp.send([_SEGMENT.pack(SEGMENT_MAGIC, kind, length), *views])
 
     def _read(self) -> tuple[int, int]:
-        header = bytearray(_SEGMENT.size)
+        """Receive the header of a segment; goes on with one that has arrived in part."""
         try:
-            self._tcp.receive_into(memoryview(header))
+            while missing := _SEGMENT.size - len(self._header):
+                part = bytearray(missing)
+                received = self._tcp.receive_some(memoryview(part))
+                self._header += part[:received]
+        except BlockingIOError:
+            raise
         except (EOFError, OSError):
-            why = ended_early(bytes(header), SEGMENT_MAGIC)
+            why = ended_early(bytes(self._header), SEGMENT_MAGIC)
             if why is not None:
                 raise why from None
             raise
+        header, self._header = bytes(self._header), bytearray()
         magic, kind, length = _SEGMENT.unpack(header)
         if magic != SEGMENT_MAGIC:
-            raise other_protocol(self._tcp, bytes(header))
+            raise OtherProtocolError(header)
         return kind, length
 
 
@@ -130,7 +140,7 @@ class UcxConnection(_Segments):
 
     def _handle(self, kind: int, length: int, place: memoryview) -> int:
         if kind != _MESSAGE or not 0 < length <= place.nbytes:
-            raise OSError(f"segment {kind} of {length} bytes, where {place.nbytes} are expected")
+            raise FrameError(f"segment {kind} of {length} bytes, not {place.nbytes} at most")
         failure: Exception | None = None
         try:
             self._receive_message(place[:length])
@@ -145,11 +155,11 @@ class UcxConnection(_Segments):
 
     def _receive_message(self, place: memoryview) -> None:
         if self._worker is None:
-            raise OSError("a message by UCX from a server that has no address for it")
+            raise FrameError("a message by UCX from a server that has no address for it")
         request = self._worker.receive(place, self._tag)
         self._write(_READY)
         if self._read() != (_DONE, 0):
-            raise OSError("a message by UCX that the server does not say it sent")
+            raise FrameError("a message by UCX that the server does not say it sent")
         self._worker.wait(request, self._tcp.is_broken, self._timeout_s)
 
 
@@ -190,7 +200,7 @@ class _ServerEnd(_Segments):
     def receive_into(self, buffer: memoryview) -> None:
         try:
             super().receive_into(buffer)
-        except (OSError, EOFError):
+        except (OSError, EOFError, FrameError):
             self.close()  # wakes the thread that waits until the client is ready
             raise
 
@@ -207,8 +217,9 @@ class _ServerEnd(_Segments):
 
     def _handle(self, kind: int, length: int, place: memoryview) -> int:
         del place
-        if kind != _READY or length:
-            raise OSError(f"segment {kind} of {length} bytes from a client")
+        # Before the greeting's end there is no message to be ready for.
+        if kind != _READY or length or self._client is None:
+            raise FrameError(f"segment {kind} of {length} bytes from a client")
         self._is_ready.set()
         return 0
 
@@ -261,6 +272,7 @@ class UcxListener:
     def __init__(self, host: str, port: int) -> None:
         load_ucxx()
         self._tcp = TcpListener(host, port)
+        self.socket = self._tcp.socket
         # By their transports: made when a connection first needs them.
         self._workers: dict[str | None, UcxWorker] = {}
         self._lock = threading.Lock()

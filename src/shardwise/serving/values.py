@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.serving.frames import shape_of
+
 _PLAIN = frozenset({type(None), bool, int, float, str})
 
 
@@ -90,7 +92,7 @@ class Decoder:
     Args:
         arrays: the arrays that came beside the JSON.
 
-    Whatever is malformed raises ValueError, TypeError, KeyError or IndexError.
+    Malformed JSON raises an error of any type.
     """
 
     def __init__(self, arrays: list[NDArray[Any]]) -> None:
@@ -123,28 +125,28 @@ class Decoder:
             case "dict":
                 return {self.value(key): self.value(each) for key, each in content}
             case "scalar":
-                return self.array(content)[()]
+                return self.array(content).reshape(())[()]
             case "objects":
                 shape, items = content
                 values = np.empty(len(items), dtype=object)
                 for place, item in enumerate(items):
                     values[place] = self.value(item)
-                return values.reshape(shape)
+                return values.reshape(shape_of(shape))
             case "tensor":
                 return self._tensor(*content)
         raise ValueError(tag)
 
     def _split(self, sizes: int, joined: int) -> list[bytes]:
-        ends = np.cumsum(self.array(sizes)).tolist()
-        data = self.array(joined).tobytes()
-        if (ends[-1] if ends else 0) != len(data):
-            raise ValueError("bytes")
+        lengths, data = self.array(sizes), self.array(joined).tobytes()
+        ends = np.cumsum(lengths).tolist()
+        if lengths.dtype != np.int64 or (lengths < 0).any() or [0, *ends][-1] != len(data):
+            raise ValueError("lengths that are not those of the bytes")
         return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def _tensor(self, dtype: str, shape: list[int], number: int) -> Any:
         import torch
 
-        kind = getattr(torch, dtype)
+        kind = vars(torch)[dtype]  # not by getattr(), which may import
         if not isinstance(kind, torch.dtype):
             raise TypeError(dtype)
-        return torch.from_numpy(self.array(number)).view(kind).reshape(shape)
+        return torch.from_numpy(self.array(number)).view(kind).reshape(shape_of(shape))

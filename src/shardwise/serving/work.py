@@ -59,6 +59,7 @@ class Server:
         held: works under way there, with the time at which each was sent.
         trouble: why there is no connection; None while there is one, or nothing was tried.
         refusal: why it may not be used.
+        num_malformed: what it sent since its last answer that was no frame, or another batch.
         num_connected, num_sent, num_answered, num_hedges: counts.
     """
 
@@ -69,6 +70,7 @@ class Server:
         self.held: dict[int, tuple[Work, float]] = {}
         self.trouble: str | None = None
         self.refusal: ServiceError | None = None
+        self.num_malformed = 0
         self.num_connected = self.num_sent = self.num_answered = self.num_hedges = 0
         self.latencies: deque[float] = deque(maxlen=_NUM_LATENCIES)
 
