@@ -24,13 +24,16 @@ class CoverageLine:
     """What one rank handed out between two positions of an epoch.
 
     Attributes:
-        run: the run, shared by all ranks where a process group told them, else of this rank alone.
+        run: the id of the run: of all ranks where a process group or a launcher gives one, else of
+            this rank alone.
         is_shared: whether `run` is the same on all ranks.
+        resumed: the id of the run whose state was loaded; "" where none was, or it has no id.
         rank: which rank.
         world_size: how many ranks.
         batch_size: samples a rank and step.
         remainder: "drop", "pad" or "uneven".
         began: when the pass began, seconds since 1970.
+        written: when the line was written; `began` in lines of earlier releases.
         number: which pass of the loader it was.
         epoch: the epoch.
         begin: the position that the pass began at.
@@ -83,6 +86,8 @@ class CoverageLine:
     dropped: Tallied
     expected: Tallied | None
     is_whole: bool
+    resumed: str = ""
+    written: float = 0.0
 
     @property
     def counted(self) -> Counted:
@@ -115,11 +120,13 @@ class CoverageLine:
             raise ValueError(
                 f"its version is {entries['version']!r}, this release reads {_VERSION}"
             )
+        # Lines of earlier releases have neither.
+        entries = {"resumed": "", "written": entries.get("began"), **entries}
         values: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            if field.name not in entries:
-                raise ValueError(f"it has no {field.name!r}")
-            values[field.name] = _checked(field.name, str(field.type), entries[field.name])
+        for name, kind in _KINDS:
+            if name not in entries:
+                raise ValueError(f"it has no {name!r}")
+            values[name] = _checked(name, kind, entries[name])
         line = cls(**values)
         if not (line.begin <= line.first < line.last <= line.num_samples):
             raise ValueError(
@@ -130,26 +137,26 @@ class CoverageLine:
             raise ValueError(f"it is of rank {line.rank} of {line.world_size}")
         if not line.batch_size:
             raise ValueError("its batch_size is 0")
+        if line.begin_past and not line.begin_past.split(" ")[0].isdecimal():
+            raise ValueError(f"its begin_past is {line.begin_past!r:.60}")
         return line
 
 
-def _checked(name: str, kind: str, value: Any) -> Any:
+_TYPES = {"str": str, "int": int, "bool": bool, "float": float, "Tallied": list}
+_KINDS = [
+    (field.name, _TYPES.get(str(field.type).removesuffix(" | None"), dict))
+    for field in dataclasses.fields(CoverageLine)
+]
+
+
+def _checked(name: str, kind: type[Any], value: Any) -> Any:
     """The value, if it is of the kind that the field has."""
-    if kind.startswith("Tallied"):
-        if value is None and kind.endswith("None"):
+    if type(value) is not kind:  # exactly: in Python a bool is an int, too
+        if name == "expected" and value is None:
             return None
-        if isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)):
+    elif isinstance(value, list):
+        if len(value) == 2 and all(type(n) is int and n >= 0 for n in value):
             return Tallied(*value)
-    elif kind == "int":
-        if _is_count(value):
-            return value
-    elif kind == "float" and not (isinstance(value, float) and math.isfinite(value)):
-        pass
-    elif isinstance(value, {"str": str, "bool": bool, "float": float}.get(kind, dict)):
+    elif isinstance(value, bool | str | dict) or 0 <= value < math.inf:
         return value
     raise ValueError(f"its {name} is {value!r:.60}")
-
-
-def _is_count(value: object) -> bool:
-    # bool is an int in Python, but no count.
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
