@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from operator import add
+from operator import add, attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ _OF_A_PASS = (
     "is_shared", "world_size", "batch_size", "remainder", "epoch", "begin", "num_samples",
     "fingerprint", "order", "resumed",
 )  # fmt: skip
+_facts_of = attrgetter(*_OF_A_PASS)
 _NO_SUMS = (0,) * 11
 
 
@@ -71,6 +72,7 @@ class Pass:
         self.ends: dict[int, End] = {}
         self.mismatches: list[Mismatch] = []
         self.whole: tuple[Tallied, Tallied | None] | None = None
+        self._facts = _facts_of(line)
         self._is_contradicted = False
         self._sums = _NO_SUMS
         self._last: deque[int] = deque()
@@ -80,7 +82,7 @@ class Pass:
 
         `kept` has the pasts and the (epoch, position) whose ends are needed later.
         """
-        if any(getattr(line, name) != getattr(self.line, name) for name in _OF_A_PASS):
+        if _facts_of(line) != self._facts:
             if self._is_contradicted:
                 return None
             self._is_contradicted = True

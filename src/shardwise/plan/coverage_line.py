@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from shardwise.plan.tallied import Counted, Tallied
@@ -122,12 +123,8 @@ class CoverageLine:
             )
         # Lines of earlier releases have neither.
         entries = {"resumed": "", "written": entries.get("began"), **entries}
-        values: dict[str, Any] = {}
-        for name, kind in _KINDS:
-            if name not in entries:
-                raise ValueError(f"it has no {name!r}")
-            values[name] = _checked(name, kind, entries[name])
-        line = cls(**values)
+        line = object.__new__(cls)  # a frozen dataclass takes 4 us for its fields
+        line.__dict__.update(_checked(entries))
         if not (line.begin <= line.first < line.last <= line.num_samples):
             raise ValueError(
                 f"its positions begin={line.begin}, first={line.first}, last={line.last} do not "
@@ -143,20 +140,41 @@ class CoverageLine:
 
 
 _TYPES = {"str": str, "int": int, "bool": bool, "float": float, "Tallied": list}
-_KINDS = [
-    (field.name, _TYPES.get(str(field.type).removesuffix(" | None"), dict))
+_FIELDS = {
+    field.name: _TYPES.get(str(field.type).removesuffix(" | None"), dict)
     for field in dataclasses.fields(CoverageLine)
-]
+}
+_COUNTS = itemgetter(*(name for name, kind in _FIELDS.items() if kind is int))
+_SUMS = [name for name, kind in _FIELDS.items() if kind is list]
+_TYPES_READ = [Tallied if kind is list else kind for kind in _FIELDS.values()]
+_NONE = Tallied()
 
 
-def _checked(name: str, kind: type[Any], value: Any) -> Any:
-    """The value, if it is of the kind that the field has."""
-    if type(value) is not kind:  # exactly: in Python a bool is an int, too
-        if name == "expected" and value is None:
-            return None
-    elif isinstance(value, list):
-        if len(value) == 2 and all(type(n) is int and n >= 0 for n in value):
-            return Tallied(*value)
-    elif isinstance(value, bool | str | dict) or 0 <= value < math.inf:
-        return value
-    raise ValueError(f"its {name} is {value!r:.60}")
+def _checked(entries: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a line, if they have their types: about 5 us.
+
+    Raises:
+        ValueError: one is missing or damaged.
+    """
+    try:
+        values = {name: entries[name] for name in _FIELDS}
+    except KeyError as error:
+        raise ValueError(f"it has no {error}") from None
+    for name in _SUMS:
+        value = values[name]
+        if type(value) is list and len(value) == 2:
+            count, word = value
+            if type(count) is type(word) is int and count >= 0 <= word:
+                values[name] = Tallied(count, word) if count or word else _NONE
+    # Exactly the types: in Python a bool is an int, too.
+    if list(map(type, values.values())) != _TYPES_READ:
+        for (name, value), kind in zip(values.items(), _TYPES_READ, strict=True):
+            if type(value) is not kind and not (name == "expected" and value is None):
+                raise ValueError(f"its {name} is {value!r:.60}")
+    if min(_COUNTS(values)) < 0:
+        name = next(n for n, kind in _FIELDS.items() if kind is int and values[n] < 0)
+        raise ValueError(f"its {name} is {values[name]!r:.60}")
+    for name in ("began", "written"):
+        if not math.isfinite(values[name]):
+            raise ValueError(f"its {name} is {values[name]!r}")
+    return values
