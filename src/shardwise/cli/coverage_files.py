@@ -6,7 +6,6 @@ kept: the positions at which other files start, and the last ones.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from operator import add, attrgetter
@@ -43,13 +42,13 @@ class End(NamedTuple):
 
 
 class Mismatch(NamedTuple):
-    """Lines in a row whose samples are not those of the plan: their positions and counts."""
+    """Lines in a row whose samples are not those of the plan; `place` is of the first one."""
 
     first: int
-    last: int
     num_recorded: int
     num_planned: int
     place: str
+    last: int
 
 
 class Pass:
@@ -65,6 +64,11 @@ class Pass:
         whole: samples dropped, and all samples of the epoch, where a line ended it.
     """
 
+    __slots__ = (
+        "_facts", "_is_contradicted", "_last", "_sums", "ends", "furthest", "gap", "line",
+        "mismatches", "place", "reached", "whole",
+    )  # fmt: skip
+
     def __init__(self, line: CoverageLine, place: str) -> None:
         self.line, self.place = line, place
         self.reached = self.furthest = line.begin
@@ -75,7 +79,7 @@ class Pass:
         self._facts = _facts_of(line)
         self._is_contradicted = False
         self._sums = _NO_SUMS
-        self._last: deque[int] = deque()
+        self._last: list[int] = []
 
     def add(self, line: CoverageLine, place: str, kept: Collection[object]) -> str | None:
         """Add a line; returns what is wrong with it.
@@ -105,11 +109,11 @@ class Pass:
         self.ends[line.last] = End(self._sums, line.last_past)
         if line.is_end:
             self.whole = (line.dropped, line.expected)
-        self._last.append(line.last)
-        if len(self._last) > _NUM_LAST:
-            old = self._last.popleft()
+        num_old = len(self._last) if line.is_end else len(self._last) + 1 - _NUM_LAST
+        for old in self._last[: max(0, num_old)]:
             if (line.epoch, old) not in kept and self.ends[old].past not in kept:
                 del self.ends[old]
+        self._last = [*self._last[max(0, num_old) :], line.last]
         return None
 
     def _sum_up(self, line: CoverageLine, place: str) -> None:
@@ -129,15 +133,12 @@ class Pass:
         recorded = done if not (skipped.count or replaced.count) else done + skipped + replaced
         if recorded == line.planned:
             return
-        mismatch = Mismatch(line.first, line.last, recorded.count, line.planned.count, place)
+        found = Mismatch(line.first, recorded.count, line.planned.count, place, line.last)
         if self.mismatches and self.mismatches[-1].last == line.first:
-            old = self.mismatches.pop()
-            counts = (
-                old.num_recorded + mismatch.num_recorded,
-                old.num_planned + mismatch.num_planned,
-            )
-            mismatch = Mismatch(old.first, line.last, *counts, old.place)
-        self.mismatches.append(mismatch)
+            first, num_recorded, num_planned, start, _ = self.mismatches.pop()
+            counts = (num_recorded + found.num_recorded, num_planned + found.num_planned)
+            found = Mismatch(first, *counts, start, line.last)
+        self.mismatches.append(found)
 
     def sums(self, position: int) -> tuple[int, ...]:
         """The sums up to a position, or else up to the last end before it."""
