@@ -14,7 +14,7 @@ from shardwise.cli.epoch_verdict import EpochVerdict, verdict_of
 from shardwise.cli.lineage import joints_of, lineage_of
 from shardwise.cli.options import common_options, shard_options
 from shardwise.cli.output import clean, finish, format_count, plural, write_line, write_table
-from shardwise.cli.runs import by_order, repeated_positions, runs_at_once, runs_of
+from shardwise.cli.runs import by_order, runs_at_once, runs_of
 
 # Lines of one kind that are shown; the JSON document has all.
 MAX_SHOWN = 20
@@ -55,8 +55,6 @@ def certify(
                 f"of other data: the fingerprint is {line.fingerprint}, the data's "
                 f"{data.fingerprint}"
             )
-        for verdict in verdicts:
-            verdict.faults += repeated_positions(processes, verdict.used)
         faults += runs_at_once(processes)
         orders.append(
             {

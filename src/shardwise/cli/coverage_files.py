@@ -6,7 +6,7 @@ kept: the positions at which other files start, and the last ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from operator import add, attrgetter
 from pathlib import Path
@@ -61,12 +61,14 @@ class Pass:
         gap: the first line after a gap; None without one.
         ends: positions at which lines end, ascending.
         mismatches: lines that differ from the plan.
+        repeated: an earlier pass of this loader that went through positions of this one, with no
+            state loaded in between, and how far; None without one.
         whole: samples dropped, and all samples of the epoch, where a line ended it.
     """
 
     __slots__ = (
         "_facts", "_is_contradicted", "_last", "_sums", "ends", "furthest", "gap", "line",
-        "mismatches", "place", "reached", "whole",
+        "mismatches", "place", "reached", "repeated", "whole",
     )  # fmt: skip
 
     def __init__(self, line: CoverageLine, place: str) -> None:
@@ -75,6 +77,7 @@ class Pass:
         self.gap: tuple[int, int] | None = None
         self.ends: dict[int, End] = {}
         self.mismatches: list[Mismatch] = []
+        self.repeated: tuple[int, int] | None = None
         self.whole: tuple[Tallied, Tallied | None] | None = None
         self._facts = _facts_of(line)
         self._is_contradicted = False
@@ -165,17 +168,6 @@ class Process:
     def first(self) -> CoverageLine:
         """A line of the first pass."""
         return self.passes[min(self.passes)].line
-
-    def repeats(self) -> Iterator[tuple[int, int, int, Pass]]:
-        """Passes through positions that an earlier pass had, without a state loaded in between.
-
-        Yields the earlier number, the position that it reached, the later number and pass.
-        """
-        for number, again in sorted(self.passes.items()):
-            for earlier, other in self.passes.items():
-                is_before = earlier < number and other.line.epoch == again.line.epoch
-                if is_before and other.furthest > again.line.begin:
-                    yield earlier, other.furthest, number, again
 
 
 @dataclass(slots=True)
@@ -283,6 +275,9 @@ def _add_line(
                 f"{place} covers positions of rank {line.rank} that {seen[key]} covers already "
                 f"({describe_range(line, line.first, line.last)}): one file is a copy"
             )
+        for earlier, other in process.passes.items():
+            if other.line.epoch == line.epoch and other.furthest > line.begin:
+                current.repeated = (earlier, other.furthest)
         process.passes[line.number] = current
     fault = current.add(line, place, kept)
     if fault is None:

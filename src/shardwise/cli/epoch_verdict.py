@@ -23,8 +23,7 @@ class EpochVerdict:
         num_given: of those handed out, indices that were given to torch's DataLoader.
         runs, world_sizes: the runs that count, and their numbers of ranks.
         faults, notes: what does not fit, and facts that explain it, in words.
-        used: the passes that count.
-        num_lines: their lines up to where they count.
+        num_lines: the lines that count.
     """
 
     epoch: int
@@ -40,7 +39,6 @@ class EpochVerdict:
     world_sizes: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    used: list[Pass] = field(default_factory=list)
     num_lines: int = 0
 
     @property
@@ -106,9 +104,8 @@ def verdict_of(epoch: int, stretches: list[Stretch]) -> EpochVerdict:
             # Other processes of the rank are compared with the plan as well, and counted once.
             _count(verdict, passes[0].sums(stretch.last))
             for each in passes:
-                verdict.used.append(each)
                 verdict.num_lines += each.sums(stretch.last)[-1]
-                verdict.faults += _mismatches(each, stretch)
+                verdict.faults += _faults_of(each, stretch)
                 if each.whole is not None and stretch.last == line.num_samples:
                     ends.add(each.whole)
     if not verdict.faults and ends:
@@ -126,8 +123,8 @@ def _count(verdict: EpochVerdict, sums: tuple[int, ...]) -> None:
     verdict.num_given += sums[9]
 
 
-def _mismatches(each: Pass, stretch: Stretch) -> list[str]:
-    """The lines up to a position that differ from their part of the plan, in words."""
+def _faults_of(each: Pass, stretch: Stretch) -> list[str]:
+    """What is wrong with the lines of a pass that count, in words."""
     line, run = each.line, stretch.segment.run
     faults = []
     for found in each.mismatches:
@@ -140,6 +137,13 @@ def _mismatches(each: Pass, stretch: Stretch) -> list[str]:
         )
         is_equal = found.num_recorded == found.num_planned
         faults.append(fault + (", but not the same ones" if is_equal else ""))
+    if each.repeated is not None:
+        number, last = each.repeated
+        faults.append(
+            f"run {run.id}, rank {line.rank}: positions {line.begin} to {last} were handed out in "
+            f"pass {number} and again in pass {line.number}, and no state was loaded: set_epoch() "
+            "named an epoch that was over, or a loop was left and begun anew"
+        )
     return faults
 
 

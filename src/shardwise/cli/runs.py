@@ -199,28 +199,6 @@ def runs_at_once(processes: Iterable[Process]) -> list[str]:
     ]
 
 
-def repeated_positions(processes: Iterable[Process], used: Iterable[Pass]) -> list[str]:
-    """Positions that a loader recorded twice in one epoch, with no state loaded in between.
-
-    Args:
-        processes: of one data and order.
-        used: the passes that count.
-    """
-    counting = {id(each) for each in used}
-    ranks: dict[tuple[str, int, int, int, int], set[int]] = defaultdict(set)
-    for process in processes:
-        for number, last, later, again in process.repeats():
-            if id(again) in counting:
-                line = again.line
-                ranks[line.run, line.begin, last, number, later].add(line.rank)
-    return [
-        f"run {run}, {ranks_text(sorted(of))}: positions {begin} to {last} were handed out in pass "
-        f"{number} and again in pass {again}, and no state was loaded: set_epoch() named an epoch "
-        "that was over, or a loop was left and begun anew"
-        for (run, begin, last, number, again), of in ranks.items()
-    ]
-
-
 def ranks_text(ranks: list[int]) -> str:
     """Ranks in words: the first eight."""
     shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
