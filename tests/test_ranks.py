@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from shardwise.errors import RankError
-from shardwise.ranks import Ranks, discover, local_world_size
+from shardwise.ranks import Ranks, discover, launched_run, local_world_size
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4"}
 SRUN = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_NTASKS": "8"}
@@ -174,3 +175,28 @@ def test_a_local_size_that_makes_no_sense_is_refused(env, variables):
     env(variables)
     with pytest.raises(RankError, match="correct"):
         local_world_size()
+
+
+@pytest.mark.parametrize(
+    ("env", "run"),
+    [
+        ({}, None),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}, None),
+        ({"TORCHELASTIC_RUN_ID": "a b", "TORCHELASTIC_RESTART_COUNT": "1"}, "a_b-1-0"),
+        ({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "3", "SLURM_RESTART_COUNT": "1"}, "17-3-1"),
+        ({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}, "17-0-0"),
+        # No step of srun: what runs in it need not be one program.
+        ({"SLURM_JOB_ID": "17"}, None),
+        ({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "4294967290"}, None),
+        ({"PMIX_NAMESPACE": "prterun-host-12@1"}, "prterun-host-12_1"),
+    ],
+)
+def test_a_start_has_the_id_that_its_launcher_gave_it(
+    env: dict[str, str], run: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [n for n in os.environ if n.startswith(("TORCHELASTIC", "SLURM", "PMIX"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert launched_run() == run

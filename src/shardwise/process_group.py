@@ -24,16 +24,20 @@ def group_rank_and_size() -> tuple[int, int] | None:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def shared_name(key: str, proposal: str) -> str | None:
+def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
     """The first name that a rank of the process group proposed under `key`, the same on all ranks.
 
     No collective: it asks the store that the group was made with, and waits for no other rank.
-    None where there is no group, or its store can't tell.
+    None where there is no group, or its store can't tell. With `is_new` the n-th call of each
+    process returns the n-th name.
     """
-    if group_rank_and_size() is None:
+    ranks = group_rank_and_size()
+    if ranks is None:
         return None
     try:
         store = sys.modules["torch.distributed"].distributed_c10d._get_default_store()
+        if is_new:
+            key = f"{key}/{store.add(f'{key}/rank {ranks[0]}', 1)}"
         return bytes(store.compare_set(key, "", proposal)).decode()
     except (AttributeError, RuntimeError, ValueError):
         # A group made in another way, a backend's own store, a store that is gone.

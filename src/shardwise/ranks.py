@@ -151,6 +151,25 @@ def local_world_size(*, default: int = 1) -> int:
     return default
 
 
+def launched_run() -> str | None:
+    """The launcher's id of this start of the program, equal on all ranks; None without one.
+
+    torchrun's `--rdzv-id` with the restart and the port, which is another one in each start where
+    torchrun chose it; a step of Slurm with the job's restart; or Open MPI's name space.
+    """
+    env = os.environ
+    if "TORCHELASTIC_RUN_ID" in env:
+        # Without --rdzv-id, all starts are "none".
+        names = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"]
+        is_one = env["TORCHELASTIC_RUN_ID"] not in ("", "none")
+    elif "SLURM_JOB_ID" in env and _slurm_step(env):
+        names, is_one = ["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"], True
+    else:
+        names, is_one = ["PMIX_NAMESPACE"], bool(env.get("PMIX_NAMESPACE"))
+    text = "-".join(env.get(name, "0") for name in names)
+    return re.sub(r"[^\w.-]", "_", text, flags=re.ASCII)[:80] if is_one else None
+
+
 def _from_arguments(rank: int | None, world_size: int | None, group: Any) -> Ranks:
     if rank is None or world_size is None:
         raise ValueError(

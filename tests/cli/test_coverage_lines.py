@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shardwise.cli.coverage_files import read_coverage
 from shardwise.plan import FullSampler, WindowSampler
 from tests.support.commands import document, run
 from tests.support.coverage import Data, Ranks
@@ -198,3 +199,37 @@ def test_ranks_that_never_wrote_at_a_checkpoint_are_told_to(tmp_path: Path) -> N
     output = run("certify", tmp_path, exit_code=1).stdout
     assert "run one, rank 1 of 3 has no line at all" in output
     assert "where run two goes on from position 36" in output
+
+
+@pytest.mark.parametrize("shared", [None, "one"])
+def test_lines_of_earlier_releases_are_read_by_positions_and_clocks(
+    tmp_path: Path, shared: str | None
+) -> None:
+    first = Ranks(tmp_path, DATA, FULL, world_size=2, shared=shared)
+    states = first.state(first.epoch(num_steps=8))
+    resumed = Ranks(tmp_path, DATA, FULL, world_size=3, shared=shared and "two")
+    resumed.epoch(*states[:2])
+    for path in tmp_path.glob("*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            del line["resumed"], line["written"]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    [epoch] = document("certify", tmp_path)["orders"][0]["epochs"]
+    assert epoch["verdict"] == f"epoch 0: every one of {NUM} samples exactly once"
+    assert epoch["world_sizes"] == [2, 3]
+    # A rank without its lines is found as before.
+    sorted(tmp_path.glob("*-00001.jsonl"))[-1].unlink()
+    assert "rank 1 of" in run("certify", tmp_path, exit_code=1).stdout
+
+
+def test_memory_does_not_grow_with_the_lines_of_a_pass(tmp_path: Path) -> None:
+    Ranks(tmp_path, Data(3000), FullSampler(3000), batch_size=1).epoch(every=1)
+    [process] = read_coverage(tmp_path).processes
+    [each] = process.passes.values()
+    assert process.num_lines == 3000
+    assert list(each.ends) == [3000]
+    [path] = tmp_path.glob("*.jsonl")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    [process] = read_coverage(tmp_path).processes
+    [each] = process.passes.values()
+    assert list(each.ends) == list(range(2936, 3000))

@@ -13,7 +13,6 @@ from shardwise.plan import FullSampler
 from tests.cli.test_coverage_lines import DATA, FULL, NUM
 from tests.support.commands import document, run
 from tests.support.coverage import Data, Ranks
-from tests.support.tars import make_shards
 
 
 def loader(coverage: Path, **options: Any) -> sw.DataLoader:
@@ -75,7 +74,8 @@ def test_a_line_that_contradicts_the_others_of_its_pass_is_a_fault(
     lines = path.read_text().splitlines()
     lines[0] = json.dumps(json.loads(lines[0]) | change)
     path.write_text("\n".join(lines) + "\n")
-    text = f"lines 1 and 2 of {path.name} are of one pass and differ in {', '.join(change)}"
+    lines = f"line 1 of {path.name} and line 2 of {path.name}"
+    text = f"{lines} are of one pass and differ in {', '.join(change)}"
     assert text in run("certify", tmp_path, exit_code=1).stdout
 
 
@@ -105,19 +105,6 @@ def test_ranks_of_an_order_without_a_closed_form_come_to_all_of_its_places(tmp_p
     path.write_text("\n".join(lines) + "\n")
     output = run("certify", tmp_path, exit_code=1).stdout
     assert "do not add up to the epoch: 61 samples for 60" in output
-
-
-def test_values_that_no_plan_has_are_said_where_samples_would_be_named(tmp_path: Path) -> None:
-    data = sw.tar(make_shards(tmp_path / "shards", [9, 9]))
-    coverage = tmp_path / "coverage"
-    loaded = sw.DataLoader(data, batch_size=4, executor="inline", coverage=coverage)
-    list(loaded)
-    [path] = coverage.glob("*.jsonl")
-    line = json.loads(path.read_text())
-    line |= {"remainder": "all", "handed_out": [17, line["handed_out"][1]]}
-    path.write_text(json.dumps(line) + "\n")
-    output = run("certify", coverage, tmp_path / "shards", exit_code=1).stdout
-    assert "which samples can't be told: remainder='all' must be" in output
 
 
 def test_a_thousand_ranks_with_one_file_missing_are_told_by_rank(tmp_path: Path) -> None:

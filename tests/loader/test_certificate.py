@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import pickle
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,49 @@ def test_a_line_is_written_at_each_state_and_at_an_epochs_end(tmp_path: Path) ->
     assert "epoch 1: every one of 101 samples exactly once" in output
 
 
+def test_a_state_names_the_run_that_wrote_the_lines_before_it(tmp_path: Path) -> None:
+    assert "run" not in loader().state_dict()
+    it = loader(coverage=tmp_path)
+    assert "run" not in it.state_dict()
+    next(iter(it))
+    state = it.state_dict()
+    [line] = lines_of(tmp_path)
+    assert state["run"] == line.run
+    assert line.began <= line.written <= time.time()
+    again = loader(coverage=tmp_path)
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    next(iter(again))
+    assert again.state_dict()["run"] not in ("", line.run)
+    assert {line.resumed for line in lines_of(tmp_path)} == {"", line.run}
+    loader().load_state_dict(state)
+
+
+def test_ranks_without_an_id_in_common_take_equal_states(tmp_path: Path) -> None:
+    ranks = [loader(coverage=tmp_path, rank=r, world_size=2) for r in range(2)]
+    for it in ranks:
+        next(iter(it))
+    states = [it.state_dict() for it in ranks]
+    assert states[0] == states[1]
+    assert "run" not in states[0]
+
+
+def test_ranks_of_a_launcher_have_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job/7")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    monkeypatch.setenv("MASTER_PORT", "4000")
+    ranks = [loader(coverage=tmp_path, rank=r, world_size=2) for r in range(2)]
+    for it in ranks:
+        next(iter(it))
+        state = it.state_dict()
+        assert state["run"] == "job_7-2-4000"
+        it.load_state_dict(state)
+        list(it)
+    names = sorted(path.name for path in tmp_path.glob("*.jsonl"))
+    assert names == [f"job_7-2-4000{n}-{rank:05d}.jsonl" for n in ("", ".1") for rank in range(2)]
+    assert "every one of 101 samples exactly once" in run("certify", tmp_path).stdout
+
+
 def test_a_loader_that_travels_writes_a_file_of_its_own(tmp_path: Path) -> None:
     it = loader(coverage=tmp_path)
     next(iter(it))
@@ -260,5 +304,8 @@ def test_ranks_that_are_killed_at_any_moment_are_certified_over_all_runs(tmp_pat
     verdicts = [epoch["verdict"] for epoch in found["orders"][0]["epochs"]]
     assert verdicts == [f"epoch {e}: every one of 105 samples exactly once" for e in range(2)]
     assert found["orders"][0]["epochs"][0]["world_sizes"] == [2, 3]
-    # The ranks of a process group know that they are one run.
-    assert len({line.run for line in lines_of(coverage)}) == 2
+    # The ranks of a process group know that they are one run, and the state names the one before.
+    runs = {(line.run, line.resumed) for line in lines_of(coverage)}
+    (first,) = (run for run, resumed in runs if not resumed)
+    assert {resumed for _, resumed in runs} == {"", first}
+    assert len(runs) == 2

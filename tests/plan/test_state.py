@@ -41,6 +41,14 @@ def test_a_state_of_the_first_release_is_read_and_written() -> None:
     assert state.to_dict() == json.loads(GOLDEN)
 
 
+def test_a_state_carries_the_run_that_took_it() -> None:
+    state = a_state(run="20261128T053541-24fba5c5")
+    assert state.to_dict() == json.loads(GOLDEN) | {"run": "20261128T053541-24fba5c5"}
+    assert LoaderState.from_dict(state.to_dict()) == state
+    with pytest.raises(StateError, match="run must be a string, not 7"):
+        LoaderState.from_dict(state.to_dict() | {"run": 7})
+
+
 @given(
     epoch=st.integers(0, 2**63),
     n=st.integers(0, 2**62),
@@ -82,7 +90,7 @@ def test_a_malformed_state_is_refused_by_name_and_value(change: dict[str, Any], 
         LoaderState.from_dict(a_state().to_dict() | change)
 
 
-@pytest.mark.parametrize("name", ["version", *LoaderState.__dataclass_fields__])
+@pytest.mark.parametrize("name", sorted({"version", *LoaderState.__dataclass_fields__} - {"run"}))
 def test_a_missing_entry_is_named(name: str) -> None:
     state = a_state().to_dict()
     del state[name]

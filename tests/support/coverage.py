@@ -57,8 +57,9 @@ def lines_of(directory: Path) -> list[CoverageLine]:
 class Ranks:
     """All ranks of one run, in step; they write into a coverage directory.
 
-    `shared` is the run's name, as a process group would give it; None for one a rank. With
-    `on_error` "skip" or "replace" every 13th sample is damaged; `fault` changes what is handed out.
+    `shared` is the run's name, as a process group would give it; None for one a rank. `resumed` is
+    the run whose state they load. With `on_error` "skip" or "replace" every 13th sample is damaged;
+    `fault` changes what is handed out; `at_rank` is called before anything that a rank does.
     """
 
     def __init__(
@@ -71,10 +72,12 @@ class Ranks:
         world_size: int = 1,
         remainder: Remainder = "uneven",
         shared: str | None = None,
+        resumed: str = "",
         on_error: str = "raise",
         fault: Fault | None = None,
+        at_rank: Callable[[int], None] = lambda rank: None,
     ) -> None:
-        self.data, self.fault, self.on_error = data, fault, on_error
+        self.data, self.fault, self.on_error, self.at_rank = data, fault, on_error, at_rank
         self.plan = Plan(
             len(data),
             sampler=sampler,
@@ -83,21 +86,29 @@ class Ranks:
             remainder=remainder,
         )
         self.accounts = [Account(data, directory) for _ in range(world_size)]
-        if shared is not None:
-            for account in self.accounts:
+        for account in self.accounts:
+            account.resume(resumed)
+            if shared is not None:
                 assert account._file is not None
                 account._file._run = (shared, True)
+
+    def state(self, passes: list[Pass]) -> tuple[int, int, str]:
+        """Epoch, position and run of a state that is taken now."""
+        return (*passes[0].after(), self.accounts[0].state_run)
 
     def begin(self, epoch: int = 0, start: int = 0) -> list[Pass]:
         passes = []
         for rank, account in enumerate(self.accounts):
+            self.at_rank(rank)
             current = Pass(epoch, start, self.plan.resumed(start))
             account.begin(current, rank=rank)
             passes.append(current)
         return passes
 
-    def step(self, passes: list[Pass]) -> None:
-        for rank, (account, current) in enumerate(zip(self.accounts, passes, strict=True)):
+    def step(self, passes: list[Pass], ranks: Iterable[int] | None = None) -> None:
+        """Hand out a batch; on some ranks only, if wanted."""
+        for rank in range(len(passes)) if ranks is None else ranks:
+            account, current = self.accounts[rank], passes[rank]
             plan, step = current.plan, current.num_batches
             positions, valid = plan.positions(current.epoch, range(step, step + 1), rank)
             ids = plan.ids(current.epoch, positions[valid])
@@ -113,6 +124,7 @@ class Ranks:
     def note(self, passes: list[Pass], ranks: Iterable[int] | None = None) -> None:
         """Write lines, as `state_dict()` and an epoch's end do; on some ranks only, if wanted."""
         for rank in range(len(passes)) if ranks is None else ranks:
+            self.at_rank(rank)
             self.accounts[rank].note(passes[rank])
 
     def epoch(
@@ -135,13 +147,13 @@ def random_chain(directory: Path, data: Data, sampler: Sampler, *, seed: int) ->
     theirs of a checkpoint that a kill prevented. Returns the number of runs.
     """
     draw = random.Random(seed)
-    states: list[tuple[int, int]] = [(0, 0)]  # what checkpoints hold, the newest last
+    states = [(0, 0, "")]  # what checkpoints hold, the newest last
     shares_runs = draw.random() < 0.7
     for run in range(1, 1000):
         # Now and then an older checkpoint: it keeps what came before, and undoes the rest.
         if len(states) > 1 and draw.random() < 0.2:
             states = states[: draw.randrange(1, len(states))]
-        epoch, start = states[-1]
+        epoch, start, resumed = states[-1]
         ranks = Ranks(
             directory,
             data,
@@ -152,6 +164,7 @@ def random_chain(directory: Path, data: Data, sampler: Sampler, *, seed: int) ->
             on_error=draw.choice(["raise", "skip", "replace"]),
             remainder=draw.choice(["uneven", "pad", "drop"]),
             shared=f"run{run}" if shares_runs else None,
+            resumed=resumed,
         )
         steps_left = draw.randint(1, 60) if draw.random() < 0.9 else 10**6
         while epoch < 2:
@@ -166,12 +179,12 @@ def random_chain(directory: Path, data: Data, sampler: Sampler, *, seed: int) ->
                 steps_left -= 1
                 if draw.random() < 0.3:
                     ranks.note(passes)
-                    states.append(passes[0].after())
+                    states.append(ranks.state(passes))
             else:
                 ranks.note(passes)  # the epoch's end
                 epoch, start = epoch + 1, 0
                 if draw.random() < 0.8:
-                    states.append((epoch, 0))
+                    states.append(ranks.state(passes))
                 continue
             break
         else:

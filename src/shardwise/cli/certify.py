@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 
+from shardwise.cli.coverage_files import read_coverage
 from shardwise.cli.data import open_data
 from shardwise.cli.epoch_verdict import EpochVerdict, verdict_of
-from shardwise.cli.legs import (
-    PlacedLine,
-    legs_of,
-    mixed_lines,
-    read_coverage,
-    repeated_positions,
-    runs_at_once,
-)
-from shardwise.cli.lineage import lineage_of, without_undone
+from shardwise.cli.lineage import joints_of, lineage_of
 from shardwise.cli.options import common_options, shard_options
-from shardwise.cli.output import (
-    clean,
-    finish,
-    format_count,
-    plural,
-    write_line,
-    write_table,
-)
+from shardwise.cli.output import clean, finish, format_count, plural, write_line, write_table
+from shardwise.cli.runs import by_order, runs_at_once, runs_of
 
 # Lines of one kind that are shown; the JSON document has all.
 MAX_SHOWN = 20
@@ -46,56 +31,44 @@ def certify(
     index: str | None,
     accept_unfinished: bool,
 ) -> None:
-    """Add up what all ranks of all runs handed out, and hold it against the plan.
+    """Add up what all ranks of all runs handed out, and compare it with the plan.
 
-    DIR is what the loaders had as coverage=DIR. With the data's URLS, samples of a fault are named.
-    Exit code 1 if a sample was not handed out exactly once, or nothing tells.
+    DIR is what the loaders had as coverage=DIR. With URLS, the lines must be of that data. Exit
+    code 1 if a sample was not handed out exactly once, or nothing tells.
     """
-    all_lines, faults, notes = read_coverage(Path(directory))
+    coverage = read_coverage(Path(directory))
     data = None
     if urls:
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+    faults = coverage.faults
     orders: list[dict[str, Any]] = []
-    by_order = _by_order(all_lines)
-    kept, joined = without_undone(by_order)
-    for lines, counting in zip(by_order, kept, strict=True):
-        some = lines[0].line
-        verdicts = [
-            verdict_of(epoch, stretches, data)
-            for epoch, stretches in lineage_of(legs_of(counting), joined=joined).items()
-        ]
-        if data is not None and data.fingerprint != some.fingerprint:
+    processes_by_order = by_order(coverage.processes)
+    runs_by_order = [runs_of(processes) for processes in processes_by_order]
+    joints = joints_of(runs_by_order)
+    for processes, runs in zip(processes_by_order, runs_by_order, strict=True):
+        line = processes[0].first
+        num_lines = sum(process.num_lines for process in processes)
+        verdicts = [verdict_of(*epoch) for epoch in lineage_of(runs, joints).items()]
+        if data is not None and data.fingerprint != line.fingerprint:
             faults.append(
-                f"{plural(len(lines), 'line')}, the first of which is {lines[0].place}, of other "
-                f"data: the fingerprint is {some.fingerprint}, the data's {data.fingerprint}"
+                f"{plural(num_lines, 'line')}, such as {processes[0].passes[line.number].place}, "
+                f"of other data: the fingerprint is {line.fingerprint}, the data's "
+                f"{data.fingerprint}"
             )
-        for verdict in verdicts:
-            verdict.faults += repeated_positions(counting, verdict.used)
-        faults += runs_at_once(lines)
+        faults += runs_at_once(processes)
         orders.append(
             {
-                "fingerprint": some.fingerprint,
-                "order": some.order,
-                "num_samples": some.num_samples,
+                "fingerprint": line.fingerprint,
+                "order": line.order,
+                "num_samples": line.num_samples,
                 "epochs": [verdict.to_dict() for verdict in verdicts],
                 "epochs_without_lines": _without_lines(verdicts),
-                "num_undone_lines": len(lines) - sum(len(verdict.used) for verdict in verdicts),
+                "num_undone_lines": num_lines - sum(verdict.num_lines for verdict in verdicts),
             }
         )
-    faults += mixed_lines(all_lines)
     is_ok = not faults and all(epoch["ok"] for order in orders for epoch in order["epochs"])
-    document = {"ok": is_ok, "orders": orders, "faults": faults, "notes": notes}
+    document = {"ok": is_ok, "orders": orders, "faults": faults, "notes": coverage.notes}
     finish(document, _show, is_well=is_ok)
-
-
-def _by_order(lines: list[PlacedLine]) -> list[list[PlacedLine]]:
-    """The lines of each data and order, those with the most lines first."""
-    orders: dict[tuple[str, int, str], list[PlacedLine]] = defaultdict(list)
-    for placed in lines:
-        line = placed.line
-        order = json.dumps(line.order, sort_keys=True)
-        orders[(line.fingerprint, line.num_samples, order)].append(placed)
-    return sorted(orders.values(), key=len, reverse=True)
 
 
 def _show(document: dict[str, Any]) -> None:

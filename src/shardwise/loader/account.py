@@ -168,7 +168,7 @@ class PassAccount:
         since_begin = self.current.epoch * self.plan.num_samples + position
         return f"{since_begin} {digest_of(past(since_begin))}"
 
-    def line(self, run: str, *, is_shared: bool, is_given: bool) -> CoverageLine | None:
+    def line(self, file: CoverageFile, *, is_given: bool) -> CoverageLine | None:
         """What was handed out since the last line; None where nothing was."""
         current, plan = self.current, self.plan
         # Positions, not batches: an end without a batch may leave out what is left of the epoch.
@@ -176,14 +176,17 @@ class PassAccount:
             return None
         counted = self.total() - self._noted
         planned = self.planned(self._num_noted)
+        run, is_shared = file.run(plan.world_size)
         return CoverageLine(
             run=run,
             is_shared=is_shared,
+            resumed=file.resumed,
             rank=self.rank,
             world_size=plan.world_size,
             batch_size=plan.batch_size,
             remainder=plan.remainder,
             began=self.began,
+            written=time.time(),
             number=self.number,
             epoch=current.epoch,
             begin=current.start,
@@ -248,16 +251,20 @@ class Account:
         if self._file is None or newest is None or newest.current is not current:
             return
         if newest.current.pid == os.getpid():
-            run, is_shared = self._file.run
-            line = newest.line(run, is_shared=is_shared, is_given=is_given)
+            line = newest.line(self._file, is_given=is_given)
             if line is not None:
                 self._file.append(line)
                 newest.noted(line)
 
-    def go_back(self) -> None:
-        """A state is loaded, perhaps an older one: the lines after it go to another file."""
+    @property
+    def state_run(self) -> str:
+        """See `CoverageFile.state_run`; "" without a coverage directory."""
+        return "" if self._file is None else self._file.state_run
+
+    def resume(self, run: str) -> None:
+        """Start another file and run: a state of `run` is loaded, perhaps an older one."""
         if self._file is not None:
-            self._file.end_run()
+            self._file.resume(run)
 
     def certificate(
         self, ranks: CurrentRanks, *, epoch: int, is_given: bool = False

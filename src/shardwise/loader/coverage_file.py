@@ -17,10 +17,14 @@ from shardwise.arguments import path_text
 from shardwise.errors import StorageError
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.process_group import shared_name
+from shardwise.ranks import launched_run
 
 
 class CoverageFile:
     """Appends lines to `directory/RUN-RANK.jsonl`; the file is made with the first line.
+
+    Attributes:
+        resumed: the id of the run that the loaded state was taken in; "" where it has none.
 
     Args:
         directory: a local directory, shared by the ranks or not; made if it is not there.
@@ -32,6 +36,8 @@ class CoverageFile:
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.resumed = ""
+        self._num_resumed = 0
         self._leave()
         if "://" in path_text("coverage", directory):
             raise ValueError(
@@ -49,20 +55,40 @@ class CoverageFile:
         self._pid = os.getpid()
         self._run: tuple[str, bool] | None = None
 
-    @property
-    def run(self) -> tuple[str, bool]:
-        """The name of this run, and whether all ranks have the same."""
+    def run(self, world_size: int) -> tuple[str, bool]:
+        """The id of this run, and whether all ranks have the same.
+
+        The process group's comes first: torchrun counts its restarts by node.
+        """
         if self._pid != os.getpid():
             # A forked process is another run; the file stays its parent's.
+            self.resumed = self.state_run
             self._leave()
         if self._run is None:
             own = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
-            shared = shared_name("shardwise/run", own)
-            self._run = (shared or own, shared is not None)
+            shared = shared_name("shardwise/run", own, is_new=True)
+            if shared is None and world_size > 1 and (launched := launched_run()):
+                shared = f"{launched}.{self._num_resumed}" if self._num_resumed else launched
+            self._run = (shared or own, shared is not None or world_size == 1)
         return self._run
 
-    def end_run(self) -> None:
-        """Let the next line begin another file, as of another run."""
+    @property
+    def state_run(self) -> str:
+        """The id for a state taken now: of the run that wrote the lines before its position.
+
+        "" where its ranks have no id in common: a state is equal on all ranks.
+        """
+        if self._run is None or self._descriptor is None:
+            return self.resumed
+        run, is_shared = self._run
+        return run if is_shared else ""
+
+    def resume(self, run: str) -> None:
+        """Start another run with the next line, which goes on from a state of `run`."""
+        self._close()
+        self.resumed, self._num_resumed = run, self._num_resumed + 1
+
+    def _close(self) -> None:
         if self._descriptor is not None and self._pid == os.getpid():
             os.close(self._descriptor)
         self._leave()
@@ -98,11 +124,11 @@ class CoverageFile:
                 number += 1
 
     def __del__(self) -> None:
-        self.end_run()
+        self._close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process is another run, with a file of its own."""
-        return {**self.__dict__, "_descriptor": None, "_run": None}
+        return {**self.__dict__, "_descriptor": None, "_run": None, "resumed": self.state_run}
 
 
 def _not_writable(directory: Path, error: Exception) -> StorageError:

@@ -108,7 +108,8 @@ class StatefulLoader(RankedPlan):
         call it on every rank, also where one rank alone saves it.
         """
         self._account.note(self._position.current)
-        return self._order.state(*self._position.after()).to_dict()
+        run = self._account.state_run
+        return self._order.state(*self._position.after(), run=run).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, with any world size, batch size or executor.
@@ -119,7 +120,7 @@ class StatefulLoader(RankedPlan):
         loaded = self._take_up(state)
         self._tell_order_size(self._plan)
         self._position.move(loaded.epoch, loaded.position)
-        self._account.go_back()
+        self._account.resume(loaded.run)
 
     def certificate(self) -> dict[str, Any]:
         """What was handed out in the newest pass, compared with the plan: a proof, or what differs.

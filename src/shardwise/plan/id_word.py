@@ -81,10 +81,6 @@ class IdWord:
             word += self.of_range(part) if isinstance(part, range) else self.of(part)
         return count, word % MODULUS
 
-    def powers(self, ids: NDArray[np.int64]) -> list[int]:
-        """The word of each id alone, a Python int each: about 1 us each."""
-        return [pow(self._base, i, MODULUS) for i in ids.tolist()]
-
     def _of_block(self, ids: NDArray[np.int64]) -> int:
         largest = int(ids.max())
         low, high = self._made(largest)

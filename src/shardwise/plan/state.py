@@ -34,6 +34,7 @@ class LoaderState:
         fingerprint: the dataset's.
         num_samples: positions in the epoch.
         order: the sampler's `spec()`.
+        run: the id of the run that took the state, for `coverage=`; "" where it has none.
     """
 
     epoch: int
@@ -41,10 +42,14 @@ class LoaderState:
     fingerprint: str
     num_samples: int
     order: dict[str, Any]
+    run: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as JSON."""
-        return {"version": _VERSION, **vars(self)}
+        """The state as JSON; `run` is in it where there is one."""
+        entries = {"version": _VERSION, **vars(self)}
+        if not self.run:
+            del entries["run"]
+        return entries
 
     @classmethod
     def from_dict(cls, state: object) -> LoaderState:
@@ -76,7 +81,10 @@ class LoaderState:
         order = _entry(state, "order")
         if not isinstance(order, Mapping) or not all(isinstance(name, str) for name in order):
             raise StateError(f"the state's order must be a dict with string keys, not {order!r}")
-        return cls(epoch, position, fingerprint, num_samples, dict(order))
+        run = state.get("run", "")
+        if not isinstance(run, str):
+            raise StateError(f"the state's run must be a string, not {run!r}")
+        return cls(epoch, position, fingerprint, num_samples, dict(order), run)
 
     def check(self, fingerprint: str, num_samples: int, order: Mapping[str, Any]) -> None:
         """Return if this state belongs to a loader of that data and order.
@@ -176,8 +184,8 @@ class Order:
     fingerprint: str
     sampler: Sampler
 
-    def state(self, epoch: int, position: int) -> LoaderState:
-        """A state of this data and order."""
+    def state(self, epoch: int, position: int, *, run: str = "") -> LoaderState:
+        """A state of this data and order, taken in a run."""
         num_samples = self.sampler.num_samples
         past = getattr(self.sampler, "past", None)
         return LoaderState(
@@ -186,13 +194,16 @@ class Order:
             fingerprint=self.fingerprint,
             num_samples=num_samples,
             order=self.sampler.spec() if past is None else past(epoch * num_samples + position),
+            run=run,
         )
 
-    def state_after(self, plan: Plan, epoch: int, num_batches: int) -> LoaderState:
+    def state_after(
+        self, plan: Plan, epoch: int, num_batches: int, *, run: str = ""
+    ) -> LoaderState:
         """The state after some batches of a pass over `plan`, which was resumed at its start."""
         if 0 < num_batches == plan.num_steps:
-            return self.state(epoch + 1, 0)
-        return self.state(epoch, plan.position_after(num_batches))
+            return self.state(epoch + 1, 0, run=run)
+        return self.state(epoch, plan.position_after(num_batches), run=run)
 
     def read(self, state: Mapping[str, Any]) -> LoaderState:
         """Read a state of this data and order.

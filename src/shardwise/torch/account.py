@@ -127,9 +127,14 @@ class OrderAccount:
         """Write a line of what the program has got since the last one."""
         self._account.note(self._pass)
 
-    def go_back(self) -> None:
-        """See `Account.go_back`."""
-        self._account.go_back()
+    @property
+    def state_run(self) -> str:
+        """See `Account.state_run`."""
+        return self._account.state_run
+
+    def resume(self, run: str) -> None:
+        """See `Account.resume`."""
+        self._account.resume(run)
 
     def certificate(
         self, num_batches: int | None, ranks: CurrentRanks, *, epoch: int

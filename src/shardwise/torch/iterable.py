@@ -231,7 +231,8 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         plan = self.plan.resumed(self._shared.beginning(), epoch=epoch)
         check_count("num_batches", num_batches, plan, epoch)
         self._account.note(self._pass, num_batches)
-        return self._order.state_after(plan, epoch, num_batches).to_dict()
+        run = self._account.state_run
+        return self._order.state_after(plan, epoch, num_batches, run=run).to_dict()
 
     def certificate(self) -> dict[str, Any]:
         """What this process yielded in the newest pass, as `DataLoader.certificate`.
@@ -257,7 +258,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         loaded = self._take_up(state)
         self._move(loaded.epoch, loaded.position)
         self._pass = None
-        self._account.go_back()
+        self._account.resume(loaded.run)
 
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and cursor travel (I10); a copy has yielded nothing."""

@@ -83,7 +83,7 @@ class SamplerState(PlannedOrder):
         """
         loaded = self._take_up(state)
         self._move(Cursor(loaded.epoch, loaded.position))
-        self._account.go_back()
+        self._account.resume(loaded.run)
 
     def _state_after(self, name: str, num_steps: int | None) -> dict[str, Any]:
         """The state after some steps of the pass under way, by default those yielded.
@@ -97,7 +97,8 @@ class SamplerState(PlannedOrder):
         num_steps = cursor.num_yielded if num_steps is None else num_steps
         check_count(name, num_steps, rest, cursor.epoch)
         self._account.note(cursor, num_steps, is_named=is_named)
-        return self._order.state_after(rest, cursor.epoch, num_steps).to_dict()
+        run = self._account.state_run
+        return self._order.state_after(rest, cursor.epoch, num_steps, run=run).to_dict()
 
     def _rest(self, cursor: Cursor) -> Plan:
         """The plan of the epoch from where the cursor began."""
