@@ -16,6 +16,7 @@ LEVELS = {
     "cores": -1,
     "errors": 0,
     "parallel": 0.5,
+    "foreign_bytes": 0.5,
     "hints": 0,
     "markup": 0,
     "progress_bar": 0,

@@ -106,9 +106,9 @@ class CoverageLine:
             ValueError: it is no such line; the message says what is wrong with it.
         """
         try:
-            entries = json.loads(text)
+            entries = json.loads(text, parse_constant=_finite, parse_float=_finite)
         except (ValueError, RecursionError):
-            raise ValueError("it is not JSON") from None
+            raise ValueError("it is not JSON, or has a number that is not finite") from None
         if not isinstance(entries, dict) or "version" not in entries:
             raise ValueError("it is no line of coverage")
         if entries["version"] != _VERSION:
@@ -131,6 +131,14 @@ class CoverageLine:
         if not line.batch_size:
             raise ValueError("its batch_size is 0")
         return line
+
+
+def _finite(text: str) -> float:
+    """A number; ValueError for one that no JSON can hold, at whatever depth it stands."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _checked(name: str, kind: str, value: Any) -> Any:

@@ -178,8 +178,8 @@ class Objects:
         values: list[Any] = []
         try:
             values.extend(scalar.as_py() for scalar in array)
-        except UnicodeDecodeError as error:
-            message = f"a text is no UTF-8, so the column is damaged: {error}"
+        except Exception as error:
+            message = f"a value can't be made of what is stored, so the column is damaged: {error}"
             raise RowError(len(values), message) from error
         return values
 

@@ -1,0 +1,39 @@
+"""One rule for bytes from elsewhere: what a parser raises of them becomes this library's error.
+
+A list of exception types around a parser is never whole: pyarrow, numpy and json raise a dozen, and
+code in Rust raises its panics as a `BaseException`, which passes `except Exception`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from shardwise.errors import DataError, ShardwiseError, message_of
+
+
+@contextmanager
+def as_data_error(what: str, *, url: str, **where: Any) -> Iterator[None]:
+    """Raise whatever is raised inside as a DataError; errors of this library pass.
+
+    Args:
+        what: the beginning of the message, before the parser's own words.
+        url: the file that the bytes are from.
+        where: more attributes of the DataError: key, field, offset, index.
+    """
+    try:
+        yield
+    except ShardwiseError:
+        raise
+    except BaseException as error:
+        # Python's own MemoryError is this machine's; pyarrow's is of a size that the bytes state.
+        if not is_panic(error) and (not isinstance(error, Exception) or type(error) is MemoryError):
+            raise
+        message = message_of(error).strip() or type(error).__name__
+        raise DataError(f"{what}: {message}", url=url, **where) from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether it is a panic in Rust, whose class can't be imported: pyo3 makes one a package."""
+    return type(error).__name__ == "PanicException"
