@@ -15,7 +15,7 @@ from shardwise.errors import DataError, ShardwiseError, message_of
 
 @contextmanager
 def as_data_error(what: str, *, url: str, **where: Any) -> Iterator[None]:
-    """Raise whatever is raised inside as a DataError; errors of this library pass.
+    """Raise whatever is raised inside as a DataError; errors of this library pass, with a url.
 
     Args:
         what: the beginning of the message, before the parser's own words.
@@ -24,7 +24,9 @@ def as_data_error(what: str, *, url: str, **where: Any) -> Iterator[None]:
     """
     try:
         yield
-    except ShardwiseError:
+    except ShardwiseError as error:
+        if isinstance(error, DataError) and error.url is None:
+            error.url = url
         raise
     except BaseException as error:
         # Python's own MemoryError is this machine's; pyarrow's is of a size that the bytes state.

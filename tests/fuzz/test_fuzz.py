@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.fuzz.__main__ import CORPUS
-from tests.fuzz.cases import Case, strategies
+from tests.fuzz.__main__ import CORPUS, strategies
 from tests.fuzz.checks import check, end_children
+from tests.fuzz.damage import Case
 
 EXAMPLES = {"headers": 250, "lists": 400, "parquet": 200}  # else 300
 KEPT = sorted(path for path in CORPUS.rglob("*") if path.is_file())
