@@ -30,12 +30,12 @@ def as_data_error(what: str, *, url: str, **where: Any) -> Iterator[None]:
         raise
     except BaseException as error:
         # Python's own MemoryError is this machine's; pyarrow's is of a size that the bytes state.
-        if not is_panic(error) and (not isinstance(error, Exception) or type(error) is MemoryError):
+        if is_signal(error) or type(error) is MemoryError:
             raise
         message = message_of(error).strip() or type(error).__name__
         raise DataError(f"{what}: {message}", url=url, **where) from error
 
 
-def is_panic(error: BaseException) -> bool:
-    """Whether it is a panic in Rust, whose class can't be imported: pyo3 makes one a package."""
-    return type(error).__name__ == "PanicException"
+def is_signal(error: BaseException) -> bool:
+    """Whether it is no error, as KeyboardInterrupt is none; a panic in Rust is an error."""
+    return not isinstance(error, Exception) and type(error).__name__ != "PanicException"

@@ -10,11 +10,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn
-from shardwise.sources.tables.arrow.join import ChunkedColumn
 from shardwise.sources.tables.arrow.types import is_bytes, is_text, no_values, number_dtype
 from shardwise.sources.tables.arrow.views import (
     ArrowColumn,
     Bytes,
+    Chunks,
     DictionaryColumn,
     Lists,
     Numbers,
@@ -32,7 +32,7 @@ def convert(array: pa.Array | pa.ChunkedArray) -> ArrowColumn:
         if array.num_chunks == 1:
             return convert(array.chunk(0))
         if array.num_chunks:
-            return ChunkedColumn([*map(convert, array.chunks)], [*map(len, array.chunks)])
+            return Chunks([*map(convert, array.chunks)], [*map(len, array.chunks)])
         array = no_values(array.type)
     kind = array.type
     dtype = number_dtype(kind)

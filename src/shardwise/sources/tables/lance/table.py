@@ -17,14 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import (
-    DataError,
-    MissingExtraError,
-    MissingShardError,
-    StorageError,
-    message_of,
-)
-from shardwise.foreign_bytes import is_panic
+from shardwise.errors import DataError, MissingExtraError, MissingShardError, StorageError
+from shardwise.foreign_bytes import is_signal
 
 try:
     import lance
@@ -229,12 +223,12 @@ def _as_ours(uri: str) -> Iterator[None]:
     """Raise what Lance raises as one of our errors."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - its list is not known, see `foreign_bytes`
-        raise _ours(uri, message_of(error)) from None
     except BaseException as error:
-        if not is_panic(error):
+        if is_signal(error):
             raise
-        raise DataError(f"Lance panicked: {error}", url=uri) from error
+        if not isinstance(error, Exception):
+            raise DataError(f"Lance panicked: {error}", url=uri) from error
+        raise _ours(uri, str(error)) from None
 
 
 def _ours(uri: str, text: str) -> DataError | StorageError:

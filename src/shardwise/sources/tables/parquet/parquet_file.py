@@ -104,11 +104,7 @@ class ParquetFile:
         source = _BufferedFile(self._file, self._stat.num_bytes, fetched)
         with as_data_error(f"row group {group} can't be decoded", url=self._file.url):
             try:
-                table = _decode(source, footer, group, names)
-            except pa.ArrowNotImplementedError as error:
-                if _TOO_LARGE not in str(error):
-                    raise
-                table = _decode_in_batches(source, footer, group, names)
+                table = _decode_parts(source, footer, group, names)
             except (pa.ArrowException, OSError) as error:
                 if "ecrypt" not in str(error):
                     raise
@@ -179,46 +175,48 @@ def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
         return pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
 
 
-def _open(source: _PyarrowFile, footer: pq.FileMetaData) -> pq.ParquetFile:
-    """A file whose pages are verified where they have a checksum."""
-    return pq.ParquetFile(
+def _decode(
+    source: _PyarrowFile,
+    footer: pq.FileMetaData,
+    group: int,
+    names: Sequence[str],
+    num_rows: int | None = None,
+) -> pa.Table:
+    """A row group, all or `num_rows` at a time; pages that have a checksum are verified."""
+    reader = pq.ParquetFile(
         pa.PythonFile(source, mode="r"),
         metadata=footer,
         pre_buffer=False,
         page_checksum_verification=True,
     )
+    if num_rows is None:
+        return reader.read_row_group(group, columns=list(names), use_threads=False)
+    return pa.Table.from_batches(
+        reader.iter_batches(num_rows, row_groups=[group], columns=list(names), use_threads=False)
+    )
 
 
-def _decode(source: _PyarrowFile, footer: pq.FileMetaData, group: int, names: Sequence[str]) -> Any:
-    """A row group from a file."""
-    reader = _open(source, footer)
-    return reader.read_row_group(group, columns=list(names), use_threads=False)
-
-
-def _decode_in_batches(
+def _decode_parts(
     source: _PyarrowFile, footer: pq.FileMetaData, group: int, names: Sequence[str]
 ) -> pa.Table:
-    """A row group with more than 2 GB in a nested column, which pyarrow decodes in parts only.
+    """A row group whole, or in the largest parts that pyarrow decodes.
 
-    What a part may hold can't be told from the footer: dictionaries make small pages of large
-    values. So the parts are the longest of an eighth, a 64th, ... of the rows that pyarrow decodes.
+    It decodes no more than 2 GB of a nested column at a time. How many rows these are can't be told
+    from the footer: a page of a few bytes may name large values of a dictionary many times.
     """
-    num_rows = footer.row_group(group).num_rows
+    num_rows = None
     while True:
-        num_rows = -(-num_rows // 8)
-        batches = _open(source, footer).iter_batches(
-            num_rows, row_groups=[group], columns=list(names), use_threads=False
-        )
         try:
-            return pa.Table.from_batches(batches)
+            return _decode(source, footer, group, names, num_rows)
         except pa.ArrowNotImplementedError as error:
             if _TOO_LARGE not in str(error):
                 raise
-            if num_rows <= 1:
+            if num_rows == 1:
                 raise ValueError(
                     f"a row has more than 2 GB in a nested column of {', '.join(map(repr, names))}"
                     f": write smaller rows, and smaller row groups ({error})"
                 ) from error
+            num_rows = -(-(num_rows or footer.row_group(group).num_rows) // 8)
 
 
 class _PyarrowFile:
