@@ -20,7 +20,7 @@ from shardwise.plan.coverage_line import CoverageLine
 from shardwise.serving.batches import decode_batch, decode_request
 from shardwise.serving.error_frames import decode_error
 from shardwise.serving.frames import FrameError, Kind, Limits, read_frame
-from shardwise.serving.greeting import ClientSide, Refusal, admit, greet
+from shardwise.serving.greeting import ClientSide, Refusal, greet
 from shardwise.sources.tar.media.sidecar import MediaSidecar
 from tests.fuzz.blobs import Script, kept, word
 from tests.fuzz.cases import state_loader, write_sound_tar
@@ -168,11 +168,16 @@ def _refuse(text: str) -> None:
 
 def _frames(path: Path) -> None:
     """Greet with it and read it, as a server or as a client."""
+    from shardwise.serving.greeting import greeting_steps
+
     connection = Script(path.read_bytes())
     with suppress(FrameError, Refusal, EOFError, OSError, sw.ShardwiseError):
         try:
             if path.suffix == ".server":
-                admit(connection, token=None, has_dataset=True, num_credits=3, choose=lambda a: a)
+                steps = greeting_steps(connection, None, has_dataset=True)
+                with suppress(StopIteration):
+                    while True:
+                        connection.receive_into(next(steps))
                 while True:
                     decode_request(read_frame(connection, Limits(1 << 20, 1 << 30)))
             side = ClientSide(word(), {}, pickled=bytes, needs_pickle=False, token=None)

@@ -57,6 +57,7 @@ _OPAQUE: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.D
     (pa.types.is_decimal, lambda kind: pa.binary(kind.byte_width)),
     (pa.types.is_interval, lambda kind: kind),
     (pa.types.is_temporal, lambda kind: pa.int64() if kind.bit_width == 64 else pa.int32()),
+    (pa.types.is_dictionary, lambda kind: pa.dictionary(kind.index_type, _opaque(kind.value_type))),
     (pa.types.is_struct, _opaque_struct),
     (pa.types.is_list, lambda kind: pa.list_(_opaque_item(kind))),
     (pa.types.is_large_list, lambda kind: pa.large_list(_opaque_item(kind))),

@@ -180,8 +180,9 @@ class Objects:
         try:
             values.extend(scalar.as_py() for scalar in array)
         except Exception as error:
-            message = f"a value can't be made of what is stored, so the column is damaged: {error}"
-            raise RowError(len(values), message) from error
+            is_text = isinstance(error, UnicodeDecodeError)
+            what = "a text is no UTF-8" if is_text else "it is no value of Python's"
+            raise RowError(len(values), f"{what}, so the column is damaged: {error}") from error
         return values
 
 
