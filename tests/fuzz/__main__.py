@@ -18,11 +18,13 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from tests.fuzz.cases import Case, strategies
+from tests.fuzz import blobs, cases, folders
 from tests.fuzz.checks import RawError, check, end_children
+from tests.fuzz.damage import Case
 
 CORPUS = Path(__file__).parent / "corpus"
 _ROUND = 300
+strategies = {**blobs.strategies, **cases.strategies, **folders.strategies}
 
 
 def main() -> int:

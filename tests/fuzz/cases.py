@@ -1,15 +1,11 @@
-"""Damaged input of each kind: seeds that are whole, and what hypothesis does to them.
-
-A case is the name of a file (its suffix says what it is) and the file's bytes.
-"""
+"""Damaged input of the library's own kinds: tars, indexes, lists, Parquet files, states."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,96 +18,12 @@ import shardwise as sw
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import merge_indexes
+from tests.fuzz.damage import BLOCK, Case, altered, damaged, json_text
 from tests.support.column_files import header_of, signed, with_header
 from tests.support.raw_tars import END, header, sign
 from tests.support.tars import FORMATS, tar_bytes
 
-Case = tuple[str, bytes]
-
 MTIME_NS = 10**18
-_BLOCK = 512
-# What fields of formats are made of, at their limits.
-_WORDS = (
-    b"\0", b"\0" * 8, b"\xff" * 8, b"7" * 11, b"9" * 20, b"-1", b"\x80" + b"\0" * 6 + b"\1",
-    b"././@LongLink", b"11 path=a\0b\n", b"path=", b"GNU.sparse.name=", b"ustar  \0", b"../", b"/",
-    b"\n", b"\r", b'"', b"{", b"[" * 2000, b"\xe2\x80\xa8", b"\xed\xa0\x80", b"\\u0000", b"1e999",
-    b"NaN", b"null", b"18446744073709551616", b"PAR1",
-)  # fmt: skip
-# In place of a value of JSON, and before or behind a text in it.
-_VALUES = (
-    None, True, 0, -1, 2**63, 2**64, 10**40, -(2**70), 0.5, float("inf"), float("nan"), "", "x",
-    "-1", "../x", "/etc/passwd", "pipe:ls", [], [None], [float("inf")], [-1, 5], {}, {"a": {}},
-)  # fmt: skip
-_ENDS = ("\0", "\ud800", "9" * 30, "/../x", "?a=b", "\n", "]")
-
-
-@st.composite
-def _damaged(draw: Any, seed: bytes) -> bytes:
-    """A few bytes changed, left out, doubled or put in."""
-    data = bytearray(seed)
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, max(len(data) - 1, 0)))
-        length = draw(st.sampled_from((1, 1, 2, 8, 12, 64, _BLOCK)))
-        match draw(st.sampled_from(("flip", "byte", "word", "insert", "cut", "drop", "double"))):
-            case "flip" if data:
-                data[at] ^= 1 << draw(st.integers(0, 7))
-            case "byte" if data:
-                data[at] = draw(st.integers(0, 255))
-            case "word":
-                word = draw(st.sampled_from(_WORDS))
-                data[at : at + len(word)] = word
-            case "insert":
-                data[at:at] = draw(st.sampled_from(_WORDS))
-            case "cut":
-                del data[at:]
-            case "drop":
-                del data[at : at + length]
-            case "double":
-                data[at:at] = data[at : at + length]
-    return bytes(data)
-
-
-def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places in a value of JSON."""
-    yield path
-    if isinstance(value, dict):
-        for name, part in value.items():
-            yield from _paths(part, (*path, name))
-    elif isinstance(value, list):
-        for number, part in enumerate(value):
-            yield from _paths(part, (*path, number))
-
-
-def _replaced(value: Any, path: tuple[Any, ...], new: Callable[[Any], Any]) -> Any:
-    """A value with another one at a place; an empty list leaves the place out."""
-    if not path:
-        return next(iter(new(value)), None)
-    first, rest = path[0], path[1:]
-    places = value.items() if isinstance(value, dict) else enumerate(value)
-    found = [(k, [v] if k != first else new(v) if not rest else [_replaced(v, rest, new)])
-             for k, v in places]  # fmt: skip
-    parts = [(name, part[0]) for name, part in found if part]
-    return dict(parts) if isinstance(value, dict) else [part for _, part in parts]
-
-
-@st.composite
-def _altered(draw: Any, value: Any) -> Any:
-    """A value of JSON with something in it replaced or left out."""
-
-    def new(old: Any) -> list[Any]:
-        if isinstance(old, str) and draw(st.booleans()):
-            end = draw(st.sampled_from(_ENDS))
-            return [old + end if draw(st.booleans()) else end + old]
-        return draw(st.sampled_from([[], *([value] for value in _VALUES)]))
-
-    for _ in range(draw(st.integers(1, 2))):
-        value = _replaced(value, draw(st.sampled_from(list(_paths(value)))), new)
-    return value
-
-
-def _text(value: Any) -> bytes:
-    return json.dumps(value).encode()
-
 
 # Tar headers.
 
@@ -124,7 +36,7 @@ def _tars() -> Sequence[bytes]:
         members = [("a.txt", b"1"), ("a.cls", b""), ("é/b.txt", b"x" * 600), ("é/b.cls", b"2")]
         members += [(f"{long}.txt", b"3"), (f"{long}.cls", b"4")] if name != "ustar" else []
         data = tar_bytes(members, format=name).rstrip(b"\0")
-        data += bytes(-len(data) % _BLOCK)
+        data += bytes(-len(data) % BLOCK)
         folder, link = header(b"d", 0, kind=b"5"), header(b"l.txt", 0, kind=b"2")
         found.append(folder + data + link + END)
     return found
@@ -134,12 +46,12 @@ def _tars() -> Sequence[bytes]:
 def headers(draw: Any) -> Case:
     """A tar; its checksums may be put right again, so that the damage is met behind them."""
     seed = draw(st.sampled_from(_tars()))
-    data = bytearray(draw(_damaged(seed)))
+    data = bytearray(draw(damaged(seed)))
     if draw(st.booleans()):
-        for start in range(0, len(data) - _BLOCK + 1, _BLOCK):
-            block = data[start : start + _BLOCK]
+        for start in range(0, len(data) - BLOCK + 1, BLOCK):
+            block = data[start : start + BLOCK]
             if block[257:262] == b"ustar":
-                data[start : start + _BLOCK] = sign(bytes(block))
+                data[start : start + BLOCK] = sign(bytes(block))
     return "case.tar", bytes(data)
 
 
@@ -180,8 +92,8 @@ def _damaged_columns(draw: Any, data: bytes) -> bytes:
     The checksum of changed bytes may be put right again.
     """
     if draw(st.sampled_from((True, True, False))):
-        return with_header(data, draw(_altered(header_of(data))))
-    data = draw(_damaged(data))
+        return with_header(data, draw(altered(header_of(data))))
+    data = draw(damaged(data))
     return signed(data) if draw(st.sampled_from((True, True, False))) else data
 
 
@@ -219,15 +131,15 @@ def lists(draw: Any) -> Case:
     alter = draw(st.booleans())
     if suffix == "json":
         value = draw(st.sampled_from(_SHARD_LISTS))
-        text = _text(draw(_altered(value)) if alter else value)
+        text = json_text(draw(altered(value)) if alter else value)
     elif suffix == "jsonl":
-        rows: Any = draw(_altered(_ROWS)) if alter else _ROWS
-        text = b"\n".join(map(_text, rows if isinstance(rows, list) else [rows]))
+        rows: Any = draw(altered(_ROWS)) if alter else _ROWS
+        text = b"\n".join(map(json_text, rows if isinstance(rows, list) else [rows]))
     else:
         text = b'path,n,said\n0.txt,1,"a\nb"\n1.txt,2,c\n'
         text = text.replace(b",", b"\t") if suffix == "tsv" else text
         alter = False
-    return f"case.{suffix}", text if alter else draw(_damaged(text))
+    return f"case.{suffix}", text if alter else draw(damaged(text))
 
 
 # Parquet.
@@ -253,7 +165,7 @@ def _tables() -> Sequence[bytes]:
 
 
 def parquet() -> st.SearchStrategy[Case]:
-    return st.tuples(st.just("case.parquet"), st.sampled_from(_tables()).flatmap(_damaged))
+    return st.tuples(st.just("case.parquet"), st.sampled_from(_tables()).flatmap(damaged))
 
 
 # The state of a loader.
@@ -277,7 +189,7 @@ def _sound_state() -> dict[str, Any]:
 
 
 def state() -> st.SearchStrategy[Case]:
-    return st.tuples(st.just("case.state"), _altered(_sound_state()).map(_text))
+    return st.tuples(st.just("case.state"), altered(_sound_state()).map(json_text))
 
 
 strategies: dict[str, Callable[[], Any]] = {

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
+import select
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import shardwise as sw
-from tests.fuzz.cases import Case, state_loader, write_sound_tar
+from shardwise.plan.coverage_line import CoverageLine
+from shardwise.serving.batches import decode_batch, decode_request
+from shardwise.serving.error_frames import decode_error
+from shardwise.serving.frames import FrameError, Kind, Limits, read_frame
+from shardwise.serving.greeting import ClientSide, Refusal, greet
+from shardwise.sources.tar.media.sidecar import MediaSidecar
+from tests.fuzz.blobs import Script, kept, word
+from tests.fuzz.cases import state_loader, write_sound_tar
+from tests.fuzz.damage import Case
+from tests.fuzz.folders import unzip
+from tests.support.commands import CliRunner, cli
 
 _MOST_STATE_BYTES = 1024
 
@@ -31,7 +44,7 @@ def check(target: str, case: Case, folder: Path) -> None:
     name, data = case
     path = folder / name
     for old in folder.glob("case*"):
-        old.unlink()
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
     path.write_bytes(data)
     _CHECKS[target](path)
 
@@ -43,7 +56,7 @@ def _read(make: Callable[[], sw.Dataset], path: Path) -> list[Any] | None:
     except sw.ShardwiseError as error:
         if str(path.parent) not in f"{getattr(error, 'url', '')}{error}":
             raise RawError(f"names no url: {error!r}") from error
-    except Exception as error:
+    except BaseException as error:  # a panic in Rust is no Exception
         raise RawError(f"{type(error).__name__}: {error}") from error
     return None
 
@@ -105,20 +118,126 @@ def _state(path: Path) -> None:
             raise RawError(f"a state of more than {_MOST_STATE_BYTES} bytes")
 
 
-def _parquet(path: Path) -> None:
-    """In a process of its own, which pyarrow may end."""
-    child = _CHILDREN.get("parquet")
+def _columns(path: Path) -> None:
+    """Columns that are kept: whole ones, or none."""
+    place = kept(path.parent)
+    place.paths = [path]
+    try:
+        place.load()
+    except Exception as error:
+        raise RawError(f"{type(error).__name__}: {error}") from error
+
+
+def _media(path: Path) -> None:
+    data = path.read_bytes()
+
+    def indexes() -> list[Any]:
+        sidecar = MediaSidecar(lambda start, stop: data[start:stop], path=str(path))
+        rows = range(min(sidecar.header.num_samples, 100))
+        found = []
+        for row in rows:
+            for field in sidecar.header.fields:
+                try:
+                    found.append(sidecar.index(row, field))
+                except sw.DataError as error:
+                    error.url = str(path)  # as the reader of a shard does
+        return found
+
+    _read(indexes, path)
+
+
+def _coverage(path: Path) -> None:
+    for line in path.read_bytes().decode("utf-8", "replace").splitlines():
+        try:
+            read = CoverageLine.from_text(line)
+        except ValueError:
+            continue
+        except Exception as error:
+            raise RawError(f"{type(error).__name__}: {error}") from error
+        json.loads(read.to_text(), parse_constant=_refuse)
+    done = CliRunner().invoke(cli, ["certify", str(path), "--json"], prog_name="shardwise")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise RawError(f"certify: {done.exception!r}") from done.exception
+    if done.exit_code not in (0, 1, 2):
+        raise RawError(f"certify ends with {done.exit_code}")
+
+
+def _refuse(text: str) -> None:
+    raise RawError(f"{text} in a line that was read")
+
+
+def _frames(path: Path) -> None:
+    """Greet with it and read it, as a server or as a client."""
+    from shardwise.serving.greeting import greeting_steps
+
+    connection = Script(path.read_bytes())
+    with suppress(FrameError, Refusal, EOFError, OSError, sw.ShardwiseError):
+        try:
+            if path.suffix == ".server":
+                steps = greeting_steps(connection, None, has_dataset=True)
+                with suppress(StopIteration):
+                    while True:
+                        connection.receive_into(next(steps))
+                while True:
+                    decode_request(read_frame(connection, Limits(1 << 20, 1 << 30)))
+            side = ClientSide(word(), {}, pickled=bytes, needs_pickle=False, token=None)
+            greet(connection, side)
+            while True:
+                frame = read_frame(connection, Limits(1 << 20, 1 << 30))
+                str(decode_error(frame)) if frame.kind == Kind.ERROR else decode_batch(frame)
+        except (FrameError, Refusal, EOFError, OSError, sw.ShardwiseError):
+            raise
+        except Exception as error:
+            raise RawError(f"{type(error).__name__}: {error}") from error
+
+
+# Formats that are read by code in C++ or Rust: in a process of its own, which that may end.
+
+
+def _files(path: Path) -> list[str]:
+    """The files of a dataset that begin one."""
+    return [str(each) for each in sorted(path.rglob("case.*")) if each.suffix != ".idx"]
+
+
+def _tokens(path: Path) -> list[Any]:
+    urls = [str(path)] if (path / "index.json").exists() else _files(path)
+    found = list(sw.tokens(urls, block=4))
+    if not urls[0].endswith((".npy", ".bin")) or (path / "case.idx").exists():
+        found += list(sw.tokens(urls, documents=True))
+    return found
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    "arrow": lambda path: sw.parquet(_files(path)),
+    "hf": sw.parquet,
+    "lance": lambda path: sw.lance(str(path)),
+    "litdata": sw.litdata,
+    "mds": sw.mds,
+    "parquet": sw.parquet,
+    "tfrecord": lambda path: sw.tfrecord(sorted(path.glob("*.tfrecord"))),
+    "tokens": _tokens,
+}
+# Of a file of some kB, read on a busy machine.
+_MAX_CPU_S, _MAX_WAIT_S, _MAX_GROWTH = 20, 120, 512 << 20
+
+
+def _in_child(target: str, path: Path) -> None:
+    child = _CHILDREN.get("reader")
     if child is None or child.poll() is not None:
-        child = _CHILDREN["parquet"] = subprocess.Popen(
+        child = _CHILDREN["reader"] = subprocess.Popen(
             [sys.executable, "-m", "tests.fuzz.checks"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # where Rust panics aloud
             text=True,
         )
     assert child.stdin is not None
     assert child.stdout is not None
-    child.stdin.write(f"{path}\n")
+    child.stdin.write(f"{target} {path}\n")
     child.stdin.flush()
+    if not select.select([child.stdout], [], [], _MAX_WAIT_S)[0]:
+        child.kill()
+        raise RawError(f"no answer within {_MAX_WAIT_S} s")
     answer = child.stdout.readline().strip()
     if not answer:
         raise RawError(f"the process ended with {child.wait()}")
@@ -136,25 +255,39 @@ def end_children() -> None:
 
 _CHILDREN: dict[str, subprocess.Popen[str]] = {}
 _CHECKS: dict[str, Callable[[Path], None]] = {
+    "columns": _columns,
+    "coverage": _coverage,
+    "frames": _frames,
     "headers": _headers,
     "index": _index,
     "lists": _lists,
     "manifest": _manifest,
-    "parquet": _parquet,
+    "media": _media,
     "state": _state,
+    **{target: partial(_in_child, target) for target in _READERS},
 }
 
 
 def _serve() -> None:
-    """Read the Parquet files that are named on standard input; answer each with a line."""
+    """Read the files that are named on standard input; answer each with a line."""
     import resource
 
     # What a damaged length asks for is an error, and no reason to take all memory.
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
     for line in sys.stdin:
-        path, answer = Path(line.rstrip("\n")), "fine"
+        target, _, name = line.rstrip("\n").partition(" ")
+        path, answer = Path(name), "fine"
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit = int(used.ru_utime + used.ru_stime) + _MAX_CPU_S
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
         try:
-            _read(lambda path=path: sw.parquet(path), path)
+            if path.suffix == ".zip":
+                path = path.with_suffix("")
+                unzip(Path(name).read_bytes(), path)
+            _read(lambda path=path, target=target: _READERS[target](path), path)
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used.ru_maxrss
+            if grown << 10 > _MAX_GROWTH:
+                answer = f"it takes {grown >> 10} MB"
         except RawError as error:
             answer = ascii(str(error))
         with suppress(BrokenPipeError):

@@ -8,11 +8,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.fuzz.__main__ import CORPUS
-from tests.fuzz.cases import Case, strategies
+from tests.fuzz.__main__ import CORPUS, strategies
 from tests.fuzz.checks import check, end_children
+from tests.fuzz.damage import Case
 
-EXAMPLES = {"headers": 250, "lists": 400, "parquet": 200}  # else 300
+EXAMPLES = {
+    "headers": 250, "lists": 400, "parquet": 200, "index": 300, "manifest": 300, "state": 300,
+}  # fmt: skip
 KEPT = sorted(path for path in CORPUS.rglob("*") if path.is_file())
 
 
@@ -24,7 +26,7 @@ def children():
 
 @pytest.mark.parametrize("target", sorted(strategies))
 def test_damage_is_an_error_that_says_for_what(target, tmp_path):
-    @settings(max_examples=EXAMPLES.get(target, 300), suppress_health_check=list(HealthCheck))
+    @settings(max_examples=EXAMPLES.get(target, 60), suppress_health_check=list(HealthCheck))
     @given(strategies[target]())
     def attempt(case: Case) -> None:
         check(target, case, tmp_path)

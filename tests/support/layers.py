@@ -19,6 +19,7 @@ LEVELS = {
     "plugins": 0.5,
     "framework_guards": 1.5,
     "parallel": 0.5,
+    "foreign_bytes": 0.5,
     "hints": 0,
     "markup": 0,
     "progress_bar": 0,

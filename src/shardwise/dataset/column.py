@@ -24,6 +24,7 @@ from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
 from shardwise.dataset.raw_rows import name_of
 from shardwise.errors import DataError, ShardwiseError, message_of
+from shardwise.foreign_bytes import is_signal
 from shardwise.parallel import in_processes, in_threads
 from shardwise.progress_bar import progress as progress_bar
 from shardwise.sources.protocol import Source, traits_of
@@ -154,8 +155,9 @@ class ColumnReader:
         key = sample["__key__"]
         try:
             return self.fn(sample)
-        except Exception as exc:
-            if isinstance(exc, ShardwiseError) and not isinstance(exc, DataError):
+        except BaseException as exc:
+            is_ours = isinstance(exc, ShardwiseError) and not isinstance(exc, DataError)
+            if is_ours or is_signal(exc):
                 raise
             reason = f"{name_of(self.fn)} raised {type(exc).__name__}: {message_of(exc)}"
             raise self._error(reason, index, key) from exc

@@ -17,6 +17,7 @@ from shardwise.columns import BytesColumn, Column, values_of
 from shardwise.dataset.field import Field, put
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.errors import DataError
+from shardwise.foreign_bytes import is_signal
 
 
 def decode_row(rows: RawRows, row: int, fields: Sequence[Field]) -> dict[str, Any]:
@@ -234,7 +235,7 @@ def _decoded(
         if field.takes_rng:
             return field.decoder(value, rng=rows.generator(row, field.stream))
         return field.decoder(value)
-    except Exception as exc:  # noqa: BLE001 - decoders are the user's code: anything may come
+    except BaseException as exc:  # noqa: BLE001 - decoders are the user's code: anything may come
         rows.blame(row, field.decoder, exc, field=field.name)
 
 
@@ -252,8 +253,10 @@ def _by_column(rows: RawRows, field: Field, column: Column, method: str, *out: A
     try:
         rows.begin_column(field.number)
         values = decode(column, *out)
-    except Exception:  # noqa: BLE001 - decoders are the user's code; the rows will tell
-        return None
+    except BaseException as exc:
+        if is_signal(exc):
+            raise
+        return None  # decoders are the user's code; the rows will tell
     return out[0] if out else values
 
 
@@ -272,8 +275,10 @@ def _drawn_at_once(rows: RawRows, field: Field, column: Column) -> list[Any] | N
             decoder.draw(value, rows.generator(row, field.stream))
             for row, value in enumerate(column)
         ]
-    except Exception:  # noqa: BLE001 - decoders are the user's code; the rows will tell
-        return None
+    except BaseException as exc:
+        if is_signal(exc):
+            raise
+        return None  # decoders are the user's code; the rows will tell
 
 
 def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any]) -> None:
@@ -299,7 +304,7 @@ def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any])
                 decoder.decode_into(value, out[row, ...], rng=rng)
             else:
                 decoder.decode_into(value, out[row, ...])
-        except Exception as exc:  # noqa: BLE001 - as above
+        except BaseException as exc:  # noqa: BLE001 - as above
             rows.blame(row, decoder, exc, field=field.name)
 
 

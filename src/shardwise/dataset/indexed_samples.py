@@ -119,7 +119,7 @@ class IndexedSamples(LoadedSamples):
             else:
                 try:
                     put(sample, field, field.decode(value, SampleKeys(), source_id))
-                except Exception as exc:  # noqa: BLE001 - decoders are the user's code
+                except BaseException as exc:  # noqa: BLE001 - decoders are the user's code
                     columns = Columns(np.array([source_id]), [key], {})
                     rows = RawRows(np.array([index]), columns, self._url_in_source)
                     rows.blame(0, field.decoder, exc, field=field.name)

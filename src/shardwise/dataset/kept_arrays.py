@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.foreign_bytes import as_data_error
 from shardwise.storage import atomic_write
 from shardwise.storage.atomic import sweep
 from shardwise.storage.user_dirs import user_cache_dir
@@ -147,12 +148,13 @@ def read_arrays(path: Path, digest: str) -> dict[str, NDArray[Any]]:
     if zlib.crc32(data[:-_CHECKSUM_BYTES].data) != checksum:
         raise DataError("a column file whose checksum is wrong: it is damaged", url=str(path))
     length = int.from_bytes(data[len(_MAGIC) : start].tobytes(), "little")
-    header = json.loads(data[start : start + length].tobytes())
-    if header["digest"] != digest:
-        raise DataError("a column file of another origin under this name", url=str(path))
-    arrays = {}
-    for name, dtype, shape, offset in header["arrays"]:
-        begin = start + length + offset
-        stop = begin + math.prod(shape) * np.dtype(dtype).itemsize
-        arrays[name] = data[begin:stop].view(dtype).reshape(shape)
-    return arrays
+    with as_data_error("a column file with a damaged header", url=str(path)):
+        header = json.loads(data[start : start + length].tobytes())
+        if header["digest"] != digest:
+            raise DataError("a column file of another origin under this name", url=str(path))
+        arrays = {}
+        for name, dtype, shape, offset in header["arrays"]:
+            begin = start + length + offset
+            stop = begin + math.prod(shape) * np.dtype(dtype).itemsize
+            arrays[name] = data[begin:stop].view(dtype).reshape(shape)
+        return arrays

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shardwise.columns import Columns
 from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.errors import DataError, DecodeTimeoutError, ShardwiseError, message_of
+from shardwise.foreign_bytes import is_signal
 from shardwise.samples import DecodeWatch
 
 
@@ -75,14 +76,14 @@ class RawRows:
         )
 
     def blame(
-        self, row: int, fn: Callable[..., Any], exc: Exception, *, field: str | None = None
+        self, row: int, fn: Callable[..., Any], exc: BaseException, *, field: str | None = None
     ) -> NoReturn:
         """Raise the error for `exc`, which a decoder or function raised on the sample in this row.
 
         Errors that are not the data's, such as a missing package, stay as they are. The traceback
         of `exc` begins with the user's function, not with its caller here.
         """
-        if isinstance(exc, ShardwiseError) and not isinstance(exc, DataError):
+        if is_signal(exc) or (isinstance(exc, ShardwiseError) and not isinstance(exc, DataError)):
             raise exc
         if isinstance(exc, DecodeTimeoutError):
             exc.url, exc.key = self.url_of(int(self.columns.ids[row])), self.columns.keys[row]

@@ -77,7 +77,7 @@ class MapFunction:
                 sample = self.fn(sample, rng=rng)
             else:
                 sample = self.fn(sample)
-        except Exception as exc:  # noqa: BLE001 - transforms are the user's code
+        except BaseException as exc:  # noqa: BLE001 - transforms are the user's code
             rows.blame(row, self.fn, exc)
         if not isinstance(sample, dict):
             raise TypeError(

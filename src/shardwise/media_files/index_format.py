@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError
+from shardwise.errors import DataError, message_of
 from shardwise.media_files.limits import DEFAULT_LIMITS
 from shardwise.media_files.media_index import MediaIndex
 from shardwise.media_files.sample_description import read_description
@@ -103,10 +103,10 @@ def index_from_bytes(data: bytes | memoryview) -> MediaIndex:
             track, at = _track(described, data, at, blobs)
             tracks.append(track)
         return MediaIndex(int(header["num_bytes"]), tuple(tracks))
-    except (ValueError, KeyError, TypeError, zlib.error, struct.error, OverflowError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise _unusable(str(error)) from error
+    except DataError:
+        raise
+    except Exception as error:
+        raise _unusable(message_of(error)) from error
 
 
 def _track(described: dict[str, Any], data: bytes, at: int, blobs: io.BytesIO) -> tuple[Track, int]:

@@ -236,6 +236,14 @@ def rewrite(path: Path, change) -> None:
         ("litdata", lambda d: d["config"].update(item_loader="TokensLoader"), "sw.tokens reads"),
         ("litdata", lambda d: d["config"]["data_format"].__setitem__(0, "mine"), "your own"),
         ("litdata", lambda d: d["chunks"][0].update(filename="/etc/passwd"), "file name"),
+        ("mds", lambda d: d["shards"].append(d["shards"][0]), "00000.mds' twice"),
+        ("mds", lambda d: d["shards"][1]["raw_data"].update(basename="./shard.00000.mds"), "twice"),
+        ("mds-gz", lambda d: d["shards"][1].update(zip_data=d["shards"][0]["zip_data"]), "twice"),
+        ("litdata", lambda d: d["chunks"].append(d["chunks"][0]), "0-0.bin' twice"),
+        ("mds", lambda d: d["shards"][0]["raw_data"].update(basename="a\ud800"), "surrogate"),
+        ("litdata", lambda d: d["chunks"][0].update(filename="\ud800"), "surrogate"),
+        ("mds", lambda d: d["shards"].__setitem__(0, []), "shard 0 of the index"),
+        ("litdata", lambda d: d["config"].update(data_spec="[1, " + "[" * 5000), "no tree"),
     ],
 )
 def test_an_index_that_cannot_be_used_says_why(data, name, change, message):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import DataError, MissingExtraError
+from shardwise.foreign_bytes import as_data_error
 from shardwise.sources.litdata.tree import Node
 from shardwise.sources.manifest import Shard
 from shardwise.sources.records.source import RecordShard
@@ -39,25 +40,20 @@ def open_rows(
     begin = len(data) - FOOTER_BYTES - length
     if begin < 0:
         raise DataError(f"its Arrow rows have {length} bytes, the chunk {len(data)}", url=url)
-    try:
+    with as_data_error("its Arrow rows are damaged", url=url, offset=begin):
         table = pa.ipc.open_file(pa.BufferReader(data[begin:-FOOTER_BYTES])).read_all()
-        columns = {name: table.column(name).to_pylist() for name in nodes}
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"its Arrow rows are damaged: {error}", url=url, offset=begin) from error
-    except KeyError as error:
-        raise DataError(f"its Arrow rows: {error}", url=url, offset=begin) from error
+        # Arrow's C++ takes offsets for granted: one that is damaged may end the process.
+        table.validate(full=True)
     if table.num_rows != chunk.num_samples:
         raise DataError(
             f"it has {table.num_rows} rows, index.json {chunk.num_samples} samples", url=url
         )
-    try:
+    with as_data_error("its Arrow rows", url=url, offset=begin):
         leaves: list[Sequence[Any]] = []
         for name, node in nodes.items():
-            column = columns[name]
+            column = table.column(name).to_pylist()
             leaves += [column] if node.is_leaf else zip(*map(node.flatten, column), strict=True)
         stored = [_stored(*each) for each in zip(serializers, leaves, strict=True)]
-    except (KeyError, ValueError, TypeError, struct.error) as error:
-        raise DataError(f"its Arrow rows: {error}", url=url) from error
     # A record is the sizes of its leaves, then the leaves.
     sizes = np.array([[*map(len, leaf)] for leaf in stored], "<u4").T
     width = sizes.shape[1] * sizes.itemsize

@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.columns import BytesColumn, Column, values_of
 from shardwise.errors import DataError
+from shardwise.foreign_bytes import as_data_error
 from shardwise.shown import shown
 from shardwise.sources.litdata import nested
 from shardwise.sources.litdata.arrow_rows import FOOTER_BYTES, MAGIC, SERIALIZERS, open_rows
@@ -25,7 +26,13 @@ from shardwise.sources.litdata.serializers import form_of
 from shardwise.sources.litdata.tree import Node, fields_of, parse
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.records.forms import VALUES, BadRowError, Form, column_of
-from shardwise.sources.records.index_json import beside, index_urls, integer, read_index
+from shardwise.sources.records.index_json import (
+    beside,
+    index_urls,
+    integer,
+    read_index,
+    require_distinct,
+)
 from shardwise.sources.records.layout import cut_records, open_content, open_file_records
 from shardwise.sources.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.sources.records.unzip import unzip
@@ -85,10 +92,10 @@ class LitDataSource(RecordSource):
         config, chunks = document.get("config"), document.get("chunks")
         if not isinstance(config, dict) or not isinstance(chunks, list):
             raise DataError("no index of LitData: it has no config or no chunks", url=self.url)
-        try:
-            return self._parse(config, chunks)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"the index can't be used: {error}", url=self.url) from error
+        with as_data_error("the index can't be used", url=self.url):
+            index = self._parse(config, chunks)
+        require_distinct([chunk.url for chunk in index.chunks], url=self.url)
+        return index
 
     def _parse(self, config: Mapping[str, Any], chunks: Sequence[Any]) -> _Index:
         if config.get("encryption"):

@@ -16,11 +16,18 @@ from typing import Any, NamedTuple
 
 from shardwise.columns import Column
 from shardwise.errors import DataError, MissingShardError
+from shardwise.foreign_bytes import as_data_error
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.mds.encodings import form_of
 from shardwise.sources.records.forms import Form
-from shardwise.sources.records.index_json import beside, index_urls, integer, read_index
+from shardwise.sources.records.index_json import (
+    beside,
+    index_urls,
+    integer,
+    read_index,
+    require_distinct,
+)
 from shardwise.sources.records.layout import cut_records, open_content, open_file_records
 from shardwise.sources.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.sources.records.unzip import unzip
@@ -88,16 +95,15 @@ class MdsSource(RecordSource):
         self._opened_ns = time.time_ns()
         for url in self.urls:
             document = read_index(self._pool, url)
+            first = len(shards)
             if document.get("version") != 2 or not isinstance(document.get("shards"), list):
                 raise DataError(
                     f"no MDS index: version {document.get('version')!r}, and version 2 is read",
                     url=url,
                 )
             for number, entry in enumerate(document["shards"]):
-                try:
+                with as_data_error(f"shard {number} of the index", url=url):
                     stored, own = _parse(entry, url)
-                except (KeyError, TypeError, ValueError) as error:
-                    raise DataError(f"shard {number} of the index: {error}", url=url) from error
                 if shards and own != columns:
                     raise DataError(
                         f"shard {number} has the columns {_encodings(own)}, those before it "
@@ -107,16 +113,16 @@ class MdsSource(RecordSource):
                     )
                 columns = own
                 shards.append(stored)
+            require_distinct([each.shard.url for each in shards[first:]], url=url)
+            require_distinct([each.zip_url for each in shards[first:] if each.zip_url], url=url)
         return _Index(shards, columns)
 
     @cached_property
     def _forms(self) -> Mapping[str, Form]:
         forms = {}
         for name, encoding in _encodings(self._index.columns).items():
-            try:
+            with as_data_error(f"the encoding {encoding!r:.80}", url=self.urls[0], field=name):
                 forms[name] = form_of(encoding)
-            except ValueError as error:
-                raise DataError(str(error), url=self.urls[0], field=name) from error
         return forms
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn, Column, Layout
+from shardwise.errors import message_of
 
 # Pillow's mode -> dtype and channels.
 _MODES = {
@@ -58,10 +59,10 @@ def column_of(form: Form, stored: BytesColumn) -> Column:
         assert data is not None
         try:
             values.append(form.decode(data))
-        except (ValueError, IndexError, OverflowError) as error:
-            raise BadRowError(row, str(error)) from error
         except RecursionError as error:
             raise BadRowError(row, f"{len(data)} bytes are nested too deeply") from error
+        except Exception as error:
+            raise BadRowError(row, message_of(error)) from error
     return values
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import posixpath
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from shardwise.arguments import path_text
 from shardwise.errors import DataError, ShardwiseError
+from shardwise.foreign_bytes import as_data_error
 from shardwise.storage import FilePool, is_local, local_path, read_whole
 
 _NAME = "index.json"
@@ -60,10 +62,8 @@ def kind_of_index(url: str) -> str | None:
 def read_index(pool: FilePool, url: str) -> dict[str, Any]:
     """What an index says, which is a JSON object."""
     text = read_whole(url, options=pool.options)
-    try:
+    with as_data_error("the index is no JSON", url=url):
         document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"the index is no JSON: {error}", url=url) from error
     if not isinstance(document, dict):
         raise DataError("the index is no JSON object", url=url)
     return document
@@ -73,6 +73,10 @@ def beside(url: str, name: Any) -> str:
     """The URL of a file in the index's directory, or below it; ValueError for any other."""
     if not isinstance(name, str) or not name or name.startswith("/") or "\0" in name:
         raise ValueError(f"the file name {name!r:.80}")
+    try:
+        _ = os.fsencode(name) if is_local(url) else name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the file name {name!r:.80} holds a lone surrogate") from None
     if "://" in name or ".." in name.replace("\\", "/").split("/"):
         raise ValueError(f"the file {name!r:.80} does not lie beside the index")
     path, mark, query = url.partition("?") if "://" in url else (url, "", "")
@@ -84,3 +88,13 @@ def integer(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 48:
         raise ValueError(f"{value!r:.80} is no count")
     return value
+
+
+def require_distinct(urls: Iterable[str], *, url: str) -> None:
+    """Refuse an index that names a file twice, in whatever spelling: it would be read twice."""
+    seen: set[str] = set()
+    for each in urls:
+        path = posixpath.normpath(each)
+        if path in seen:
+            raise DataError(f"the index names the file {each!r} twice", url=url)
+        seen.add(path)

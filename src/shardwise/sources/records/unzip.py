@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError, MissingExtraError
+from shardwise.foreign_bytes import as_data_error
 
 # The format's name, as an index has it -> Arrow's name of the codec.
 _CODECS = {"zstd": "zstd", "gz": "gzip", "gzip": "gzip", "br": "brotli", "bz2": "bz2"}
@@ -25,7 +26,7 @@ def unzip(data: bytes, kind: str, num_bytes: int | None, *, url: str) -> NDArray
         raise DataError(
             f"compressed by {kind!r}; {', '.join(sorted(_CODECS))} and snappy are read", url=url
         )
-    try:
+    with as_data_error(f"the {name} data is damaged", url=url):
         if name == "snappy":
             read = pa.decompress(data, num_bytes, codec="snappy")
         else:
@@ -34,8 +35,6 @@ def unzip(data: bytes, kind: str, num_bytes: int | None, *, url: str) -> NDArray
             stream = pa.CompressedInputStream(pa.BufferReader(data), _CODECS[name])
             read = stream.read_buffer(most)
         content = np.frombuffer(read, np.uint8)
-    except (OSError, ValueError) as error:
-        raise DataError(f"the {name} data is damaged: {error}", url=url) from error
     if num_bytes is not None and len(content) != num_bytes:
         raise DataError(
             f"decompressed, it has {'more than' if len(content) > num_bytes else 'only'} "

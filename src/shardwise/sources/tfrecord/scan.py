@@ -140,9 +140,16 @@ def _load(path: Path, stat: FileStat) -> NDArray[np.int64] | None:
         return None
     at = len(_MAGIC) + 4
     length = int.from_bytes(data[at - 4 : at], "little")
-    if json.loads(data[at : at + length]) != _version(stat):
+    try:
+        if json.loads(data[at : at + length]) != _version(stat):
+            return None
+        records = np.frombuffer(data[at + length : -4], "<i8").reshape(2, -1)
+    except Exception:  # noqa: BLE001 - damage, of whatever kind: the file is scanned
         return None
-    return np.frombuffer(data[at + length : -4], "<i8").reshape(2, -1)
+    # Records lie one behind the other, and fill the file.
+    sizes = np.diff(records[0], prepend=-4, append=stat.num_bytes - 4)
+    is_whole = (sizes[:-1] == records[1] + FRAME_BYTES).all() and sizes[-1] == 0
+    return records if is_whole and (records[1] >= 0).all() else None
 
 
 def _save(path: Path, stat: FileStat, records: NDArray[np.int64]) -> None:

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.foreign_bytes import as_data_error
+from shardwise.sources.records.index_json import beside, require_distinct
 from shardwise.sources.tokens.token_file import TokenFile, require_dtype, tokens_between
 from shardwise.storage import StorageOptions, open_file
 
@@ -41,7 +43,7 @@ def open_litdata(url: str, dtype: np.dtype[Any] | None, options: StorageOptions)
         index = json.loads(file.read(0, size))
         config, names = index["config"], [chunk["filename"] for chunk in index["chunks"]]
         formats, compression = config["data_format"], config.get("compression")
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except Exception as error:  # noqa: BLE001 - see `foreign_bytes`
         raise DataError(
             f"no index of LitData's chunks ({error!r}): sw.tokens reads what TokensLoader is for; "
             "samples with tokens in MDS or other formats are sw.mds, ..., then sw.pack",
@@ -56,10 +58,10 @@ def open_litdata(url: str, dtype: np.dtype[Any] | None, options: StorageOptions)
             url=url,
         )
     require_dtype(url, dtype, own, "the index")
-    folder = url[: -len("index.json")]
-    if not all(isinstance(name, str) and name and "/" not in name for name in names):
-        raise DataError("a chunk's name is no name of a file", url=url)
-    return [_open_chunk(f"{folder}{name}", own, options) for name in names]
+    with as_data_error("the index can't be used", url=url):
+        chunks = [beside(url, name) for name in names]
+    require_distinct(chunks, url=url)
+    return [_open_chunk(chunk, own, options) for chunk in chunks]
 
 
 def _dtype(formats: Any, url: str) -> np.dtype[Any]:

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.foreign_bytes import is_signal
+
 # Samples are read twice, and up to 8 times within 0.1 s: a random flip may agree by chance.
 _MAX_READS, _READING_S = 8, 0.1
 # Of large values 64 KiB at both ends are hashed, of floats 16 by two digits: processors differ in
@@ -88,8 +90,10 @@ def _sample_digests(dataset: Any) -> list[str]:
     for number in range(_MAX_READS):
         try:
             again = [_digest_of(dataset, index) for index in indices]
-        except Exception:  # noqa: BLE001 - the dataset is the user's code; training will raise it
-            return []
+        except BaseException as error:
+            if is_signal(error):
+                raise
+            return []  # the dataset is the user's code; training will raise it
         if number and again != digests:
             return []
         digests = again

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Columns
 from shardwise.errors import DataError, MissingExtraError, StorageError
+from shardwise.foreign_bytes import is_signal
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.wrap.identity import identity_of
@@ -109,7 +110,9 @@ class WrapSource:
             return [self._item(i) for i in indices]
         try:
             items = list(getitems(indices))
-        except Exception:
+        except BaseException as exc:
+            if is_signal(exc):
+                raise
             # The user's code: anything may come. One by one, the bad item names itself.
             for i in indices:
                 self._item(i)
@@ -126,7 +129,9 @@ class WrapSource:
             return self.dataset[i]
         except (MissingExtraError, StorageError):
             raise
-        except Exception as exc:  # the dataset is the user's code: anything may come
+        except BaseException as exc:  # the dataset is the user's code: anything may come
+            if is_signal(exc):
+                raise
             message = f"{self._kind}[{i}] raised {type(exc).__name__}: {exc}"
             raise self._error(i, message) from exc
 

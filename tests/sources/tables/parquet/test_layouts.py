@@ -93,9 +93,18 @@ def test_the_files_of_a_saved_dataset_are_those_that_it_lists(hf, tmp_path):
     (saved / "cache-0123.arrow").write_bytes(b"of a map()")
     assert len(sw.parquet(saved)) == 10
     state = json.loads((saved / "state.json").read_text())
-    state["_data_files"] = [{"filename": "../elsewhere.arrow"}]
-    (saved / "state.json").write_text(json.dumps(state))
-    with pytest.raises(DataError, match="no name of a file beside it"):
+    for name, message in (
+        ("../elsewhere.arrow", "no name of a file beside it"),
+        ("\ud800.arrow", "lone surrogate"),
+        ("a\0b", "the file name"),
+    ):
+        state["_data_files"] = [{"filename": name}]
+        (saved / "state.json").write_text(json.dumps(state))
+        with pytest.raises(DataError, match=message) as caught:
+            sw.parquet(saved)
+        assert caught.value.url == str(saved / "state.json")
+    (saved / "state.json").write_text("[" * 5000)
+    with pytest.raises(DataError, match="no JSON"):
         sw.parquet(saved)
 
 

@@ -33,13 +33,14 @@ from shardwise.columns import Column, LazyBytesColumn, merge_columns
 from shardwise.errors import DataError
 from shardwise.sources.tables.arrow.convert import convert
 from shardwise.sources.tables.arrow.types import no_values
+from shardwise.sources.tables.arrow.validate import validated
 from shardwise.sources.tables.arrow.views import ArrowColumn, Bytes, Numbers, RowError
 
 
 def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
     """The column of a field, inside of structs too: null where any struct around it is.
 
-    None if there is no such field.
+    None if there is no such field; DataError if its data are damaged.
     """
     path: list[str] = []
     rest: str | None = name
@@ -56,7 +57,9 @@ def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
     if "bytes" in {field.name for field in fields}:  # of an image, or of audio
         path.append("bytes")
     column = table.column(path[0])
-    return pc.struct_field(column, path[1:]) if path[1:] else column
+    if path[1:]:
+        column = pc.struct_field(validated(column, name, fully=False), path[1:])
+    return validated(column, name)
 
 
 class BatchColumns:
@@ -105,9 +108,16 @@ def gather(
         url, key = locate(row)
         return DataError(str(error), url=url, key=key, field=name, index=int(ids[row]))
 
+    def open_group(number: int, row: int) -> Mapping[str, ArrowColumn]:
+        try:
+            return columns_of(number)
+        except DataError as error:
+            error.url = error.url or locate(row)[0]
+            raise
+
     columns: dict[str, Column] = {}
     if (groups == groups[0]).all():
-        group = columns_of(int(groups[0]))
+        group = open_group(int(groups[0]), 0)
         for name in names:
             try:
                 columns[name] = group[name].take(rows)
@@ -117,7 +127,7 @@ def gather(
     order = np.argsort(groups, kind="stable")
     ascending = groups[order]
     starts = np.flatnonzero(np.diff(ascending, prepend=ascending[0] - 1)).tolist()
-    in_groups = [columns_of(number) for number in ascending[starts].tolist()]
+    in_groups = [open_group(int(ascending[start]), int(order[start])) for start in starts]
     sorted_rows = rows[order]
     ends = [*starts[1:], len(rows)]
     parts = [(start, sorted_rows[start:end]) for start, end in zip(starts, ends, strict=True)]

@@ -10,10 +10,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.columns import BytesColumn
-from shardwise.sources.tables.arrow.types import is_bytes, is_text, number_dtype
+from shardwise.sources.tables.arrow.types import is_bytes, is_text, no_values, number_dtype
 from shardwise.sources.tables.arrow.views import (
     ArrowColumn,
     Bytes,
+    Chunks,
     DictionaryColumn,
     Lists,
     Numbers,
@@ -23,16 +24,16 @@ from shardwise.sources.tables.arrow.views import (
 
 
 def convert(array: pa.Array | pa.ChunkedArray) -> ArrowColumn:
-    """Make a column of an Arrow array. Copies only where several chunks have to become one.
+    """Make a column of an Arrow array, which is `validated`, without a copy.
 
     The column keeps Arrow's buffers alive, and so does a `BytesColumn` that is taken from it.
     """
     if isinstance(array, pa.ChunkedArray):
-        if array.num_chunks == 1:  # which combining would copy
+        if array.num_chunks == 1:
             return convert(array.chunk(0))
-        array = array.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):  # what pyarrow does where one array can't hold it
-            array = pa.concat_arrays(array.chunks)
+        if array.num_chunks:
+            return Chunks([*map(convert, array.chunks)], [*map(len, array.chunks)])
+        array = no_values(array.type)
     kind = array.type
     dtype = number_dtype(kind)
     if dtype is not None:

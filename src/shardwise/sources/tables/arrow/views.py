@@ -7,6 +7,7 @@ goes through pyarrow's Python objects.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Column, values_of
+from shardwise.columns import BytesColumn, Column, merge_columns, values_of
 
 Rows = NDArray[np.int64] | slice
 
@@ -178,10 +179,34 @@ class Objects:
         values: list[Any] = []
         try:
             values.extend(scalar.as_py() for scalar in array)
-        except UnicodeDecodeError as error:
-            message = f"a text is no UTF-8, so the column is damaged: {error}"
-            raise RowError(len(values), message) from error
+        except Exception as error:
+            is_text = isinstance(error, UnicodeDecodeError)
+            what = "a text is no UTF-8" if is_text else "it is no value of Python's"
+            raise RowError(len(values), f"{what}, so the column is damaged: {error}") from error
         return values
+
+
+class Chunks:
+    """A column in several arrays, which stay apart: one array may not hold what they hold."""
+
+    def __init__(self, chunks: Sequence[ArrowColumn], counts: Sequence[int]) -> None:
+        self._chunks = chunks
+        self._ends = np.cumsum(counts, dtype=np.int64)
+        self._starts = self._ends - np.array(counts, np.int64)
+
+    def take(self, rows: Rows) -> Column:
+        """What each chunk gives of its rows, merged."""
+        rows = np.arange(self._ends[-1], dtype=np.int64)[rows] if isinstance(rows, slice) else rows
+        owners = np.searchsorted(self._ends, rows, side="right")
+        parts = []
+        for number in np.unique(owners).tolist() or [0]:
+            places = np.flatnonzero(owners == number)
+            try:
+                part = self._chunks[number].take(rows[places] - self._starts[number])
+            except RowError as error:
+                raise RowError(int(places[error.row]), str(error)) from None
+            parts.append((places, part))
+        return merge_columns(parts, len(rows))
 
 
 def _refuse_broken(broken: NDArray[np.bool_] | None, rows: Rows) -> None:

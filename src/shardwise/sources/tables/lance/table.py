@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError, MissingExtraError, MissingShardError, StorageError
+from shardwise.foreign_bytes import is_signal
 
 try:
     import lance
@@ -100,9 +101,10 @@ class LanceTable:
     def versions(self) -> list[int] | None:
         """The numbers of all versions there are now; None if there is no table."""
         try:
-            latest = lance.dataset(self.uri, storage_options=self._settings)
-            return [int(each["version"]) for each in latest.version_refs()]
-        except (OSError, ValueError):
+            with _as_ours(self.uri):
+                latest = lance.dataset(self.uri, storage_options=self._settings)
+                return [int(each["version"]) for each in latest.version_refs()]
+        except (DataError, StorageError):
             return None
 
     def _tags(self) -> str:
@@ -156,8 +158,9 @@ class LanceTable:
         with self._reading():
             # A list: an Arrow array would be taken apart item by item.
             table = self._dataset.take(places.tolist(), columns=list(columns))
-        self._check_count(len(table), len(places))
-        return pa.concat_batches(table.to_batches())
+            batch = pa.concat_batches(table.to_batches())
+        self._check_count(len(batch), len(places))
+        return batch
 
     def blobs(self, places: NDArray[np.int64], column: str) -> list[bytes | None]:
         """Blobs by place, one or more, ascending, without repeats, in one planned read."""
@@ -220,13 +223,12 @@ def _as_ours(uri: str) -> Iterator[None]:
     """Raise what Lance raises as one of our errors."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, NotImplementedError, KeyError, TypeError) as error:
-        raise _ours(uri, str(error)) from None
     except BaseException as error:
-        # A panic in Rust is no Exception, and its class can't be imported.
-        if type(error).__name__ != "PanicException":
+        if is_signal(error):
             raise
-        raise DataError(f"Lance panicked: {error}", url=uri) from error
+        if not isinstance(error, Exception):
+            raise DataError(f"Lance panicked: {error}", url=uri) from error
+        raise _ours(uri, str(error)) from None
 
 
 def _ours(uri: str, text: str) -> DataError | StorageError:

@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError, ShardwiseError
+from shardwise.errors import DataError
+from shardwise.foreign_bytes import as_data_error
 from shardwise.sources.tables.arrow.types import field_types
 from shardwise.storage import File, FileStat, require_same
 
@@ -35,6 +36,9 @@ _TAIL_BYTES = 64 << 10
 _NO_PAGE = np.frombuffer(b"\x15\x00\x15\x01\x15\x01\x00", np.uint8)
 # Errors that pyarrow raises for damaged bytes.
 _BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError)
+# Of pyarrow's error for a nested column that takes more than 2 GB. Source: Arrow's
+# cpp/src/parquet/arrow/reader.cc, "Nested data conversions not implemented for chunked array".
+_TOO_LARGE = "chunked array"
 
 
 @dataclass(frozen=True)
@@ -68,15 +72,9 @@ class ParquetFile:
     def info(self) -> FileInfo:
         """The facts in the footer."""
         footer = self._footer()
-        try:
+        with as_data_error("its footer is damaged", url=self._file.url):
             schema = footer.schema.to_arrow_schema()
             field_types(schema)  # decodes the names, which may be no UTF-8
-        except DataError:
-            raise
-        except _BROKEN as error:
-            raise DataError(
-                f"its footer is damaged: {str(error).strip()}", url=self._file.url
-            ) from error
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         rows = [group.num_rows for group in groups]
         if min(rows, default=0) < 0 or sum(rows) != footer.num_rows:
@@ -104,19 +102,18 @@ class ParquetFile:
         # A read for each column of a local file is quicker than finding out what will be read.
         fetched = self._fetch(footer, group, names) if self._file.is_remote else {}
         source = _BufferedFile(self._file, self._stat.num_bytes, fetched)
-        try:
-            table = _decode(source, footer, group, names)
-        except ShardwiseError:
-            raise
-        except _BROKEN as error:
-            message = f"row group {group} can't be decoded: {error}"
-            if "ecrypt" in str(error):
-                shown = ", ".join(map(repr, names))
-                message = (
-                    f"row group {group}: a column among {shown} is encrypted, which is not "
-                    f"supported: name the other columns by columns= ({error})"
-                )
-            raise DataError(message, url=self._file.url) from error
+        with as_data_error(f"row group {group} can't be decoded", url=self._file.url):
+            try:
+                table = _decode_parts(source, footer, group, names)
+            except (pa.ArrowException, OSError) as error:
+                if "ecrypt" not in str(error):
+                    raise
+                raise DataError(
+                    f"row group {group}: a column among {', '.join(map(repr, names))} is "
+                    f"encrypted, which is not supported: name the other columns by columns= "
+                    f"({error})",
+                    url=self._file.url,
+                ) from error
         num_rows = footer.row_group(group).num_rows
         if len(table) != num_rows:
             raise DataError(
@@ -174,21 +171,52 @@ def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
         )
     if footer_bytes > tail_bytes:
         tail = file.read(num_bytes - footer_bytes, footer_bytes)
-    try:
+    with as_data_error("its footer is damaged", url=file.url):
         return pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
-    except _BROKEN as error:
-        raise DataError(f"its footer is damaged: {str(error).strip()}", url=file.url) from error
 
 
-def _decode(source: _PyarrowFile, footer: pq.FileMetaData, group: int, names: Sequence[str]) -> Any:
-    """A row group from a file; pages that have a checksum are verified."""
+def _decode(
+    source: _PyarrowFile,
+    footer: pq.FileMetaData,
+    group: int,
+    names: Sequence[str],
+    num_rows: int | None = None,
+) -> pa.Table:
+    """A row group, all or `num_rows` at a time; pages that have a checksum are verified."""
     reader = pq.ParquetFile(
         pa.PythonFile(source, mode="r"),
         metadata=footer,
         pre_buffer=False,
         page_checksum_verification=True,
     )
-    return reader.read_row_group(group, columns=list(names), use_threads=False)
+    if num_rows is None:
+        return reader.read_row_group(group, columns=list(names), use_threads=False)
+    return pa.Table.from_batches(
+        reader.iter_batches(num_rows, row_groups=[group], columns=list(names), use_threads=False)
+    )
+
+
+def _decode_parts(
+    source: _PyarrowFile, footer: pq.FileMetaData, group: int, names: Sequence[str]
+) -> pa.Table:
+    """A row group whole, or in the largest parts that pyarrow decodes.
+
+    It decodes no more than 2 GB of a nested column at a time. How many rows these are can't be told
+    from the footer: a page of a few bytes may name large values of a dictionary many times.
+    """
+    num_rows = None
+    while True:
+        try:
+            return _decode(source, footer, group, names, num_rows)
+        except pa.ArrowNotImplementedError as error:
+            if _TOO_LARGE not in str(error):
+                raise
+            if num_rows == 1:
+                raise ValueError(
+                    f"a row has more than 2 GB in a nested column of {', '.join(map(repr, names))}"
+                    f": write smaller rows, and smaller row groups ({error})"
+                ) from error
+            num_rows = -(-(num_rows or footer.row_group(group).num_rows) // 8)
 
 
 class _PyarrowFile:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.columns import Columns
-from shardwise.errors import DataError
+from shardwise.foreign_bytes import as_data_error
 from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import MadeOnce, PerProcess
@@ -182,14 +182,10 @@ class ParquetSource:
             num_rows, url = int(tables.manifest.sizes[group]), tables.manifest.shards[group].url
             columns = {}
             for name in names:
-                try:
-                    column = cast_column(
-                        leaf(table, name), tables.columns.casts.get(name), num_rows, name
-                    )
-                except DataError as error:
-                    error.url = url
-                    raise
-                columns[name] = convert(column)
+                with as_data_error(f"the column {name!r} can't be read", url=url):
+                    stored = leaf(table, name)
+                    column = cast_column(stored, tables.columns.casts.get(name), num_rows, name)
+                    columns[name] = convert(column)
             # What is mapped takes no memory of this process.
             size = 0 if tables.mapped and not tables.columns.casts else table.nbytes
             return columns, size + _ROW_BYTES * num_rows * len(names)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError, StorageError
+from shardwise.foreign_bytes import as_data_error
 from shardwise.parallel import in_threads
 from shardwise.plan import WindowShape
 from shardwise.shown import base_name
@@ -23,7 +24,7 @@ from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.row_group_cache import window_within
 from shardwise.sources.tables.arrow.fill import fills_of
-from shardwise.sources.tables.arrow.types import KEY, number_dtype, traits_of
+from shardwise.sources.tables.arrow.types import KEY, field_types, number_dtype, traits_of
 from shardwise.sources.tables.parquet.fields import ColumnOptions, TableFields, fields_of
 from shardwise.sources.tables.parquet.parquet_file import FileInfo, ParquetFile, check_version
 from shardwise.sources.tables.parquet.urls import Partition, partitions_of
@@ -73,7 +74,7 @@ class ArrowFile:
 
     def _mapped(self) -> list[pa.RecordBatch]:
         if self._batches is None:
-            try:
+            with as_data_error("it is not an Arrow file, or damaged", url=self._file.url):
                 with pa.memory_map(self._path) as source:
                     is_file = source.read(len(_MAGIC)) == _MAGIC
                     source.seek(0)
@@ -83,11 +84,10 @@ class ArrowFile:
                     else:
                         reader = pa.ipc.open_stream(source)
                         batches = list(reader)
-                    self._schema = reader.schema
-            except (pa.ArrowException, OSError, EOFError, ValueError) as error:
-                raise DataError(
-                    f"it is not an Arrow file, or damaged: {error}", url=self._file.url
-                ) from error
+                self._schema = reader.schema
+                field_types(self._schema)  # decodes the names, which may be no UTF-8
+                for batch in batches:
+                    batch.validate()  # the sizes of buffers, before their bytes are counted
             self._batches = batches
         return self._batches
 

@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 from shardwise.arguments import path_text
 from shardwise.columns import Column
 from shardwise.errors import DataError, MissingShardError
+from shardwise.foreign_bytes import as_data_error
 from shardwise.shown import base_name, without_query
+from shardwise.sources.records.index_json import beside
 from shardwise.storage import StorageOptions, expand, is_local, local_path
 
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow")
@@ -116,14 +118,13 @@ def _saved_files(path: Path) -> list[str]:
         names.append(name)
     if not names:
         raise DataError("state.json lists no data files", url=str(path / "state.json"))
-    return [str(path / name) for name in names]
+    with as_data_error("state.json can't be used", url=str(path / "state.json")):
+        return [beside(str(path / "state.json"), name) for name in names]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
+    with as_data_error("it is no JSON", url=str(path)):
         value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise DataError(f"it is no JSON: {error}", url=str(path)) from error
     if not isinstance(value, dict):
         raise DataError(f"it holds {type(value).__name__}, not an object", url=str(path))
     return value

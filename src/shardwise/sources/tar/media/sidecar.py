@@ -109,7 +109,7 @@ class MediaSidecar:
             count = self.header.num_samples * len(self.header.fields) + 1
             table = read(_FIXED + length, _FIXED + length + 8 * count)
             self._table: NDArray[np.uint64] = np.frombuffer(table, "<u8", count)
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+        except Exception as error:
             raise self._unusable(f"its header can't be read ({error})") from error
         if zlib.crc32(text + table) != digest:
             raise self._unusable("its checksum does not hold")
