@@ -6,6 +6,7 @@ shape are decoded straight into the rows of the batch, everything else is joined
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
@@ -59,6 +60,14 @@ class BatchBuilder:
         self.ragged = RaggedFields("pad" if padding else ragged, dataset.describe, padding)
         self.on_error = on_error
         self._loader = SampleLoader(dataset, seed=seed, on_error=on_error)
+        self._thread = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is known of threads is of this process."""
+        return {name: value for name, value in vars(self).items() if name != "_thread"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state | {"_thread": threading.local()}
 
     @cached_property
     def layout(self) -> dict[str, Layout]:
@@ -90,6 +99,9 @@ class BatchBuilder:
         ids = request.ids[start:stop]
         chunk = self._loader.load(ids, request.epoch, out, watching or Watching())
         chunk.stages.cpu_s = time.thread_time() - began
+        # A thread's first chunk also imports decoders and opens files.
+        chunk.is_warm_up = not getattr(self._thread, "is_warm", False)
+        self._thread.is_warm = True
         partial.chunks[start] = chunk
 
     def finish(self, partial: PartialBatch, watching: Watching | None = None) -> Batch:
@@ -127,7 +139,7 @@ class BatchBuilder:
             num_replaced=num_replaced,
             rows=rows_of_batch,
             stages=stages,
-            chunks=[(chunk.ids, chunk.stages.total()) for chunk in chunks],
+            chunks=[(c.ids, c.stages.total()) for c in chunks if not c.is_warm_up],
         )
 
     def _empty(self, request: BatchRequest, watching: Watching | None) -> dict[str, Any]:
