@@ -15,6 +15,7 @@ from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
 from shardwise.epoch_sampler import EpochSampler
 from shardwise.loader.account import Account
+from shardwise.loader.epoch_notice import EpochNotice
 from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribute, sampler_of
 from shardwise.loader.plan_options import PlanOptions
 from shardwise.loader.planned_order import RankedPlan
@@ -35,6 +36,7 @@ class StatefulLoader(RankedPlan):
     batch_size: int
     _options: PlanOptions
     _position: Position
+    _notice: EpochNotice
     _counts: Counts
     _account: Account
     _executor: Executor
@@ -98,6 +100,7 @@ class StatefulLoader(RankedPlan):
         """
         epoch = checked_epoch(epoch)
         self._end_if_whole()
+        self._notice.set(epoch, self._ranks.now().rank)
         if epoch != self.epoch:
             self._position.move(epoch)
 
@@ -108,7 +111,7 @@ class StatefulLoader(RankedPlan):
         call it on every rank, also where one rank alone saves it.
         """
         self._account.note(self._position.current)
-        return self._order.state(*self._position.after()).to_dict()
+        return self._to_dict(self._order.state(*self._position.after()))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, with any world size, batch size or executor.
@@ -116,9 +119,10 @@ class StatefulLoader(RankedPlan):
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        loaded = self._take_up(state)
+        loaded = self._take_up(state).in_next_epoch()
         self._tell_order_size(self._plan)
         self._position.move(loaded.epoch, loaded.position)
+        self._notice.load(loaded.epoch)
         self._account.go_back()
 
     def certificate(self) -> dict[str, Any]:

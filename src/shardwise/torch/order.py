@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.errors import RankError, StateError
+from shardwise.loader.epoch_notice import READ_AS_A_WHOLE, EpochNotice
 from shardwise.loader.frameworks import callers
 from shardwise.loader.planned_order import PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks
@@ -35,6 +36,11 @@ class Cursor:
     num_yielded: int = 0
     is_whole: bool = False
 
+    @property
+    def num_repeated(self) -> int:
+        """What a pass that begins there again repeats: torch's loader takes steps ahead."""
+        return READ_AS_A_WHOLE if self.is_whole and self.num_yielded else min(self.num_yielded, 1)
+
     def again(self) -> Cursor:
         """The next pass of the same epoch: from the same position, after a whole pass from 0."""
         return Cursor(self.epoch, 0 if self.is_whole else self.start)
@@ -54,6 +60,7 @@ class SamplerState(PlannedOrder):
     """The state of a sampler that runs in the main process: a cursor in the order of a plan."""
 
     _cursor: Cursor
+    _notice: EpochNotice
     _account: OrderAccount
     _ranks: CurrentRanks
 
@@ -88,6 +95,7 @@ class SamplerState(PlannedOrder):
         """
         loaded = self._take_up(state)
         self._move(Cursor(loaded.epoch, loaded.position))
+        self._notice.load(loaded.epoch)
         self._account.go_back()
 
     def _state_after(self, name: str, num_steps: int | None) -> dict[str, Any]:
@@ -102,7 +110,20 @@ class SamplerState(PlannedOrder):
         num_steps = cursor.num_yielded if num_steps is None else num_steps
         check_count(name, num_steps, rest, cursor.epoch)
         self._account.note(cursor, num_steps, is_named=is_named)
-        return self._order.state_after(rest, cursor.epoch, num_steps).to_dict()
+        return self._to_dict(self._order.state_after(rest, cursor.epoch, num_steps))
+
+    def _begin(self) -> tuple[Cursor, Plan]:
+        """Begin a pass: its cursor, and the plan of what is left of the epoch."""
+        num_repeated = self._cursor.num_repeated
+        cursor = self._cursor = self._cursor.again()
+        rest, rank = self._rest(cursor), self._ranks.certain().rank
+        self._notice.begin(rest, cursor.epoch, rank, num_repeated=num_repeated)
+        return cursor, rest
+
+    def _name(self, epoch: int) -> None:
+        """Choose the epoch of the next iterator."""
+        self._notice.set(epoch, self._ranks.now().rank)
+        self._move(self._cursor.moved_to(epoch))
 
     def _rest(self, cursor: Cursor) -> Plan:
         """The plan of the epoch from where the cursor began."""

@@ -32,8 +32,8 @@ _LEAST_PART, _MOST_PART = 1 << 20, 8 << 20
 # A piece of a stream every 50 ms; above 2 MiB, the allocator does not reuse the memory.
 _PIECE_S = 0.05
 _LEAST_PIECE, _MOST_PIECE = 256 << 10, 2 << 20
-# Hedges are at most 20 % of the replies, and 8 at the start: more would not help a store that is slow
-# for all. A quarter of them is kept for requests that are very late.
+# Hedges are at most 20 % of the replies, and 8 at the start: more would not help a store that is
+# slow for all. A quarter of them is kept for requests that are very late.
 _HEDGES, _VERY_LATE_HEDGES = 0.15, 0.05
 _FIRST_HEDGES, _MOST_HEDGES = 4.0, 64.0
 
@@ -79,7 +79,7 @@ class LatencyTracker:
         return True
 
     def received(self, num_bytes: int, seconds: float) -> int:
-        """An estimate of the bytes that arrived of a reply that was cancelled after some seconds."""
+        """An estimate of the bytes of a reply that arrived before it was cancelled."""
         return int(min(num_bytes, max(0.0, seconds - self._head_s) * self._bytes_a_s))
 
     @property
