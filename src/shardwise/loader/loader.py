@@ -30,7 +30,7 @@ from shardwise.engine.request import Executor
 from shardwise.engine.stats.counts import Counts
 from shardwise.errors import RankError
 from shardwise.loader.account import Account
-from shardwise.loader.arguments import as_dataset, checked_names
+from shardwise.loader.arguments import as_dataset, checked_names, not_nested
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
 from shardwise.loader.output import Output
@@ -204,7 +204,7 @@ class DataLoader(StatefulLoader):
             device=device,
             pin_memory=pin_memory,
             as_tuple=names if makes_columns else None,
-            not_nested=self.dataset.layout() if ragged == "nested" else None,
+            not_nested=not_nested(self.dataset) if ragged == "nested" else None,
         )
         self.device = self._output.device
         self._counts = Counts(self.dataset, pin_memory=pin_memory)

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Generator, Iterator, Mapping
 from copy import copy
 from inspect import GEN_RUNNING, getgeneratorstate
+from types import GenericAlias
 from typing import Any, NoReturn
 
 from shardwise.cores import usable_cores
@@ -24,6 +25,10 @@ from shardwise.plan import Plan, checked_epoch
 from shardwise.samples import Samples
 
 _logger = logging.getLogger("shardwise")
+# The attributes that are options, which the plan and the executor were made by.
+_FIXED = frozenset(
+    ("dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "collate_fn", "output")
+)
 
 
 class StatefulLoader(RankedPlan):
@@ -48,6 +53,16 @@ class StatefulLoader(RankedPlan):
     multiprocessing_context = None
     # Accelerate's own mark of a loader that it has prepared: any other it would shard once more.
     _is_accelerate_prepared = True
+
+    def __class_getitem__(cls, item: Any) -> GenericAlias:
+        """`DataLoader[...]` in annotations, as of torch's."""
+        return GenericAlias(cls, item)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # `_notice` is the last one that is set where a loader is made.
+        if name in _FIXED and "_notice" in vars(self):
+            raise ValueError(f"{name} can't be set after the loader was made: make another loader")
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> NoReturn:
         no_such_attribute(type(self), name)
@@ -80,6 +95,11 @@ class StatefulLoader(RankedPlan):
     def epoch(self) -> int:
         """The epoch that is being iterated, or else the one that comes next."""
         return self._position.epoch
+
+    @property
+    def total_batch_size(self) -> int:
+        """Samples of a step over all ranks, under the name that Accelerate's loaders have."""
+        return self.plan.global_batch_size
 
     @property
     def num_steps_left(self) -> int:

@@ -169,6 +169,11 @@ class StatefulDataLoader(PositionedLoader):
             self._pass = None
 
     @property
+    def total_batch_size(self) -> int:
+        """Samples of a step over all ranks, under the name that Accelerate's loaders have."""
+        return (self.batch_size or self._stateful.plan.batch_size) * self._stateful.plan.world_size
+
+    @property
     def epoch(self) -> int:
         """The epoch that is being iterated, or else the one that comes next."""
         return self._stateful.epoch
