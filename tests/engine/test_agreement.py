@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -256,3 +257,48 @@ def test_whole_loaders_give_the_same_batches_and_the_same_when_resumed(options, 
             stats.append([loader.stats()[counted] for counted in counts])
     assert stats[1:] == [stats[0]] * 3
     assert bool(stats[0][2]) == ("on_error" in options), "no damaged sample was met"
+
+
+# Chunks of which some rows are bad.
+
+
+def fails(field, sample):
+    """A function that fails at the bad samples."""
+    if sample["bad"]:
+        raise ValueError("damaged")
+    return {"__key__": sample["__key__"], "value": SHAPES[field](sample["i"])}
+
+
+SHAPES = {
+    "number": lambda i: i,
+    "array": lambda i: np.full((9, 9), i),
+    "large arrays in a list": lambda i: list(np.full((2, 40), i)),
+    "ragged": lambda i: np.arange(i % 5, dtype=np.float32),
+    "text": str,
+    "nested": lambda i: {"a": np.full(90, i), "b": (i, [i, i])},
+    "list of numbers": lambda i: [i] * 64,
+}
+# Of chunks of 16 rows: one after good ones, from which a layout is learned.
+BAD = {"none": [], "some": [1, 5, 6], "all but one": [*range(15)], "all": [*range(16)]}
+
+
+@pytest.mark.parametrize("ragged", ["list", "pad", "error"])
+@pytest.mark.parametrize("on_error", ["skip", "replace", "raise"])
+def test_executors_agree_however_many_rows_of_a_chunk_are_bad(on_error, ragged):
+    makers, works = [], []
+    for shape in SHAPES:
+        for bad in BAD.values():
+            rows = [{"i": i, "bad": i - 32 in bad} for i in range(64)]
+            dataset = sw.wrap(rows).map(partial(fails, shape))
+            makers.append(BatchBuilder(dataset, on_error=on_error, ragged=ragged))
+            works.append([BatchRequest(0, n, np.arange(n * 16, n * 16 + 16)) for n in range(4)])
+    together = Makers(makers)
+    with closing(ProcessExecutor(together, num_workers=2, num_prefetch=1)) as executor:
+        for number, (maker, own) in enumerate(zip(makers, works, strict=True)):
+            wanted = outcome(InlineExecutor(maker).run(iter(own)))
+            chosen = Configuration(number, frozenset([on_error, ragged]), maker, own)
+            threads = ThreadExecutor(maker, num_threads=2, num_prefetch=4)
+            with closing(threads):
+                compare(chosen, wanted, outcome(threads.run(iter(own))))
+            together.current = number
+            compare(chosen, wanted, outcome(executor.run(together.works(number, own))))
