@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -262,11 +262,19 @@ def test_whole_loaders_give_the_same_batches_and_the_same_when_resumed(options, 
 # Chunks of which some rows are bad.
 
 
-def fails(field, sample):
+class Fails:
     """A function that fails at the bad samples."""
-    if sample["bad"]:
-        raise ValueError("damaged")
-    return {"__key__": sample["__key__"], "value": SHAPES[field](sample["i"])}
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def __call__(self, sample):
+        if sample["bad"]:
+            raise ValueError("damaged")
+        return {"__key__": sample["__key__"], "value": SHAPES[self.shape](sample["i"])}
+
+    def __repr__(self):
+        return f"Fails({self.shape!r})"
 
 
 SHAPES = {
@@ -282,21 +290,21 @@ SHAPES = {
 BAD = {"none": [], "some": [1, 5, 6], "all but one": [*range(15)], "all": [*range(16)]}
 
 
-@pytest.mark.parametrize("ragged", ["list", "pad", "error"])
 @pytest.mark.parametrize("on_error", ["skip", "replace", "raise"])
-def test_executors_agree_however_many_rows_of_a_chunk_are_bad(on_error, ragged):
+def test_executors_agree_however_many_rows_of_a_chunk_are_bad(on_error):
     makers, works = [], []
-    for shape in SHAPES:
-        for bad in BAD.values():
-            rows = [{"i": i, "bad": i - 32 in bad} for i in range(64)]
-            dataset = sw.wrap(rows).map(partial(fails, shape))
-            makers.append(BatchBuilder(dataset, on_error=on_error, ragged=ragged))
-            works.append([BatchRequest(0, n, np.arange(n * 16, n * 16 + 16)) for n in range(4)])
+    for shape, bad, ragged in product(SHAPES, BAD.values(), ["list", "pad", "error"]):
+        if ragged != "list" and shape not in ("ragged", "nested", "list of numbers"):
+            continue
+        rows = [{"i": i, "bad": i - 32 in bad} for i in range(64)]
+        dataset = sw.wrap(rows).map(Fails(shape))
+        makers.append(BatchBuilder(dataset, on_error=on_error, ragged=ragged))
+        works.append([BatchRequest(0, n, np.arange(n * 16, n * 16 + 16)) for n in range(4)])
     together = Makers(makers)
     with closing(ProcessExecutor(together, num_workers=2, num_prefetch=1)) as executor:
         for number, (maker, own) in enumerate(zip(makers, works, strict=True)):
             wanted = outcome(InlineExecutor(maker).run(iter(own)))
-            chosen = Configuration(number, frozenset([on_error, ragged]), maker, own)
+            chosen = Configuration(number, frozenset([on_error]), maker, own)
             threads = ThreadExecutor(maker, num_threads=2, num_prefetch=4)
             with closing(threads):
                 compare(chosen, wanted, outcome(threads.run(iter(own))))

@@ -142,11 +142,9 @@ def attended(batch, row):
 
 @pytest.mark.parametrize("is_mapped", [False, True])
 @pytest.mark.parametrize("ragged", ["list", "error", "pad", "nested", "collate"])
-@pytest.mark.parametrize("join", ["mix", "concat"])
-def test_packs_keep_their_own_padding(ragged, is_mapped, join, caplog):
+def test_packs_keep_their_own_padding(ragged, is_mapped, caplog):
     short, long = packs([2, 3], 0), packs([11, 13], 1)
-    made = sw.concat([short, long]) if join == "concat" else None
-    data = made or sw.mix({"a": (short, 0.5), "b": (long, 0.5)}, until=12)
+    data = sw.mix({"a": (short, 0.5), "b": (long, 0.5)}, until=12)
     data = data.map(dict) if is_mapped else data
     way = {"collate": sw.pad(multiple=8)} if ragged == "collate" else {"ragged": ragged}
     seen = 0

@@ -54,7 +54,8 @@ def test_nested_values_are_those_of_default_collate(how):
 
 @pytest.mark.parametrize("ragged", ["list", "pad"])
 def test_executors_agree_on_nested_values(ragged):
-    items = [item(i) | {"target": {"b": np.arange(i % 4), "k": (i, "t")}} for i in range(40)]
+    target = [{"b": np.arange(i % 4), "k": (i, "t")} for i in range(40)]
+    items = [{"target": target[i], "pair": (i, np.ones(90) * i, {"n": "x"})} for i in range(40)]
     wanted = None
     for options in ({"executor": "inline"}, {"num_threads": 2}, {"num_workers": 2}):
         with sw.DataLoader(
@@ -81,7 +82,7 @@ def test_dicts_of_other_keys_and_values_of_shards_stay_lists(tmp_path):
 def test_a_batch_without_rows_has_the_same_form():
     loaders = [
         sw.DataLoader(
-            sw.wrap([item(i) for i in range(3)]), 2, rank=rank, world_size=2, num_threads=0
+            sw.wrap([item(i) for i in range(5)]), 2, rank=rank, world_size=2, num_threads=0
         )
         for rank in (0, 1)
     ]

@@ -115,7 +115,7 @@ def remedy_for(values: Sequence[Any]) -> str:
     shapes = [form[0] for form in forms if isinstance(form, tuple)]
     if len(shapes) < len(values) or len(set(map(len, shapes))) > 1:
         return "give all of them one type and number of dimensions, in decode() or a map()"
-    if len({form[1] for form in forms}) > 1:
+    if len({form[1] for form in forms if form[0] != (0,)}) > 1:
         return "give all of them one dtype, in decode() or a map()"
     return "give its decoder a size= or shape, so that all are alike, or pad them with ragged='pad'"
 
