@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.errors import RankError
-from shardwise.process_group import group_rank_and_size, loader_worker
+from shardwise.process_group import default_group, loader_worker
 from shardwise.ranks import Ranks, discover, inherited, ranks_of_group, uncertain
 
 # Of this interpreter and what is forked from it; a process that was spawned has another.
@@ -81,12 +81,12 @@ class CurrentRanks:
 
         Nothing is said of a process group that is gone, until there is another one.
         """
-        began, seen = self.certain(), group_rank_and_size()
+        began, seen = self.certain(), default_group()
 
         def check() -> None:
             nonlocal seen
-            found = group_rank_and_size()
-            if found == seen or found is None:
+            found = default_group()
+            if found is seen or found is None:
                 return
             now = self.now()
             if not _is_same(began, now):
