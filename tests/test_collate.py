@@ -47,6 +47,20 @@ def test_scalars_of_one_kind_become_an_array(values, dtype):
 
 
 @pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([[1, 2], [3, 4]], np.int64),
+        ([[1, 2], [3, 0.5]], np.float64),
+        ([[True], [False]], np.bool_),
+    ],
+)
+def test_lists_of_numbers_of_one_length_become_an_array(values, dtype):
+    batch = _one(values)
+    assert batch.dtype == dtype
+    assert batch.tolist() == values
+
+
+@pytest.mark.parametrize(
     "values",
     [
         ["a", "b"],
@@ -56,7 +70,12 @@ def test_scalars_of_one_kind_become_an_array(values, dtype):
         [1, "a"],
         [True, 1],
         [{"a": 1}, {"a": 2}],
-        [[1, 2], [3, 4]],
+        [[1, 2], [3]],
+        [[], []],
+        [[1, 2], ["a", 3]],
+        [[1, 2], [2**63, 3]],
+        [[[1]], [[2]]],
+        [[1], None],
         [2**63, 1],
         [10**400, 1.5],
         [np.float32(1), np.float64(2)],

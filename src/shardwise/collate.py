@@ -30,6 +30,7 @@ def collate(columns: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any] | li
 
         - a numeric array as it is (its rows are stacked already);
         - arrays of one shape and dtype: stacked, `[B, ...]`, in one copy;
+        - lists of numbers of one length: an array `[B, length]`;
         - bools: bool `[B]`; ints: int64 `[B]`; floats, or ints and floats: float64 `[B]`;
           numpy scalars of one dtype: that dtype `[B]`;
         - all else a list of the values: str, bytes, None, dicts, tensors, arrays of different
@@ -55,6 +56,8 @@ def _stack(column: Column) -> NDArray[Any] | list[Any]:
     if values and isinstance(values[0], np.ndarray):
         column = values = list(values)  # of its own: its rows may be freed
         return _stack_arrays(values)
+    if values and type(values[0]) is list:
+        return _stack_lists(values)
     dtype = _dtype_of(values)
     if dtype is None:
         return values
@@ -76,6 +79,21 @@ def _dtype_of(values: list[Any]) -> Any:
     if len(kinds) == 1 and isinstance(values[0], np.number | np.bool_):
         return values[0].dtype
     return None
+
+
+def dtype_of_numbers(values: list[Any]) -> Any:
+    """The dtype of an array of these bools, ints or floats; None where it is no list of these."""
+    return _dtype_of(values) if type(values[0]) in (bool, int, float) else None
+
+
+def _stack_lists(values: list[Any]) -> NDArray[Any] | list[Any]:
+    if not values[0] or not all(type(v) is list and len(v) == len(values[0]) for v in values):
+        return values
+    dtype = dtype_of_numbers([number for value in values for number in value])
+    try:
+        return values if dtype is None else np.array(values, dtype)
+    except OverflowError:
+        return values
 
 
 def _stack_arrays(values: list[Any]) -> NDArray[Any] | list[Any]:

@@ -54,6 +54,10 @@ class Guard:
         """Whether the loader is iterated for the shapes of its first batch only."""
         return False
 
+    def saves_leaves(self) -> bool:
+        """Whether the framework asks for a state to save its leaves one by one."""
+        return False
+
     def find_divider(self) -> str | None:
         """Return the name of what iterates a sampler to divide its indices again, if anything."""
         return None

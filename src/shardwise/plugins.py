@@ -63,6 +63,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "lightning.pytorch": "shardwise.integrations.guards:LIGHTNING",
         "pytorch_lightning": "shardwise.integrations.guards:LIGHTNING",
         "ray.train.torch.train_loop_utils": "shardwise.integrations.guards:RAY",
+        "torch.distributed.checkpoint": "shardwise.integrations.guards:CHECKPOINT",
     },
 }
 

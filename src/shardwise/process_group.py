@@ -24,6 +24,12 @@ def group_rank_and_size() -> tuple[int, int] | None:
     return distributed.get_rank(), distributed.get_world_size()
 
 
+def default_group() -> object:
+    """The process group as an object, another one once it was made anew; None without one."""
+    group = getattr(sys.modules.get("torch.distributed"), "group", None)
+    return getattr(group, "WORLD", None)
+
+
 def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
     """The first name that a rank of the process group proposed under `key`, the same on all ranks.
 

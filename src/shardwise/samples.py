@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -88,6 +88,16 @@ class Samples(Protocol):
     @property
     def mask_fields(self) -> tuple[str, ...]:
         """The fields of masks that decoders make beside their own, such as "mp4.mask"."""
+        ...
+
+    @property
+    def padding(self) -> Mapping[str, Any]:
+        """Field -> what its arrays are padded with where they differ, whatever `ragged=` is."""
+        ...
+
+    @property
+    def whole_fields(self) -> Collection[str]:
+        """Fields whose dicts and tuples are values, and are not collated within."""
         ...
 
     @property

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -256,3 +257,56 @@ def test_whole_loaders_give_the_same_batches_and_the_same_when_resumed(options, 
             stats.append([loader.stats()[counted] for counted in counts])
     assert stats[1:] == [stats[0]] * 3
     assert bool(stats[0][2]) == ("on_error" in options), "no damaged sample was met"
+
+
+# Chunks of which some rows are bad.
+
+
+class Fails:
+    """A function that fails at the bad samples."""
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def __call__(self, sample):
+        if sample["bad"]:
+            raise ValueError("damaged")
+        return {"__key__": sample["__key__"], "value": SHAPES[self.shape](sample["i"])}
+
+    def __repr__(self):
+        return f"Fails({self.shape!r})"
+
+
+SHAPES = {
+    "number": lambda i: i,
+    "array": lambda i: np.full((9, 9), i),
+    "large arrays in a list": lambda i: list(np.full((2, 40), i)),
+    "ragged": lambda i: np.arange(i % 5, dtype=np.float32),
+    "text": str,
+    "nested": lambda i: {"a": np.full(90, i), "b": (i, [i, i])},
+    "list of numbers": lambda i: [i] * 64,
+}
+# Of chunks of 16 rows: one after good ones, from which a layout is learned.
+BAD = {"none": [], "some": [1, 5, 6], "all but one": [*range(15)], "all": [*range(16)]}
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace", "raise"])
+def test_executors_agree_however_many_rows_of_a_chunk_are_bad(on_error):
+    makers, works = [], []
+    for shape, bad, ragged in product(SHAPES, BAD.values(), ["list", "pad", "error"]):
+        if ragged != "list" and shape not in ("ragged", "nested", "list of numbers"):
+            continue
+        rows = [{"i": i, "bad": i - 32 in bad} for i in range(64)]
+        dataset = sw.wrap(rows).map(Fails(shape))
+        makers.append(BatchBuilder(dataset, on_error=on_error, ragged=ragged))
+        works.append([BatchRequest(0, n, np.arange(n * 16, n * 16 + 16)) for n in range(4)])
+    together = Makers(makers)
+    with closing(ProcessExecutor(together, num_workers=2, num_prefetch=1)) as executor:
+        for number, (maker, own) in enumerate(zip(makers, works, strict=True)):
+            wanted = outcome(InlineExecutor(maker).run(iter(own)))
+            chosen = Configuration(number, frozenset([on_error]), maker, own)
+            threads = ThreadExecutor(maker, num_threads=2, num_prefetch=4)
+            with closing(threads):
+                compare(chosen, wanted, outcome(threads.run(iter(own))))
+            together.current = number
+            compare(chosen, wanted, outcome(executor.run(together.works(number, own))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 
 import numpy as np
@@ -122,3 +123,50 @@ def test_whatever_breaks_the_form_of_a_field_is_refused(values, told):
 def test_ways_that_do_not_exist_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         make(**options)
+
+
+def packs(lengths, seed):
+    tokens = [
+        {"tokens": np.arange(1, n + 1)} for n in np.random.default_rng(seed).choice(lengths, 60)
+    ]
+    return sw.pack(sw.wrap(tokens), length=32, progress=False)
+
+
+def attended(batch, row):
+    """The tokens of each document of a pack, by its bounds."""
+    bounds, tokens = (np.asarray(batch[name][row]) for name in ("cu_seqlens", "tokens"))
+    assert (np.diff(bounds) >= 0).all()
+    assert bounds[-1] == 32
+    return [tokens[a:b].tolist() for a, b in itertools.pairwise(bounds) if b > a]
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+@pytest.mark.parametrize("ragged", ["list", "error", "pad", "nested", "collate"])
+def test_packs_keep_their_own_padding(ragged, is_mapped, caplog):
+    short, long = packs([2, 3], 0), packs([11, 13], 1)
+    data = sw.mix({"a": (short, 0.5), "b": (long, 0.5)}, until=12)
+    data = data.map(dict) if is_mapped else data
+    way = {"collate": sw.pad(multiple=8)} if ragged == "collate" else {"ragged": ragged}
+    seen = 0
+    for batch in sw.DataLoader(data, 4, shuffle=True, num_threads=0, **way):
+        assert "cu_seqlens.mask" not in batch
+        assert batch["cu_seqlens"].ndim == batch["documents"].ndim == 2
+        for row, key in enumerate(batch["__key__"]):
+            seen += len(attended(batch, row))
+            documents = np.asarray(batch["documents"][row])
+            used = (np.asarray(batch["document_ids"][row]) >= 0).sum()
+            assert used == (np.asarray(batch["loss_mask"][row])).sum(), key
+            assert (documents[np.argmin(documents) :] == -1).all() or (documents >= 0).all()
+    assert seen > 40
+    assert "can't be stacked" not in caplog.text
+
+
+def test_lists_of_numbers_are_padded_as_arrays_are(caplog):
+    items = [{"input_ids": list(range(n))} for n in (3, 1, 0, 3)]
+    loader = make(sw.wrap(items), ragged="pad", batch_size=4)
+    [batch] = loader
+    assert batch["input_ids"].tolist() == [[0, 1, 2], [0, 0, 0], [0, 0, 0], [0, 1, 2]]
+    assert batch["input_ids.mask"].sum(axis=1).tolist() == [3, 1, 0, 3]
+    [batch] = make(sw.wrap(items), batch_size=4)
+    assert batch["input_ids"] == [[0, 1, 2], [0], [], [0, 1, 2]]
+    assert "ragged='pad'" in caplog.text

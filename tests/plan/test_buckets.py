@@ -316,3 +316,101 @@ def test_two_batch_sizes_contradict_each_other() -> None:
         Plan(4, batch_size=3, batch_by=by)
     with pytest.raises(ValueError, match="leave batch_size= out"):
         Plan(4, batch_size=3, batch_by=sw.buckets([1, 2, 3, 4], budget=4))
+
+
+class Counted:
+    """An order that counts the positions that it was asked for."""
+
+    def __init__(self, num_samples: int) -> None:
+        self.num_samples = num_samples
+        self.num_asked = 0
+
+    def indices(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+        self.num_asked += len(positions)
+        return positions
+
+    def spec(self) -> dict:
+        return {"sampler": "counted"}
+
+
+@pytest.mark.parametrize("world_size", [8, 512, 4096])
+def test_by_default_padding_and_cost_of_a_rank_are_the_same_at_any_world_size(world_size) -> None:
+    count = world_size * 32 * 64
+    lengths, inner = durations(count), Counted(count)
+    plan = Plan(
+        count, batch_size=32, world_size=world_size, sampler=inner, batch_by=sw.buckets(lengths)
+    )
+    ids = [plan.indices(0, step, world_size // 2) for step in range(64)]
+    # 256 positions for 32 rows, and as many again where a rank lies in two strands.
+    assert inner.num_asked <= 2 * 16_384
+    assert np.mean([cost(lengths, each) for each in ids]) <= 1.1 * np.mean(lengths) * 32
+    for step in (0, 17, 63):
+        ranks = range(0, world_size, max(1, world_size // 8))
+        costs = [cost(lengths, plan.indices(0, step, rank)) for rank in ranks]
+        assert max(costs) <= 1.3 * min(costs)
+
+
+@given(
+    st.integers(700, 4000), st.sampled_from([1, 3, 5]), st.booleans(), st.sampled_from([None, 3])
+)
+@settings(max_examples=15, deadline=None)
+def test_strands_have_each_sample_once_whatever_the_ranks(count, world_size, shuffled, groups):
+    lengths = np.arange(count) * 7 % 31 + 1
+    shape = None if groups is None else np.arange(count) % groups
+    rows = 600 // world_size
+
+    def plan(ranks: int) -> Plan:
+        by = sw.buckets(lengths, shape=shape)
+        return Plan(
+            count,
+            batch_size=600 // ranks,
+            world_size=ranks,
+            shuffle="full" if shuffled else False,
+            remainder="uneven",
+            batch_by=by,
+        )
+
+    made = plan(world_size)
+    assert made.batch_size == rows
+    assert made.sampler.spec()["strands"] == 2
+    assert sorted(flat(batches_of(made))) == list(range(count))
+    alone = [np.concatenate(ranks).tolist() for ranks in batches_of(plan(1))]
+    assert [np.concatenate(ranks).tolist() for ranks in batches_of(made)] == alone
+
+
+def test_the_default_window_follows_the_global_batch_and_old_states_keep_theirs() -> None:
+    lengths = durations(50_000)
+
+    def plan(batch_size: int, **options) -> Plan:
+        by = sw.buckets(lengths, **options)
+        return Plan(50_000, batch_size=batch_size, world_size=8, shuffle="full", batch_by=by)
+
+    small = plan(32).sampler.spec()
+    assert small == plan(32, window=16_384).sampler.spec()
+    assert plan(128).sampler.spec()["window"] == 64 * 1024
+    # What a release before wrote: the same window for each global batch.
+    old = plan(128, window=16_384)
+    state = {"order": old.sampler.spec()}
+    for batch_size in (128, 32, 16):
+        resumed = plan(batch_size).in_order_of(state)
+        assert resumed.sampler.spec() == old.sampler.spec()
+        assert resumed.sampler.indices(0, np.arange(5)).tolist() == (
+            old.sampler.indices(0, np.arange(5)).tolist()
+        )
+    new = {"order": plan(128).sampler.spec()}
+    assert plan(16).in_order_of(new).sampler.spec() == plan(128).sampler.spec()
+
+
+@pytest.mark.parametrize(("window", "is_told"), [(None, False), (400, True), (2000, False)])
+def test_a_window_of_few_global_batches_is_told_on_rank_0(window, is_told, caplog) -> None:
+    caplog.set_level(logging.WARNING, "shardwise")
+    for rank in (1, 0):
+        caplog.clear()
+        data = sw.wrap([{"x": i} for i in range(1000 + rank)])
+        by = sw.buckets(np.arange(1000 + rank), window=window)
+        loader = sw.DataLoader(data, 32, batch_by=by, rank=rank, world_size=2, num_threads=0)
+        next(iter(loader))
+        assert ("global batches" in caplog.text) == (is_told and rank == 0)
+        if is_told and rank == 0:
+            assert "window=400" in caplog.text
+            assert "6 global batches of 64" in caplog.text

@@ -140,6 +140,7 @@ class ConcatSource(EpochReads):
                 for name, layout in every[0].layouts.items()
                 if name in self.fields and all(t.layouts.get(name) == layout for t in every)
             },
+            padding=every[0].padding,
             holds_objects=all(traits.holds_objects for traits in every),
             random_reads_are_requests=any(traits.random_reads_are_requests for traits in every),
             counts_waits=all(traits.counts_waits for traits in every),

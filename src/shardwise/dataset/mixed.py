@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Never, NoReturn
 
@@ -17,6 +17,7 @@ from shardwise.dataset.samples import rows_by_part
 from shardwise.plan import MixtureSampler
 from shardwise.samples import LoadCost, LoadRequest
 from shardwise.sources.manifest import checked_ids
+from shardwise.sources.protocol import common_entries
 
 
 class MixedDataset(Dataset):
@@ -79,6 +80,17 @@ class MixedDataset(Dataset):
         """The fields of masks that decoders of any of the datasets make beside their own."""
         parts = self._mixed.parts.values()
         return tuple(dict.fromkeys(name for part in parts for name in part.mask_fields))
+
+    @property
+    def padding(self) -> Mapping[str, Any]:
+        """What fields are padded with where all of the datasets say the same."""
+        return common_entries([part.padding for part in self._mixed.parts.values()])
+
+    @property
+    def whole_fields(self) -> Collection[str]:
+        """The fields whose dicts and tuples are values in any of the datasets."""
+        parts = self._mixed.parts.values()
+        return tuple(dict.fromkeys(name for part in parts for name in part.whole_fields))
 
     @property
     def is_mapped(self) -> bool:

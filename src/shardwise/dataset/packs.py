@@ -78,6 +78,12 @@ class PackSource:
         return SourceTraits(
             value_fields=self.fields,
             layouts=self._layouts,
+            padding={
+                **self.options.pad,
+                **dict.fromkeys(("position_ids", "loss_mask"), 0),
+                **dict.fromkeys(("document_ids", "documents"), -1),
+                "cu_seqlens": "edge",
+            },
             random_reads_are_requests=inner.random_reads_are_requests,
         )
 

@@ -6,7 +6,7 @@ The engine's side of a dataset (`shardwise.samples.Samples`), and nothing that a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
@@ -103,6 +103,21 @@ class LoadedSamples:
         indices = self._transforms.indices
         sizes = self.manifest.sizes
         return sizes if indices is None else subset_shard_sizes(sizes, indices)
+
+    @property
+    def padding(self) -> Mapping[str, Any]:
+        """What fields are padded with whatever `ragged=` is, see `SourceTraits`."""
+        return self._traits.padding
+
+    @property
+    def whole_fields(self) -> Collection[str]:
+        """The fields whose dicts and tuples are values, as of JSON: those that shards have.
+
+        Dicts and tuples in wrapped items, and those that a `map()` adds, hold values.
+        """
+        if self._traits.holds_objects:
+            return self._transforms.decoders
+        return (*self.fields, "__media__")
 
     @property
     def window_shape(self) -> WindowShape | None:

@@ -71,6 +71,16 @@ class AccelerateGuard(Guard):
         return next((f"Accelerate's {name}" for name in owners if name in self._DIVIDERS), None)
 
 
+class CheckpointGuard(Guard):
+    """Knows when torch.distributed.checkpoint (DCP) asks for a state."""
+
+    _MODULE = "torch.distributed.checkpoint"
+
+    def saves_leaves(self) -> bool:
+        """Whether DCP asks, perhaps through a `Stateful` of the program's."""
+        return any(module.startswith(self._MODULE) for module, _ in callers())
+
+
 class ComposerGuard(Guard):
     """Refuses to be trained on by Composer where nothing keeps the position."""
 
@@ -135,6 +145,7 @@ class RayGuard(Guard):
 
 
 ACCELERATE = AccelerateGuard()
+CHECKPOINT = CheckpointGuard()
 COMPOSER = ComposerGuard()
 KERAS = KerasGuard()
 LIGHTNING = LightningGuard()

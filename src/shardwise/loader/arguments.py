@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from shardwise.collate import named
@@ -81,10 +81,16 @@ def checked_names(
     names = tuple(as_tuple)
     if not names:
         raise ValueError("as_tuple=() would be batches of nothing: name a field or more")
-    if not dataset.is_mapped:
+    # Of no samples nobody knows the fields; the plan refuses them.
+    if not dataset.is_mapped and len(dataset):
         known = ["__key__", "__index__", *dataset.fields, *dataset.mask_fields]
         known += ["__valid__"] if remainder == "pad" else []
         is_padded = ragged == "pad" or (isinstance(collate, Padding) and collate.mask)
         known += map(mask_of, dataset.fields) if is_padded else []
         named(dict.fromkeys(known), names)
     return names
+
+
+def not_nested(dataset: Samples) -> Collection[str]:
+    """The fields that are arrays also where others of arrays are nested tensors."""
+    return {*dataset.layout(), *getattr(dataset, "padding", ())}

@@ -25,8 +25,10 @@ class DropNotice:
 
     def say(self, plan: Plan, rank: int) -> None:
         """Log the warning, unless it was logged, or nothing is dropped."""
-        if self.is_first and rank == 0 and plan.remainder == "drop":
-            _say_never(plan.sampler)
+        if self.is_first and rank == 0:
+            _say_few(plan)
+            if plan.remainder == "drop":
+                _say_never(plan.sampler)
         self.is_first = False
         if self.is_due and rank == 0 and plan.num_dropped:
             warn_once(
@@ -40,6 +42,18 @@ class DropNotice:
                 else f"a step of {plan.world_size} ranks",
             )
         self.is_due = False
+
+
+def _say_few(plan: Plan) -> None:
+    """Log that the window of `sw.buckets` is too small for the global batch."""
+    few = plan.sampler.few_batches if isinstance(plan.sampler, BucketSampler) else None
+    if few is not None:
+        warn_once(
+            "sw.buckets(window=%d) sorts %d global batches of %d samples together, so that lengths "
+            "of a batch differ nearly as without buckets: leave window= out for 64 of them",
+            *few,
+            plan.order_size,
+        )
 
 
 def _say_never(sampler: Sampler) -> None:

@@ -30,8 +30,9 @@ from shardwise.engine.request import Executor
 from shardwise.engine.stats.counts import Counts
 from shardwise.errors import RankError
 from shardwise.loader.account import Account
-from shardwise.loader.arguments import as_dataset, checked_names
+from shardwise.loader.arguments import as_dataset, checked_names, not_nested
 from shardwise.loader.drop_notice import DropNotice
+from shardwise.loader.epoch_notice import EpochNotice
 from shardwise.loader.output import Output
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.position import Position
@@ -203,7 +204,7 @@ class DataLoader(StatefulLoader):
             device=device,
             pin_memory=pin_memory,
             as_tuple=names if makes_columns else None,
-            not_nested=self.dataset.layout() if ragged == "nested" else None,
+            not_nested=not_nested(self.dataset) if ragged == "nested" else None,
         )
         self.device = self._output.device
         self._counts = Counts(self.dataset, pin_memory=pin_memory)
@@ -228,6 +229,7 @@ class DataLoader(StatefulLoader):
             num_coalesced(self.dataset, self.batch_size, in_order=in_order) if is_plain else 1
         )
         self._position = Position()
+        self._notice = EpochNotice()
         self._account = Account(self.dataset, coverage)
 
     def _set_executor(self, num_local: int) -> None:
@@ -270,10 +272,11 @@ class DataLoader(StatefulLoader):
         position = self._position
         position.leave_forked()
         self._end_if_whole()
-        position.leave()
-        rank, plan = self.rank, self.plan
+        num_left = position.leave()
+        rank, plan, check_ranks = self.rank, self.plan, self._ranks.watch()
         self._drop_notice.say(plan, rank)
         current = position.begin(plan)
+        self._notice.begin(plan, current.epoch, rank, num_repeated=num_left)
         account = self._account
         account.begin(current, rank=rank)
         requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
@@ -286,6 +289,7 @@ class DataLoader(StatefulLoader):
                         "another iterator of this loader has begun, or its state was set: only "
                         "the newest iterator goes on; make a second loader to iterate twice at once"
                     )
+                check_ranks()
                 asked_at = time.perf_counter()
                 with self._output.range("shardwise.next"):
                     batch = next(batches, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shardwise.loader.checkpoint_form import for_checkpoint, from_checkpoint
 from shardwise.loader.plan_options import fingerprint_of
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import LoaderState, Order, Plan
@@ -32,10 +33,16 @@ class PlannedOrder:
         Raises:
             StateError: it belongs to other data, another seed or another order.
         """
+        state = from_checkpoint(state)
         plan = self.plan.in_order_of(state)
         loaded = Order(fingerprint_of(self.dataset), plan.sampler).read(state)
         self._plan = plan
         return loaded
+
+    @staticmethod
+    def _to_dict(state: LoaderState) -> dict[str, Any]:
+        """A state in the form that the caller saves."""
+        return for_checkpoint(state.to_dict())
 
 
 class RankedPlan(PlannedOrder):

@@ -84,9 +84,10 @@ class Position:
         self.current = Pass(self._epoch, self._start, rest)
         return self.current
 
-    def leave(self) -> None:
-        """Give up the pass under way: the next one begins where it began."""
-        self.current = None
+    def leave(self) -> int:
+        """Give up the pass under way: the next one begins where it began, with batches it gave."""
+        left, self.current = self.current, None
+        return 0 if left is None else left.num_batches
 
     def move(self, epoch: int, start: int = 0) -> None:
         """Let the next pass begin there; the one under way is given up."""

@@ -7,10 +7,11 @@ started later. Keeps I10 there. No torch beyond what `shardwise.ranks` looks at.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from shardwise.errors import RankError
-from shardwise.process_group import loader_worker
+from shardwise.process_group import default_group, loader_worker
 from shardwise.ranks import Ranks, discover, inherited, ranks_of_group, uncertain
 
 # Of this interpreter and what is forked from it; a process that was spawned has another.
@@ -75,6 +76,31 @@ class CurrentRanks:
             )
         return ranks
 
+    def watch(self) -> Callable[[], None]:
+        """A check for each batch of a pass that begins now: 1 us, and a RankError if ranks change.
+
+        Nothing is said of a process group that is gone, until there is another one.
+        """
+        began, seen = self.certain(), default_group()
+
+        def check() -> None:
+            nonlocal seen
+            found = default_group()
+            if found is seen or found is None:
+                return
+            now = self.now()
+            if not _is_same(began, now):
+                raise RankError(
+                    f"this pass began on rank {began.rank} of {began.world_size}, and this process "
+                    f"is rank {now.rank} of {now.world_size} in torch.distributed now: its next "
+                    "batches would leave out samples. Begin another pass at this position, on all "
+                    "ranks: state = loader.state_dict(); loader.load_state_dict(state); "
+                    "iter(loader)"
+                )
+            seen = found
+
+        return check
+
     def are_of_group(self) -> bool:
         """Whether a process group has the same ranks."""
         group = ranks_of_group()
@@ -84,7 +110,10 @@ class CurrentRanks:
         explicit = self._ranks
         if _is_same(explicit, current) or explicit.world_size == 1 or self._seen == current:
             return
-        if self.has_travelled or explicit.world_size == current.world_size:
+        # Those of a group that there is no more: a subgroup does not outlive the whole one.
+        seen = self._seen
+        were_groups = seen is not None and (explicit.source == "group" or _is_same(explicit, seen))
+        if self.has_travelled or were_groups or explicit.world_size == current.world_size:
             raise RankError(
                 f"this was made with rank={explicit.rank} and world_size={explicit.world_size} "
                 f"({explicit.source}), and is used in a process that is rank {current.rank} of "

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Generator, Iterator, Mapping
 from copy import copy
 from inspect import GEN_RUNNING, getgeneratorstate
+from types import GenericAlias
 from typing import Any, NoReturn
 
 from shardwise.cores import usable_cores
@@ -15,6 +16,7 @@ from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
 from shardwise.epoch_sampler import EpochSampler
 from shardwise.loader.account import Account
+from shardwise.loader.epoch_notice import EpochNotice
 from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribute, sampler_of
 from shardwise.loader.plan_options import PlanOptions
 from shardwise.loader.planned_order import RankedPlan
@@ -23,6 +25,10 @@ from shardwise.plan import Plan, checked_epoch
 from shardwise.samples import Samples
 
 _logger = logging.getLogger("shardwise")
+# The attributes that are options, which the plan and the executor were made by.
+_FIXED = frozenset(
+    ("dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "collate_fn", "output")
+)
 
 
 class StatefulLoader(RankedPlan):
@@ -35,6 +41,7 @@ class StatefulLoader(RankedPlan):
     batch_size: int
     _options: PlanOptions
     _position: Position
+    _notice: EpochNotice
     _counts: Counts
     _account: Account
     _executor: Executor
@@ -46,6 +53,16 @@ class StatefulLoader(RankedPlan):
     multiprocessing_context = None
     # Accelerate's own mark of a loader that it has prepared: any other it would shard once more.
     _is_accelerate_prepared = True
+
+    def __class_getitem__(cls, item: Any) -> GenericAlias:
+        """`DataLoader[...]` in annotations, as of torch's."""
+        return GenericAlias(cls, item)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # `_notice` is the last one that is set where a loader is made.
+        if name in _FIXED and "_notice" in vars(self):
+            raise ValueError(f"{name} can't be set after the loader was made: make another loader")
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> NoReturn:
         no_such_attribute(type(self), name)
@@ -80,6 +97,11 @@ class StatefulLoader(RankedPlan):
         return self._position.epoch
 
     @property
+    def total_batch_size(self) -> int:
+        """Samples of a step over all ranks, under the name that Accelerate's loaders have."""
+        return self.plan.global_batch_size
+
+    @property
     def num_steps_left(self) -> int:
         """Batches left of the pass under way, or else of the next one."""
         current = self._position.current
@@ -98,6 +120,7 @@ class StatefulLoader(RankedPlan):
         """
         epoch = checked_epoch(epoch)
         self._end_if_whole()
+        self._notice.set(epoch, self._ranks.now().rank)
         if epoch != self.epoch:
             self._position.move(epoch)
 
@@ -109,7 +132,7 @@ class StatefulLoader(RankedPlan):
         """
         self._account.note(self._position.current)
         run = self._account.state_run
-        return self._order.state(*self._position.after(), run=run).to_dict()
+        return self._to_dict(self._order.state(*self._position.after(), run=run))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, with any world size, batch size or executor.
@@ -117,9 +140,10 @@ class StatefulLoader(RankedPlan):
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        loaded = self._take_up(state)
+        loaded = self._take_up(state).in_next_epoch()
         self._tell_order_size(self._plan)
         self._position.move(loaded.epoch, loaded.position)
+        self._notice.load(loaded.epoch)
         self._account.resume(loaded.run)
 
     def certificate(self) -> dict[str, Any]:

@@ -101,9 +101,10 @@ def translate(
             meant = f"; did you mean {' or '.join(f'{s}=' for s in similar)}?" if similar else ""
             raise TypeError(f"DataLoader() has no argument {name}={value!r:.80}{meant}")
         if argument.accepted is not None and _plain(value) not in argument.accepted:
-            raise ValueError(
-                f"DataLoader({name}={value!r:.80}): use {argument.ours} instead. {argument.why}"
+            remedy = (
+                f"use {argument.ours} instead" if argument.ours != "nothing" else "leave it out"
             )
+            raise ValueError(f"DataLoader({name}={value!r:.80}): {remedy}. {argument.why}")
         if name in ("drop_last", "persistent_workers") and value is not None:
             check_flag(name, value)
     if (drop_last := arguments.get("drop_last")) is not None:

@@ -3,7 +3,9 @@
 1. The positions of another sampler are walked through in windows; those of a group of samples that
    must not mix with others have windows of their own.
 2. A window is sorted by length and cut into batches: of a fixed number of rows, or of as many rows
-   as a budget has room for.
+   as a budget has room for. A default window of very large global batches is cut into strands, each
+   of which is sorted by itself and gives some rows of every batch: those of a few ranks, so that a
+   rank sorts as much at any world size.
 3. Its batches are permuted by (seed, epoch, window), and groups are interleaved evenly.
 
 So it is a pure function of (epoch, position) like every other order (I3), and a state is a position
@@ -13,8 +15,8 @@ epoch (about 0.3 us a sample), and groups 8 bytes a sample for that epoch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -23,10 +25,17 @@ from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions
 from shardwise.plan.bucket_columns import BucketColumns
+from shardwise.plan.bucket_layout import Layout, Window
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.length_windows import arranged, batch_order, blurred, budget_sizes
 from shardwise.plan.permute import mix, mix_array
-from shardwise.plan.protocol import BatchEnds, Sampler, epoch_parts, for_global_batch
+from shardwise.plan.protocol import (
+    BatchEnds,
+    Sampler,
+    epoch_parts,
+    for_global_batch,
+    global_batch_of,
+)
 
 Ints = NDArray[np.int64]
 
@@ -34,44 +43,14 @@ Ints = NDArray[np.int64]
 # at a step. More would give a few ranks many such steps one after the other.
 _UNIT = 8
 _BLOCK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """A window of an epoch.
-
-    Attributes:
-        begin, stop: its places in `_Layout.places`.
-        sizes: int64 `[k]`, rows of its batches, longest samples first.
-        order: int64 `[k]`, in which order these come.
-        is_alone: whether it has all samples of its group, and so the same ones in every epoch.
-    """
-
-    begin: int
-    stop: int
-    sizes: Ints
-    order: Ints
-    is_alone: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where the batches of an epoch lie.
-
-    Attributes:
-        windows: the windows; the number of one keys the order of its batches.
-        places: int64 `[N]`, positions of the inner order, group after group; None where there is
-            one group, for the positions themselves.
-        ends: int64 `[batches]`, the position after each batch.
-        window_of: int64 `[batches]`, the number of its window.
-        shifts: int64 `[batches]`, what to add to a position of it to get a row of its window.
-    """
-
-    windows: list[_Window]
-    places: Ints | None
-    ends: Ints
-    window_of: Ints
-    shifts: Ints
+# A default window has 64 global batches: at 8 ranks of 32 that wastes 3 % of the padded cost.
+DEFAULT_WINDOW, _DEFAULT_BATCHES = 16_384, 64
+# Fewer global batches than that in a window give little: 4 waste 1.4 times the cost of the samples.
+_FEW_BATCHES = 16
+# Rows of a global batch that one strand gives: as many as one default window is cut into.
+_STRAND_ROWS = DEFAULT_WINDOW // _DEFAULT_BATCHES
+# Strands that are kept, of 128 KiB each, for those who ask for many ranks.
+_MOST_STRANDS = 64
 
 
 class BucketSampler:
@@ -82,7 +61,8 @@ class BucketSampler:
         columns: the lengths, and the groups that must not mix.
         batch_rows: rows of a global batch; None with a budget, whose batches are a rank's.
         budget: the largest rows x longest of a batch; None with `batch_rows`.
-        window: positions that are sorted by length together.
+        window: positions that are sorted by length together. None for 64 global batches, at least
+            16,384, of which each 256 rows of a global batch have a strand of their own.
         seed: permutes the batches of a window; None keeps them by length, longest first.
 
     Safe in threads; pickles with the columns.
@@ -95,20 +75,26 @@ class BucketSampler:
         *,
         batch_rows: int | None,
         budget: float | None,
-        window: int,
+        window: int | None,
         seed: int | None,
     ) -> None:
         self._inner = sampler
         self._columns = columns
         self._batch_rows = batch_rows
         self._budget = budget
-        self._window = window
+        self._asked_window = window
+        rows = batch_rows or 0
+        self._window = window or max(DEFAULT_WINDOW, _DEFAULT_BATCHES * rows)
+        num_strands = 1 if window else max(1, rows // _STRAND_ROWS)
+        # int64 `[strands + 1]`, the rows of a global batch at which each strand begins and ends.
+        self._edges: Ints = np.arange(num_strands + 1) * rows // num_strands
         self._seed = seed
         self.seed = 0 if seed is None else seed
         self.num_samples = sampler.num_samples
-        self._layouts: LastValues[int, _Layout] = LastValues()
+        self._layouts: LastValues[int, Layout] = LastValues()
         # A window for each group that is being read, and two for borders between them.
-        self._rows: LastValues[tuple[int, int], Ints] = LastValues(columns.num_groups + 2)
+        num_kept = columns.num_groups + 1 + min(num_strands, _MOST_STRANDS)
+        self._rows: LastValues[tuple[int, int, int], Ints] = LastValues(num_kept)
 
     def for_global_batch(self, size: int) -> BucketSampler:
         """This order for global batches of this size; a budget's order is the same for all."""
@@ -121,9 +107,31 @@ class BucketSampler:
             self._columns,
             batch_rows=rows,
             budget=self._budget,
-            window=self._window,
+            window=self._asked_window,
             seed=self._seed,
         )
+
+    def in_order_of(self, spec: Mapping[str, Any]) -> BucketSampler:
+        """This order as a state has it: once the default window was the same for all batches."""
+        is_old = spec.get("window") == DEFAULT_WINDOW and "strands" not in spec
+        if self._asked_window or not is_old or (global_batch_of(spec) or 0) <= _STRAND_ROWS:
+            return self
+        return BucketSampler(
+            self._inner,
+            self._columns,
+            batch_rows=self._batch_rows,
+            budget=self._budget,
+            window=DEFAULT_WINDOW,
+            seed=self._seed,
+        )
+
+    @property
+    def few_batches(self) -> tuple[int, int] | None:
+        """The window and its global batches, where these are too few to have alike lengths."""
+        rows = self._batch_rows
+        if rows is None or not rows * _FEW_BATCHES > self._window < self.num_samples:
+            return None
+        return self._window, self._window // rows
 
     def batch_ends(self, epoch: int) -> BatchEnds | None:
         """Where the batches of an epoch end; None where they all have `batch_rows` rows."""
@@ -161,8 +169,7 @@ class BucketSampler:
         ids = np.empty(len(asked), dtype=np.int64)
         for number in np.unique(window_of).tolist():
             here = np.flatnonzero(window_of == number)
-            window = self._rows.get((epoch, number), self._arranged)
-            ids[here] = window[rows[here]]
+            ids[here] = self._window_ids(epoch, number, rows[here])
         return ids
 
     def spec(self) -> dict[str, Any]:
@@ -177,16 +184,49 @@ class BucketSampler:
             spec["budget"] = self._budget
         else:
             spec["global_batch"] = self._batch_rows
+        if len(self._edges) > 2:
+            spec["strands"] = len(self._edges) - 1
         return {**spec, "inner": self._inner.spec()}
 
-    def _arranged(self, epoch_and_number: tuple[int, int]) -> Ints:
-        """The ids of a window, batch after batch."""
-        epoch, number = epoch_and_number
+    def _window_ids(self, epoch: int, number: int, rows: Ints) -> Ints:
+        """The ids of some rows of a window, counted batch after batch."""
+        if len(self._edges) == 2 or not self._has_strands(self._window_of(epoch, number)):
+            return self._rows.get((epoch, number, -1), self._arranged)[rows]
+        ids = np.empty_like(rows)
+        batch, row = np.divmod(rows, self._batch_rows or 1)
+        strand_of = np.searchsorted(self._edges, row, side="right") - 1
+        for strand in np.unique(strand_of).tolist():
+            here = np.flatnonzero(strand_of == strand)
+            begin, stop = self._edges[strand : strand + 2]
+            own = self._rows.get((epoch, number, strand), self._arranged)
+            ids[here] = own[batch[here] * (stop - begin) + row[here] - begin]
+        return ids
+
+    def _arranged(self, epoch_number_strand: tuple[int, int, int]) -> Ints:
+        """The ids of a window, or of a strand of it, batch after batch; no strand is -1."""
+        epoch, number, strand = epoch_number_strand
         layout = self._layouts.get(epoch, self._layout)
         window = layout.windows[number]
+        if strand >= 0:
+            begin, stop = (int(edge) for edge in self._edges[strand : strand + 2])
+            count = len(window.sizes)
+            window = replace(
+                window,
+                begin=window.begin + begin * count,
+                stop=window.begin + stop * count,
+                sizes=np.full(count, stop - begin),
+                is_alone=False,  # the positions of a strand are other samples in each epoch
+            )
         ids = self._ids(epoch, layout.places, window.begin, window.stop)
         scores = self._scores(epoch, number, ids, is_alone=window.is_alone)
         return ids[arranged(scores, window.sizes, window.order)]
+
+    def _window_of(self, epoch: int, number: int) -> Window:
+        return self._layouts.get(epoch, self._layout).windows[number]
+
+    def _has_strands(self, window: Window) -> bool:
+        """Whether its batches are whole ones: of what is left over, one batch is no more."""
+        return bool(window.sizes[0] == self._batch_rows)
 
     def _scores(self, epoch: int, number: int, ids: Ints, *, is_alone: bool) -> NDArray[np.float64]:
         """What the samples of a window are sorted by."""
@@ -201,9 +241,9 @@ class BucketSampler:
         positions = np.arange(begin, stop) if places is None else places[begin:stop]
         return self._inner.indices(epoch, positions)
 
-    def _layout(self, epoch: int) -> _Layout:
+    def _layout(self, epoch: int) -> Layout:
         places, bounds = self._grouped(epoch)
-        windows: list[_Window] = []
+        windows: list[Window] = []
         times: list[NDArray[np.float64]] = []
         for group, (begin, stop) in enumerate(pairwise(bounds)):
             # What is left over are the last samples in order, not the longest or shortest ones.
@@ -213,7 +253,7 @@ class BucketSampler:
             windows += cut
             if end < stop:
                 sizes, order = np.array([stop - end]), np.array([0])
-                windows.append(_Window(end, stop, sizes, order, is_alone=False))
+                windows.append(Window(end, stop, sizes, order, is_alone=False))
                 times.append(np.array([np.inf]))
         ordered = [window.sizes[window.order] for window in windows]
         size = _joined(ordered)
@@ -222,7 +262,7 @@ class BucketSampler:
         rows = _joined([np.cumsum(each) - each for each in ordered])
         order = np.argsort(_joined(times), kind="stable")
         ends = np.cumsum(size[order])
-        return _Layout(windows, places, ends, window_of[order], rows[order] - (ends - size[order]))
+        return Layout(windows, places, ends, window_of[order], rows[order] - (ends - size[order]))
 
     def _grouped(self, epoch: int) -> tuple[Ints | None, list[int]]:
         """The positions of the epoch by group, and where each group ends."""
@@ -238,12 +278,12 @@ class BucketSampler:
 
     def _cut(
         self, epoch: int, places: Ints | None, group: range, first_number: int
-    ) -> list[_Window]:
+    ) -> list[Window]:
         """Cut one group's places into windows, and these into batches."""
         rows, size = self._batch_rows, self._window
         if rows is not None:
             size = max(1, size // rows) * rows
-        windows: list[_Window] = []
+        windows: list[Window] = []
         for begin in group[::size]:
             stop = min(begin + size, group.stop)
             is_alone = range(begin, stop) == group
@@ -260,7 +300,7 @@ class BucketSampler:
                 sizes = np.full((stop - begin) // rows, rows)
             key = None if self._seed is None else mix(self._seed, epoch, number)
             order = batch_order(len(sizes), key, self._unit)
-            windows.append(_Window(begin, stop, sizes, order, is_alone))
+            windows.append(Window(begin, stop, sizes, order, is_alone))
         return windows
 
     def _times(self, epoch: int, group: int, counts: list[int]) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwise.plan.arguments import whole
 from shardwise.plan.bucket_columns import BucketColumns, as_groups, as_lengths
-from shardwise.plan.bucket_sampler import BucketSampler
+from shardwise.plan.bucket_sampler import DEFAULT_WINDOW, BucketSampler
 from shardwise.plan.protocol import Sampler
 
 _logger = logging.getLogger("shardwise")
@@ -32,7 +32,7 @@ class Buckets:
     lengths: Any
     batch_size: int | None
     budget: float | None
-    window: int
+    window: int | None
     shape: Any
     oversized: Literal["warn", "error"]
 
@@ -66,7 +66,7 @@ class Buckets:
                 "batches of different numbers of samples; leave batch_size= out"
             )
         least = float(np.min(self.lengths, initial=self.budget))
-        return max(1, int(min(self.budget // least, self.window)))
+        return max(1, int(min(self.budget // least, self.window or DEFAULT_WINDOW)))
 
     def over(
         self, sampler: Sampler, num_samples: int, *, rows: int, seed: int | None
@@ -128,7 +128,7 @@ def buckets(
     *,
     batch_size: SupportsIndex | None = None,
     budget: float | None = None,
-    window: SupportsIndex = 16_384,
+    window: SupportsIndex | None = None,
     shape: Any = None,
     oversized: Literal["warn", "error"] = "warn",
 ) -> Buckets:
@@ -148,7 +148,10 @@ def buckets(
             size; their number differs from epoch to epoch, and `len(loader)` is that of the
             loader's epoch.
         window: samples that are sorted together. Larger ones waste less padding, and bring the same
-            neighbours together more often.
+            neighbours together more often. None for 64 global batches, at least 16,384 (with a
+            budget 16,384), at a cost for each rank that does not grow with the number of ranks. A
+            number is sorted as a whole by each rank; below 16 global batches it gives little, which
+            is warned of.
         shape: what must not mix in a batch: one value a sample, or a row of them such as (height,
             width), as an array, a column or the name of a field.
         oversized: "warn" makes a sample above the budget a batch of its own, and says so once in
@@ -187,7 +190,7 @@ def buckets(
         _check_above_zero(lengths, budget)
     if shape is not None and not isinstance(shape, str):
         shape = np.asarray(shape)
-    window = whole("window", window, least=1)
+    window = None if window is None else whole("window", window, least=1)
     return Buckets(lengths, batch_size, budget, window, shape, oversized)
 
 

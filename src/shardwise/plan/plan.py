@@ -220,11 +220,15 @@ class Plan:
 
         Of samplers that have `for_global_batch`; of others it is this plan.
         """
-        size = global_batch_of(state.get("order") if isinstance(state, Mapping) else None)
-        if size in (None, self.order_size) or not hasattr(self._made, "for_global_batch"):
+        order = state.get("order") if isinstance(state, Mapping) else None
+        size = global_batch_of(order)
+        if size is None or not hasattr(self._made, "for_global_batch"):
+            return self
+        made = getattr(self._made, "in_order_of", lambda _: self._made)(order)
+        if made is self._made and size == self.order_size:
             return self
         plan = copy.copy(self)
-        plan._order_size = None if size == self.global_batch_size else size
+        plan._made, plan._order_size = made, None if size == self.global_batch_size else size
         plan._for_sizes()
         return plan
 

@@ -86,6 +86,12 @@ class LoaderState:
             raise StateError(f"the state's run must be a string, not {run!r}")
         return cls(epoch, position, fingerprint, num_samples, dict(order), run)
 
+    def in_next_epoch(self) -> LoaderState:
+        """The same position, an epoch's end being the beginning of the next one."""
+        if not 0 < self.num_samples == self.position:
+            return self
+        return replace(self, epoch=self.epoch + 1, position=0)
+
     def check(self, fingerprint: str, num_samples: int, order: Mapping[str, Any]) -> None:
         """Return if this state belongs to a loader of that data and order.
 
@@ -200,9 +206,13 @@ class Order:
     def state_after(
         self, plan: Plan, epoch: int, num_batches: int, *, run: str = ""
     ) -> LoaderState:
-        """The state after some batches of a pass over `plan`, which was resumed at its start."""
+        """The state after some batches of a pass over `plan`, which was resumed at its start.
+
+        After the last one it is the end of the epoch, also where that drops samples: who names the
+        epoch again goes on with nothing left of it, who names the next one begins that.
+        """
         if 0 < num_batches == plan.num_steps:
-            return self.state(epoch + 1, 0, run=run)
+            return self.state(epoch, self.sampler.num_samples, run=run)
         return self.state(epoch, plan.position_after(num_batches), run=run)
 
     def read(self, state: Mapping[str, Any]) -> LoaderState:

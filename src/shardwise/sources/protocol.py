@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,8 @@ class SourceTraits:
             sample lacks the field. They are copied into a batch with no work a row.
         parts: fields beside `fields` that are read only where they are named, such as
             "image.bytes" of a field "image": `select` and `decode` take them.
+        padding: what arrays of a field are padded with where they differ in length, whatever a
+            loader's `ragged=` is: a number, or "edge" for the last value again.
         holds_objects: all fields are Python objects, which are read one by one.
         random_reads_are_requests: reading one sample out of order costs a remote request.
         read_is_one_request: all samples of one `read` are one remote request. A batch is read by
@@ -95,11 +97,18 @@ class SourceTraits:
     value_fields: Collection[str] = ()
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
+    padding: Mapping[str, Any] = field(default_factory=dict)
     holds_objects: bool = False
     random_reads_are_requests: bool = False
     read_is_one_request: bool = False
     counts_waits: bool = False
     window_shape: WindowShape | None = None
+
+
+def common_entries(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The entries that all of one mapping or more have."""
+    first, *others = every
+    return {k: v for k, v in first.items() if all(k in o and o[k] == v for o in others)}
 
 
 class EpochReads:

@@ -19,7 +19,8 @@ def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[st
     where torch can't share it: read-only arrays, negative strides, foreign byte order. Arrays of
     dtypes that torch lacks (strings, dates, objects, records, long doubles) stay as they are. A
     list of tensors of one shape and dtype is stacked to `[len(list), ...]`; other lists, and
-    all other values, stay as they are.
+    all other values, stay as they are. So is what stands in dicts, and in tuples, which become
+    lists as in torch's own loader.
 
     Args:
         batch: a dict of arrays and lists.
@@ -31,15 +32,21 @@ def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[st
     """
     # torch.accelerator came with torch 2.6.
     pin = pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()
-    tensors: dict[str, Any] = {}
-    for name, column in batch.items():
-        value = column
-        if isinstance(column, np.ndarray):
-            value = _from_array(column)
-        elif isinstance(column, list) and _alike(column):
-            value = torch.stack(column)
-        tensors[name] = value.pin_memory() if pin and isinstance(value, torch.Tensor) else value
-    return tensors
+    return {name: _converted(column, pin=pin) for name, column in batch.items()}
+
+
+def _converted(column: Any, *, pin: bool) -> Any:
+    value = column
+    if type(column) is dict:
+        return {name: _converted(each, pin=pin) for name, each in column.items()}
+    if isinstance(column, tuple) and (type(column) is tuple or hasattr(column, "_fields")):
+        entries = [_converted(each, pin=pin) for each in column]
+        return entries if type(column) is tuple else type(column)(*entries)
+    if isinstance(column, np.ndarray):
+        value = _from_array(column)
+    elif isinstance(column, list) and _alike(column):
+        value = torch.stack(column)
+    return value.pin_memory() if pin and isinstance(value, torch.Tensor) else value
 
 
 def _from_array(array: NDArray[Any]) -> torch.Tensor | NDArray[Any]:

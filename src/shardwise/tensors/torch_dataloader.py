@@ -107,6 +107,11 @@ class TorchDataLoader(PositionedLoader):
         return len(self.loader)
 
     @property
+    def total_batch_size(self) -> int:
+        """The loader's samples of a step over all ranks."""
+        return self.loader.plan.global_batch_size
+
+    @property
     def epoch(self) -> int:
         """The loader's epoch."""
         return self.loader.epoch

@@ -20,6 +20,7 @@ from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.choice import ExecutorOptions, make_executor
 from shardwise.errors import StateError
 from shardwise.loader.drop_notice import DropNotice
+from shardwise.loader.epoch_notice import READ_AS_A_WHOLE, EpochNotice
 from shardwise.loader.output import Output
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.planned_order import RankedPlan
@@ -27,7 +28,13 @@ from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.torch.account import NOT_COUNTED, CountedBatch, OrderAccount
 from shardwise.torch.order import check_count, refusal, refuse_second_division
-from shardwise.torch.shared_cursor import LEFT_EARLY, EpochCursor, SharedCursor, WorkerPass
+from shardwise.torch.shared_cursor import (
+    LEFT_EARLY,
+    EpochCursor,
+    SharedCursor,
+    SharedIntegers,
+    WorkerPass,
+)
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
@@ -65,7 +72,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
 
     Nothing but `set_epoch` moves on to another epoch: call it before each `iter(loader)`. Workers
     read ahead of the program and end at times of their own, so that none of them could tell when
-    an epoch is over on all ranks. A shuffled epoch that is read again warns once; after the rest
+    an epoch is over on all ranks. A shuffled epoch that is begun again warns once; after the rest
     of an epoch that a loaded state stood in, the same epoch is read as a whole. Where the
     program left that rest before its end, the next pass with workers is a `StateError`, unless
     `load_state_dict` or `set_epoch` is called before it.
@@ -130,6 +137,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         # same one. Workers that live on read the shared one.
         self._cursor = EpochCursor()
         self._shared = SharedCursor()
+        self._notice = EpochNotice(SharedIntegers([0, 0]))
         self._lives_on = False
         self._pass: WorkerPass | None = None
         self._account = OrderAccount(dataset, coverage)
@@ -156,8 +164,10 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         was_read = self._shared.was_read(cursor) and not is_loaded
         if cursor.start and not (is_first or was_read or is_loaded):
             return refusal(LEFT_EARLY.format(cursor))
-        if worker_pass.number == 0 and was_read and self.shuffle is not False:
-            self._shared.warn_of_repeat(cursor.epoch)
+        if worker_pass.number == 0:
+            num_left = self._pass.num_yielded if worker is None and self._pass else 0
+            num_repeated = READ_AS_A_WHOLE if was_read else num_left or int(not is_first)
+            self._notice.begin(plan, cursor.epoch, rank, num_repeated=num_repeated)
         if worker_pass.number == 0 and self._shared.first_notice():
             DropNotice(is_default=self._is_default).say(plan, rank)
         if was_read:
@@ -192,6 +202,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         # Accelerate calls this on all ranks, also where one alone is to read.
         refuse_second_division(self, self.world_size)
         epoch = checked_epoch(epoch)
+        self._notice.set(epoch, self._ranks.now().rank)
         if epoch == self._cursor.epoch and not self._shared.was_read(self._cursor):
             self._move(epoch, self._cursor.start)
         else:
@@ -232,7 +243,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         check_count("num_batches", num_batches, plan, epoch)
         self._account.note(self._pass, num_batches)
         run = self._account.state_run
-        return self._order.state_after(plan, epoch, num_batches, run=run).to_dict()
+        return self._to_dict(self._order.state_after(plan, epoch, num_batches, run=run))
 
     def certificate(self) -> dict[str, Any]:
         """What this process yielded in the newest pass, as `DataLoader.certificate`.
@@ -257,6 +268,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
             return
         loaded = self._take_up(state)
         self._move(loaded.epoch, loaded.position)
+        self._notice.load(loaded.epoch)
         self._pass = None
         self._account.resume(loaded.run)
 
@@ -281,8 +293,10 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
             plan, epoch=cursor.epoch, rank=rank, first_step=steps.start, stride=steps.step
         )
         executor = make_executor(self._builder, self._executor_options, num_ranks=1)
+        check_ranks = self._ranks.watch()
         with closing(executor), closing(executor.run(requests)) as batches:
             for batch in batches:
+                check_ranks()
                 worker_pass.num_yielded += 1
                 self._account.add(worker_pass, batch.rows)
                 if not worker_pass.steps_left(plan.num_steps):

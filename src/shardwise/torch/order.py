@@ -8,6 +8,7 @@ from typing import Any
 
 from shardwise.errors import RankError, StateError
 from shardwise.framework_guards import active_guards
+from shardwise.loader.epoch_notice import READ_AS_A_WHOLE, EpochNotice
 from shardwise.loader.planned_order import PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan, checked_epoch
@@ -30,6 +31,11 @@ class Cursor:
     num_yielded: int = 0
     is_whole: bool = False
 
+    @property
+    def num_repeated(self) -> int:
+        """What a pass that begins there again repeats: torch's loader takes steps ahead."""
+        return READ_AS_A_WHOLE if self.is_whole and self.num_yielded else min(self.num_yielded, 1)
+
     def again(self) -> Cursor:
         """The next pass of the same epoch: from the same position, after a whole pass from 0."""
         return Cursor(self.epoch, 0 if self.is_whole else self.start)
@@ -49,6 +55,7 @@ class SamplerState(PlannedOrder):
     """The state of a sampler that runs in the main process: a cursor in the order of a plan."""
 
     _cursor: Cursor
+    _notice: EpochNotice
     _account: OrderAccount
     _ranks: CurrentRanks
 
@@ -83,6 +90,7 @@ class SamplerState(PlannedOrder):
         """
         loaded = self._take_up(state)
         self._move(Cursor(loaded.epoch, loaded.position))
+        self._notice.load(loaded.epoch)
         self._account.resume(loaded.run)
 
     def _state_after(self, name: str, num_steps: int | None) -> dict[str, Any]:
@@ -98,7 +106,20 @@ class SamplerState(PlannedOrder):
         check_count(name, num_steps, rest, cursor.epoch)
         self._account.note(cursor, num_steps, is_named=is_named)
         run = self._account.state_run
-        return self._order.state_after(rest, cursor.epoch, num_steps, run=run).to_dict()
+        return self._to_dict(self._order.state_after(rest, cursor.epoch, num_steps, run=run))
+
+    def _begin(self) -> tuple[Cursor, Plan]:
+        """Begin a pass: its cursor, and the plan of what is left of the epoch."""
+        num_repeated = self._cursor.num_repeated
+        cursor = self._cursor = self._cursor.again()
+        rest, rank = self._rest(cursor), self._ranks.certain().rank
+        self._notice.begin(rest, cursor.epoch, rank, num_repeated=num_repeated)
+        return cursor, rest
+
+    def _name(self, epoch: int) -> None:
+        """Choose the epoch of the next iterator."""
+        self._notice.set(epoch, self._ranks.now().rank)
+        self._move(self._cursor.moved_to(epoch))
 
     def _rest(self, cursor: Cursor) -> Plan:
         """The plan of the epoch from where the cursor began."""

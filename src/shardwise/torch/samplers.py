@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from shardwise.arguments import check_flag
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.loader.drop_notice import DropNotice
+from shardwise.loader.epoch_notice import EpochNotice
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.planned_order import RankedPlan
 from shardwise.loader.rank_check import CurrentRanks
@@ -96,14 +97,13 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
                 f"the order of {dataset!r:.200} depends on the batch size, which a sampler of "
                 "single indices does not know: use sw.torch.BatchSampler, or sw.DataLoader"
             )
-        self._cursor = Cursor()
+        self._cursor, self._notice = Cursor(), EpochNotice()
         self._account = OrderAccount(dataset, coverage, gives_indices=True)
 
     def __iter__(self) -> Iterator[int]:
         """Yield this rank's indices of the epoch, from where a loaded state stands."""
         refuse_second_division(self, self._ranks.certain().world_size)
-        cursor = self._cursor = self._cursor.again()
-        rest = self._rest(cursor)
+        cursor, rest = self._begin()
         self._account.begin(rest, epoch=cursor.epoch, rank=self.rank, progress=cursor)
         return self._indices(cursor, rest)
 
@@ -135,7 +135,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
         refuse_second_division(self, self.num_replicas)
-        self._move(self._cursor.moved_to(epoch))
+        self._name(epoch)
 
     def state_dict(self, num_samples: int | None = None) -> dict[str, Any]:
         """The position after some samples of the pass under way: JSON, equal on all ranks.
@@ -151,7 +151,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         return self._state_after("num_samples", num_samples)
 
     def _indices(self, cursor: Cursor, rest: Plan) -> Iterator[int]:
-        num_steps = rest.num_steps
+        num_steps, check_ranks = rest.num_steps, self._ranks.watch()
         cursor.is_whole = not num_steps
         for first in range(0, num_steps, _BLOCK):
             steps = range(first, min(first + _BLOCK, num_steps))
@@ -159,6 +159,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             ids = rest.ids(cursor.epoch, positions)
             self._account.add(cursor, given_rows(ids, valid), len(ids))
             for index in ids.tolist():
+                check_ranks()
                 cursor.count(num_steps)
                 if cursor.is_whole:
                     self._account.note(cursor, num_steps)
@@ -251,7 +252,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         self.batch_size = plan.batch_size
         self._check_empty(self._plan)
         self.dataset = dataset
-        self._cursor = Cursor()
+        self._cursor, self._notice = Cursor(), EpochNotice()
         self._account = OrderAccount(dataset, coverage, gives_indices=True)
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -259,8 +260,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         plan, rank = self.plan, self.rank
         refuse_second_division(self, plan.world_size)
         self._drop_notice.say(plan, rank)
-        cursor = self._cursor = self._cursor.again()
-        plan = self._rest(cursor)
+        cursor, plan = self._begin()
         self._check_empty(plan)
         self._account.begin(plan, epoch=cursor.epoch, rank=rank, progress=cursor)
         return self._batches(cursor, plan, rank)
@@ -282,7 +282,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
         refuse_second_division(self, self.world_size)
-        self._move(self._cursor.moved_to(epoch))
+        self._name(epoch)
 
     def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
         """The position after some batches of the pass under way: JSON, equal on all ranks.
@@ -308,9 +308,10 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
             )
 
     def _batches(self, cursor: Cursor, plan: Plan, rank: int) -> Iterator[list[int]]:
-        num_steps = plan.num_steps
+        num_steps, check_ranks = plan.num_steps, self._ranks.watch()
         cursor.is_whole = not num_steps
         for request in epoch_requests(plan, epoch=cursor.epoch, rank=rank):
+            check_ranks()
             cursor.count(num_steps)
             self._account.add(cursor, given_rows(request.ids, request.valid))
             if cursor.is_whole:

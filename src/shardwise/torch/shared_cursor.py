@@ -6,7 +6,6 @@ process sets afterwards reaches them here.
 
 from __future__ import annotations
 
-import warnings
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,11 +27,10 @@ LEFT_EARLY = (
     _TIMES_SET_AT_END,
     _BEGAN,
     _FIRST,
-    _WARNED,
     _TOLD,
     _HAS_WORKERS,
     _DONE,
-) = range(10)
+) = range(9)
 _MAX_WORKERS = 4096
 
 
@@ -143,22 +141,10 @@ class SharedCursor:
         """Where the newest pass began, or the next one will."""
         return int(self._cells[_BEGAN])
 
-    def warn_of_repeat(self, epoch: int) -> None:
-        """Warn once that a shuffled epoch is read again."""
-        if self._first(_WARNED):
-            warnings.warn(
-                f"epoch {epoch} is read again, in the same order: call set_epoch({epoch + 1}) on "
-                "the dataset before the next epoch",
-                stacklevel=3,
-            )
-
     def first_notice(self) -> bool:
         """True once."""
-        return self._first(_TOLD)
-
-    def _first(self, cell: int) -> bool:
-        is_first = not self._cells[cell]
-        self._cells[cell] = 1
+        is_first = not self._cells[_TOLD]
+        self._cells[_TOLD] = 1
         return is_first
 
 

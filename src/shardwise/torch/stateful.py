@@ -10,8 +10,10 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shardwise.loader.checkpoint_form import from_checkpoint
+from shardwise.loader.epoch_notice import EpochNotice
 from shardwise.loader.frameworks import batches_for_frameworks
-from shardwise.plan import Plan
+from shardwise.plan import LoaderState, Plan
 from shardwise.tensors.torch_dataloader import PositionedLoader
 from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
@@ -75,6 +77,7 @@ class StatefulDataLoader(PositionedLoader):
         if not isinstance(self.collate_fn, SharedMemoryCollate):
             self.collate_fn = SharedMemoryCollate(self.collate_fn)
         self._pass: _Pass | None = None
+        self._notice = EpochNotice()
         self._stateful: IterableDataset | BatchSampler | DistributedSampler
         for stateful in (dataset, self.batch_sampler, self.sampler):
             if isinstance(stateful, (IterableDataset, BatchSampler, DistributedSampler)):
@@ -91,11 +94,15 @@ class StatefulDataLoader(PositionedLoader):
 
     def _batches(self) -> Generator[Any, None, None]:
         self._end_if_whole()
+        stateful, num_left = self._stateful, 0
         if self._pass is not None and self._is_under_way:
+            num_left = self._pass.num_yielded
             # A pass that was left begins again where it began, however far workers read ahead.
             self._stateful.load_state_dict(self._pass.began)
         else:
             self._stateful.set_epoch(self._stateful.epoch)
+        plan, rank = stateful.plan, stateful._ranks.certain().rank
+        self._notice.begin(plan, stateful.epoch, rank, num_repeated=num_left)
         num_left = self._stateful.num_left
         run = _Pass(self._stateful.state_dict(0), num_left, self._num_batches(num_left))
         self._pass, self._pass_plan = run, self._plan_of(run)
@@ -116,7 +123,9 @@ class StatefulDataLoader(PositionedLoader):
             # Workers have copies of the dataset, which count nothing.
             rank, epoch = self._stateful.rank, run.began["epoch"]
             account.begin(self._pass_plan, epoch=epoch, rank=rank, progress=run)
+        check_ranks = self._stateful._ranks.watch()
         for batch in batches:
+            check_ranks()
             run.num_yielded += 1
             if has_ids:
                 account.add(run, batch.rows)
@@ -160,6 +169,11 @@ class StatefulDataLoader(PositionedLoader):
             self._pass = None
 
     @property
+    def total_batch_size(self) -> int:
+        """Samples of a step over all ranks, under the name that Accelerate's loaders have."""
+        return (self.batch_size or self._stateful.plan.batch_size) * self._stateful.plan.world_size
+
+    @property
     def epoch(self) -> int:
         """The epoch that is being iterated, or else the one that comes next."""
         return self._stateful.epoch
@@ -173,6 +187,7 @@ class StatefulDataLoader(PositionedLoader):
         if epoch != self.epoch:
             self._pass = None
             self._stateful.set_epoch(epoch)
+        self._notice.set(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batches handed out: JSON, under 1 KB, equal on all ranks.
@@ -184,7 +199,8 @@ class StatefulDataLoader(PositionedLoader):
             return self._stateful.state_dict(0)
         self._stateful._account.write()
         if self._pass.is_whole:
-            return self._stateful.state_dict(self._pass.num_left)
+            stateful = self._stateful
+            return stateful._to_dict(stateful._order.state(stateful.epoch + 1, 0))
         return self._stateful.state_dict(self._num_taken(self._pass))
 
     def certificate(self) -> dict[str, Any]:
@@ -209,4 +225,7 @@ class StatefulDataLoader(PositionedLoader):
             StateError: the state belongs to other data, another seed or another order.
         """
         self._stateful.load_state_dict(state)
+        loaded = LoaderState.from_dict(from_checkpoint(state)).in_next_epoch()
+        if loaded.epoch != self._stateful.epoch:
+            self._stateful.load_state_dict(loaded.to_dict())
         self._pass = None

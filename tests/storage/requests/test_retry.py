@@ -128,6 +128,37 @@ def test_a_late_request_gets_a_second_one_and_the_first_is_ended():
     assert client.num_asked == client.num_ended == 2
 
 
+@pytest.mark.parametrize("seconds", [0.7, 2.0])
+def test_hedges_stay_within_their_budget_where_a_full_link_makes_every_request_late(seconds):
+    """Each reply takes as long as the number of requests in flight makes it."""
+
+    class FullLink(Scripted):
+        num_running = 0
+
+        async def get(self, key, start, stop, etag):
+            self.num_asked += 1
+            self.num_running += 1
+            try:
+                await asyncio.sleep(seconds * self.num_running / 8)
+            finally:
+                self.num_running -= 1
+            return Reply(memoryview(bytes(stop - start)), STAT, 0.01)
+
+    async def work():
+        slots = asyncio.Semaphore(8)
+        requests = RetryingClient(client, StorageOptions(), slots)
+        asked = [requests.get("s3://b/k", "k", 0, 4 << 20, "") for _ in range(400)]
+        await asyncio.gather(*asked)
+
+    before, client = IO_COUNTS.snapshot(), FullLink()
+    asyncio.run(work())
+    counted = {name: n - before[name] for name, n in IO_COUNTS.snapshot().items()}
+    assert counted["requests"] == 400 + counted["hedges"]
+    assert 8 <= counted["hedges"] <= 0.2 * 400 + 8
+    # The attempts that lost had received something.
+    assert 400 * (4 << 20) < counted["bytes"] <= counted["requests"] * (4 << 20)
+
+
 def test_without_hedging_there_is_no_second_one():
     client = Scripted("stall", "ok")
     with pytest.raises(StorageError):

@@ -6,10 +6,11 @@ shape are decoded straight into the rows of the batch, everything else is joined
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from shardwise.collate import collate_owned, join, named
 from shardwise.columns import Layout
 from shardwise.engine.batch.bad_samples import OnError, SampleLoader, Watching
 from shardwise.engine.batch.chunks import PartialBatch, columns_to_join, split_requests
+from shardwise.engine.batch.nested import join_nested, split_nested
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged, RaggedFields
 from shardwise.engine.request import Batch, BatchRequest, BatchRows
@@ -56,9 +58,20 @@ class BatchBuilder:
         self.collate = collate if padding is None else None
         check_function("collate", self.collate)
         self.as_tuple = as_tuple
-        self.ragged = RaggedFields("pad" if padding else ragged, dataset.describe, padding)
+        rules = getattr(dataset, "padding", None)
+        self.ragged = RaggedFields("pad" if padding else ragged, dataset.describe, padding, rules)
+        self._whole_fields = getattr(dataset, "whole_fields", None)
+        self._has_rows = True
         self.on_error = on_error
         self._loader = SampleLoader(dataset, seed=seed, on_error=on_error)
+        self._thread = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is known of threads is of this process."""
+        return {name: value for name, value in vars(self).items() if name != "_thread"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state | {"_thread": threading.local()}
 
     @cached_property
     def layout(self) -> dict[str, Layout]:
@@ -90,6 +103,9 @@ class BatchBuilder:
         ids = request.ids[start:stop]
         chunk = self._loader.load(ids, request.epoch, out, watching or Watching())
         chunk.stages.cpu_s = time.thread_time() - began
+        # A thread's first chunk also imports decoders and opens files.
+        chunk.is_warm_up = not getattr(self._thread, "is_warm", False)
+        self._thread.is_warm = True
         partial.chunks[start] = chunk
 
     def finish(self, partial: PartialBatch, watching: Watching | None = None) -> Batch:
@@ -127,7 +143,7 @@ class BatchBuilder:
             num_replaced=num_replaced,
             rows=rows_of_batch,
             stages=stages,
-            chunks=[(chunk.ids, chunk.stages.total()) for chunk in chunks],
+            chunks=[(c.ids, c.stages.total()) for c in chunks if not c.is_warm_up],
         )
 
     def _empty(self, request: BatchRequest, watching: Watching | None) -> dict[str, Any]:
@@ -144,10 +160,11 @@ class BatchBuilder:
             ragged=ragged.ragged,
             on_error="replace",
         )
+        builder._has_rows = False
         valid = None if request.valid is None else np.zeros(1, dtype=np.bool_)
         first = np.zeros(1, dtype=np.int64)
         batch = builder.build(BatchRequest(request.epoch, request.step, first, valid), watching)
-        return {name: column[:0] for name, column in batch.data.items()}
+        return cast("dict[str, Any]", batch.data)
 
     def _collated(
         self,
@@ -172,11 +189,16 @@ class BatchBuilder:
                 ]
             )
         keys = list(columns.pop("__key__"))
+        forms: dict[str, Any] = {}
+        if self._whole_fields is not None:
+            columns, forms = split_nested(columns, self._whole_fields)
         data = self.ragged.settle(collate_owned(columns), fixed=fixed, keys=keys, ids=ids)
         batch: dict[str, Any] = {"__key__": keys, "__index__": ids, **data}
         if valid is not None:
             batch["__valid__"] = valid
-        return batch
+        if not self._has_rows:
+            batch = {name: column[:0] for name, column in batch.items()}
+        return join_nested(batch, forms) if forms else batch
 
 
 def _rows(

@@ -6,7 +6,7 @@ A `PartialBatch` has the chunks that were loaded, and the memory of the fields o
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,7 @@ class RowChunk:
         columns: the fields, of all rows at once or row by row.
         kept: bool `[rows]`, False where a bad sample is skipped.
         stages: what loading them cost.
+        is_warm_up: whether they are the first that their thread loaded.
     """
 
     ids: NDArray[np.int64]
@@ -76,6 +77,7 @@ class RowChunk:
     kept: NDArray[np.bool_]
     num_replaced: int
     stages: Stages
+    is_warm_up: bool = False
 
     def without(self, names: Collection[str]) -> RowChunk:
         """This chunk without the columns of some fields: those that lie in the batch already."""
@@ -83,7 +85,7 @@ class RowChunk:
             {name: column for name, column in columns.items() if name not in names}
             for columns in self.columns
         ]
-        return RowChunk(self.ids, columns, self.kept, self.num_replaced, self.stages)
+        return replace(self, columns=columns)
 
     def is_in_shared_memory(self, name: str) -> bool:
         """Whether the rows of a column lie in the batch's memory."""
@@ -98,6 +100,7 @@ class RowChunk:
             self.kept[start:stop],
             0,
             self.stages.share(start, stop, len(self.ids)),
+            self.is_warm_up,
         )
 
 

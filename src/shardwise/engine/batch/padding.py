@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.collate import collate
+from shardwise.collate import collate, dtype_of_numbers
 from shardwise.columns import mask_of
 from shardwise.errors import DataError
 from shardwise.plan.arguments import whole
@@ -103,7 +103,7 @@ class Padding:
             found = _arrays(values)
             if found is None:
                 return None
-            arrays, dtype = found, found[0].dtype
+            arrays, dtype = found, next((a for a in found if a.size), found[0]).dtype
             shape = self._shape(np.max([array.shape for array in arrays], axis=0).tolist())
         try:
             rows = np.full((len(arrays), *shape), self.value, dtype)
@@ -119,6 +119,27 @@ class Padding:
             place: Any = (row, *(slice(size) for size in array.shape))
             rows[place], mask[place] = array, True
         return rows, mask
+
+    @classmethod
+    def by_rule(cls, rule: Any, values: Any) -> Any:
+        """Arrays that differ in length, padded with a number or, by "edge", the last value of each.
+
+        Values that can't be joined stay as they are.
+        """
+        try:
+            pair = cls(value=0 if rule == "edge" else rule)._joined(values)
+        except ValueError:
+            return values
+        if pair is None:
+            return values
+        rows, mask = pair
+        if rule == "edge" and rows.ndim == 2:
+            rows = np.take_along_axis(
+                rows,
+                np.maximum.accumulate(np.where(mask, np.arange(rows.shape[1]), 0), axis=1),
+                axis=1,
+            )
+        return rows
 
     def _shape(self, largest: list[int]) -> tuple[int, ...]:
         """The shape of a padded sample, where this is the largest size in each dimension."""
@@ -199,12 +220,13 @@ def pad(
 
 def _arrays(values: Sequence[Any]) -> list[NDArray[Any]] | None:
     """Values that are arrays of one dtype and number of dimensions; None where none is an array."""
-    example = next((value for value in values if _is_array(value)), None)
+    arrays = (value for value in values if _is_array(value))
+    example = next((value for value in arrays if type(value) is not list or value), None)
     if example is None:
         return None
-    kind = example.dtype, len(example.shape)
+    kind = _kind_of(example)
     for row, value in enumerate(values):
-        if not _is_array(value) or (value.dtype, len(value.shape)) != kind:
+        if not _is_array(value) or (_kind_of(value) != kind and value != []):
             raise ValueError(
                 f"row {row} of the batch is {description_of(value)}, which can't be joined with "
                 f"{description_of(example)}: padding needs arrays of one dtype and number of "
@@ -222,12 +244,20 @@ def _is_array(value: Any) -> bool:
     return isinstance(form, tuple) and len(form[0]) > 0
 
 
+def _kind_of(value: Any) -> tuple[Any, int]:
+    shape, dtype = form_of(value)
+    return dtype, len(shape)
+
+
 def form_of(value: Any) -> Any:
     """The property that stacked values share: shape and dtype, or the kind of number; else None."""
     if type(value) in (int, float):
         return float
     if type(value) is bool:
         return bool
+    if type(value) is list:
+        kind = dtype_of_numbers(value) if value else np.float64
+        return kind and ((len(value),), np.dtype(kind))
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     # torch's dtypes, which have no kind, are all of numbers.
     if dtype is None or shape is None or getattr(dtype, "kind", "f") not in _NUMBERS:

@@ -21,7 +21,7 @@ RAGGED: tuple[Ragged, ...] = get_args(Ragged)
 
 _logger = logging.getLogger("shardwise")
 # Most lists hold only these, and are not searched value by value.
-_NEVER_STACKED = (str, bytes, dict, list)
+_NEVER_STACKED = (str, bytes, dict)
 
 
 class RaggedFields:
@@ -33,15 +33,21 @@ class RaggedFields:
             "nested" leaves them lists, of which `Output` makes nested tensors.
         describe: says where a sample lies, by its id.
         padding: how fields are padded, with "pad".
+        rules: field -> what it is padded with whatever `ragged` is, see `SourceTraits.padding`.
     """
 
     def __init__(
-        self, ragged: Ragged, describe: Callable[[int], str], padding: Padding | None = None
+        self,
+        ragged: Ragged,
+        describe: Callable[[int], str],
+        padding: Padding | None = None,
+        rules: Mapping[str, Any] | None = None,
     ) -> None:
         if ragged not in RAGGED:
             raise ValueError(f"ragged={ragged!r}: use one of {', '.join(map(repr, RAGGED))}")
         self.ragged = ragged
         self.padding = padding or Padding()
+        self._rules = rules or {}
         self._describe = describe
         self._warned: set[str] = set()
 
@@ -61,6 +67,10 @@ class RaggedFields:
             DataError: values of a field differ, and `ragged` is "error", or padding can't join
                 them; it names the first odd one.
         """
+        own = {name: rule for name, rule in self._rules.items() if name in data}
+        if own:
+            padded = {name: Padding.by_rule(rule, data[name]) for name, rule in own.items()}
+            data, fixed = {**data, **padded}, {*fixed, *own}
         if self.ragged == "pad":
             return self.padding.columns(data, fixed=fixed)
         for name, column in data.items() if self.ragged != "nested" else ():
@@ -105,7 +115,7 @@ def remedy_for(values: Sequence[Any]) -> str:
     shapes = [form[0] for form in forms if isinstance(form, tuple)]
     if len(shapes) < len(values) or len(set(map(len, shapes))) > 1:
         return "give all of them one type and number of dimensions, in decode() or a map()"
-    if len({form[1] for form in forms}) > 1:
+    if len({form[1] for form in forms if form[0] != (0,)}) > 1:
         return "give all of them one dtype, in decode() or a map()"
     return "give its decoder a size= or shape, so that all are alike, or pad them with ragged='pad'"
 

@@ -59,10 +59,11 @@ def write_in_place(
 
 
 def _is_written(column: Any, rows: NDArray[Any] | None) -> bool:
-    if rows is None or not len(rows):
+    # A chunk without its bad samples has fewer rows than the memory: their places are not known.
+    if rows is None or not len(column) == len(rows) > 0:
         return False
     if isinstance(column, np.ndarray):
-        if column.shape != rows.shape or column.dtype != rows.dtype:
+        if (column.shape, column.dtype) != (rows.shape, rows.dtype):
             return False
         np.copyto(rows, column)
         return True

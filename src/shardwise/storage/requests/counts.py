@@ -26,7 +26,8 @@ _NAMES = (
 class IoCounts:
     """Counters that only grow; any thread may add to them. A forked child begins with zeros.
 
-    - requests: attempts at a range, a stat or a page of a listing; bytes: of their payloads;
+    - requests: attempts at a range, a stat or a page of a listing; bytes: of their payloads, with
+      an estimate for those that lost against a hedge;
     - retries: attempts after a failed one; hedges: duplicates of late requests;
     - hits, misses, evictions: blocks of a cache; damaged: blocks removed because a digest differed;
     - degraded: fall-backs, such as reads past a cache on a full disk;

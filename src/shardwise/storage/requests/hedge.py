@@ -32,9 +32,10 @@ _LEAST_PART, _MOST_PART = 1 << 20, 8 << 20
 # A piece of a stream every 50 ms; above 2 MiB, the allocator does not reuse the memory.
 _PIECE_S = 0.05
 _LEAST_PIECE, _MOST_PIECE = 256 << 10, 2 << 20
-# Hedges are at most 20 % of the requests: more would not help a store that is slow for all.
-_HEDGES = 0.2
-_MOST_HEDGES = 64.0
+# Hedges are at most 20 % of the replies, and 8 at the start: more would not help a store that is
+# slow for all. A quarter of them is kept for requests that are very late.
+_HEDGES, _VERY_LATE_HEDGES = 0.15, 0.05
+_FIRST_HEDGES, _MOST_HEDGES = 4.0, 64.0
 
 
 class LatencyTracker:
@@ -46,11 +47,12 @@ class LatencyTracker:
         self._counts = [0 for _ in (*_SIZES, 0)]
         self._head_s = 0.0
         self._bytes_a_s = 0.0
-        self._hedges = _MOST_HEDGES / 2
+        self._hedges = self._very_late_hedges = _FIRST_HEDGES
 
     def add(self, num_bytes: int, head_s: float, whole_s: float) -> None:
         """Add a reply: the seconds to its first byte, and to its last one."""
         self._hedges = min(_MOST_HEDGES, self._hedges + _HEDGES)
+        self._very_late_hedges = min(_MOST_HEDGES, self._very_late_hedges + _VERY_LATE_HEDGES)
         self._head_s = _blend(self._head_s, head_s)
         if num_bytes >= _MIN_BANDWIDTH_BYTES and whole_s > head_s:
             self._bytes_a_s = _blend(self._bytes_a_s, num_bytes / (whole_s - head_s))
@@ -66,12 +68,19 @@ class LatencyTracker:
         """1.25 times the 95th percentile of the seconds of replies of this size."""
         return self._late[bisect_left(_SIZES, num_bytes)]
 
-    def may_hedge(self) -> bool:
-        """Take a hedge from the budget; False if it is used up."""
-        if self._hedges < 1:
+    def may_hedge(self, *, is_very_late: bool = False) -> bool:
+        """Take a hedge from the budget, or from what is kept for very late requests."""
+        if self._hedges >= 1:
+            self._hedges -= 1
+        elif is_very_late and self._very_late_hedges >= 1:
+            self._very_late_hedges -= 1
+        else:
             return False
-        self._hedges -= 1
         return True
+
+    def received(self, num_bytes: int, seconds: float) -> int:
+        """An estimate of the bytes of a reply that arrived before it was cancelled."""
+        return int(min(num_bytes, max(0.0, seconds - self._head_s) * self._bytes_a_s))
 
     @property
     def gap_bytes(self) -> int:
@@ -102,7 +111,8 @@ T = TypeVar("T")
 # Duplicate a late request, then again at doubling delays, with at most 3 duplicates in flight.
 _MAX_HEDGES = 3
 _MAX_DELAY_S = 1.0
-# 0.4 s late is no fluctuation of the store: such a request is duplicated whatever the budget.
+# 0.4 s late is no fluctuation of the store, but may be a link that is full: such a request is
+# duplicated by a budget of its own.
 VERY_LATE_S = 0.4
 
 
@@ -138,7 +148,7 @@ async def hedged(
                 # A failed attempt is replaced as soon as a late one would be.
                 delay_s = late_s
             elif delay_s is not None:
-                if latency.may_hedge() or delay_s > VERY_LATE_S:
+                if latency.may_hedge(is_very_late=delay_s > VERY_LATE_S):
                     IO_COUNTS.add(hedges=1)
                     running.add(_start(once))
                 delay_s = max(delay_s, min(2 * delay_s, _MAX_DELAY_S))
@@ -155,12 +165,17 @@ def _start(once: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
 class StallTimer:
     """Ends a streamed reply if `num_pieces` does not rise for some seconds (None: for no time).
 
+    The rest is a request of its own, so the budget of hedges has to allow it.
+
     Checks at intervals, which costs nothing per piece. A check that comes late itself ends nothing:
     the loop was busy, and pieces may have arrived unseen.
     """
 
-    def __init__(self, limit: asyncio.Timeout, interval_s: float | None) -> None:
+    def __init__(
+        self, limit: asyncio.Timeout, interval_s: float | None, latency: LatencyTracker
+    ) -> None:
         self.num_pieces = 0
+        self._latency = latency
         self._limit = limit
         self._interval_s = interval_s
         self._loop = asyncio.get_running_loop()
@@ -184,7 +199,8 @@ class StallTimer:
 
     def _check(self, latest: float, num_before: int) -> None:
         now = self._loop.time()
-        if self.num_pieces == num_before and now < latest:
+        is_stalled = self.num_pieces == num_before and now < latest
+        if is_stalled and self._latency.may_hedge(is_very_late=True):
             self._limit.reschedule(now)
         else:
             self._arm()

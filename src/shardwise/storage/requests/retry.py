@@ -84,7 +84,13 @@ class RetryingClient:
 
         async def once() -> Reply:
             began = time.monotonic()
-            reply = await self.client.get(key, start, stop, etag)
+            try:
+                reply = await self.client.get(key, start, stop, etag)
+            except asyncio.CancelledError:
+                # The other one of a hedged request was faster; this one's bytes were sent, too.
+                lost = self.latency.received(stop - start, time.monotonic() - began)
+                IO_COUNTS.add(bytes=lost)
+                raise
             self.latency.add(stop - start, reply.head_s, time.monotonic() - began)
             IO_COUNTS.add(bytes=len(reply.data))
             return reply
@@ -162,7 +168,7 @@ class RetryingClient:
             pieces = aclosing(self.client.stream(key, at, stop, etag, piece_bytes))
             try:
                 async with asyncio.timeout(None) as limit, pieces as replies:
-                    with StallTimer(limit, stall_s) as timer:
+                    with StallTimer(limit, stall_s, self.latency) as timer:
                         async for reply in replies:
                             now, num_bytes = time.monotonic(), len(reply.data)
                             self.latency.add(num_bytes, reply.head_s, now - since)
