@@ -136,27 +136,24 @@ _NAMES = {
     "shardwise.sources.tar.write.writer": ("TarWriter",),
     "shardwise.storage.cache": ("CacheSettings",),
     "shardwise.storage.options": ("StorageOptions",),
+    "shardwise.version": ("__version__",),
 }
 
 _PUBLIC = [name for names in _NAMES.values() for name in names]
-__all__ = ["__version__", *_PACKAGES, *_PUBLIC]  # noqa: PLE0604 - all are str
+__all__ = [*_PACKAGES, *_PUBLIC]  # noqa: PLE0604 - all are str
 
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
-    if name == "__version__":
-        from importlib.metadata import version
+    module = next((module for module, names in _NAMES.items() if name in names), None)
+    if module is None:
+        from shardwise.hints import hint_for_name
 
-        value: Any = version(__name__)
-    else:
-        module = next((module for module, names in _NAMES.items() if name in names), None)
-        if module is None:
-            from shardwise.hints import CLASSES
-
-            hint = f"; {CLASSES[name]}" if name in CLASSES else ""
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
-        value = getattr(import_module(module), name)
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}{hint_for_name(name, __all__)}"
+        )
+    value: Any = getattr(import_module(module), name)
     # The next look-up finds it at once.
     globals()[name] = value
     return value

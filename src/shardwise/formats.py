@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
+from shardwise.arguments import suggest_names
 from shardwise.dataset import Dataset
 from shardwise.sources.tar.source import TarSource
 from shardwise.sources.wrap.source import WrapSource
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from shardwise.storage.cache import CacheSettings
 
 
+@suggest_names
 def tar(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
@@ -85,6 +87,7 @@ def check_names(argument: str, names: Any) -> None:
         raise TypeError(f"{argument} must be a sequence of names, not a {type(names).__name__}")
 
 
+@suggest_names
 def files(
     root_or_manifest: str | PathLike[str],
     *,
@@ -134,6 +137,7 @@ def files(
     return Dataset(source)
 
 
+@suggest_names
 def tokens(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,

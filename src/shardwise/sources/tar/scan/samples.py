@@ -112,7 +112,8 @@ class SampleTable:
         blocks = _concatenate(self._blocks, np.uint64)
         sizes = _concatenate(self._sizes, np.uint64)
         numbers = _concatenate(self._numbers, np.uint8)
-        starts = blocks[is_first]
+        # Of a hard link the payload may lie before those of the sample's other members.
+        starts = np.minimum.reduceat(blocks, np.flatnonzero(is_first)) if len(blocks) else blocks
         self._refuse_repeats(keys, starts, numbers[is_first])
         optional = set()
         for number, field in enumerate(self.fields):
