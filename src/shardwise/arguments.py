@@ -20,7 +20,9 @@ _Called = TypeVar("_Called", bound=Callable[..., Any])
 def suggest_names(called: _Called) -> _Called:
     """Have a function, or a class, name similar arguments where it is given one that it has not."""
     function: Any = vars(called)["__init__"] if isinstance(called, type) else called
-    known = [name for name in inspect.signature(function).parameters if name[0] != "_"]
+    known = [
+        name for name in inspect.signature(function).parameters if name[0] != "_" and name != "self"
+    ]
     accepted = frozenset(inspect.signature(function).parameters)
 
     @functools.wraps(function)

@@ -15,7 +15,7 @@ HEAD_BYTES = 1024
 # What begins so, and what opens or unpacks it, as a clause; "" where nothing here does.
 _FORMATS: list[tuple[bytes, str, str]] = [
     (rb"\x1f\x8b\x08", "gzip", "unpack it with `gzip -d`"),
-    (rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzip2", "unpack it with `bzip2 -d`"),
+    (rb"BZh[1-9](1AY&SY|\x17rE8P\x90|$)", "bzip2", "unpack it with `bzip2 -d`"),
     (rb"\xfd7zXZ\0", "xz", "unpack it with `xz -d`"),
     (rb"\x28\xb5\x2f\xfd", "zstd", "unpack it with `zstd -d`"),
     (rb"\x04\x22\x4d\x18", "lz4", "unpack it with `lz4 -d`"),

@@ -278,8 +278,8 @@ def test_any_number_of_zeros_may_end_a_shard(tmp_path, padding):
         (b"BZh9", "compressed .* unpack it with `bzip2 -d .*x.tar"),
         (b"\xfd7zXZ\0", "compressed .* unpack it with `xz -d .*x.tar"),
         (b"\x28\xb5\x2f\xfd", "compressed .* unpack it with `zstd -d .*x.tar"),
-        (b"PAR1" + bytes(2000), r"no tar: shardwise\.parquet"),
-        (b"ARROW1\0\0" + bytes(2000), r"no tar: shardwise\.parquet"),
+        (b"PAR1" + bytes(2000), r"no tar, but a Parquet file: sw\.parquet"),
+        (b"ARROW1\0\0" + bytes(2000), r"no tar, but an Arrow file: sw\.parquet"),
     ],
 )
 def test_other_files_are_told_by_what_is_in_them(tmp_path, data, message):

@@ -27,7 +27,8 @@ from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.sources.tar.scan.compressed import refuse_compressed
-from shardwise.sources.tar.scan.members import Members, scan_members, warn_of_lost
+from shardwise.sources.tar.scan.elsewhere import Members
+from shardwise.sources.tar.scan.members import scan_members, warn_of_lost
 from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import File, FileStat, StorageOptions, described, is_local

@@ -10,7 +10,8 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,6 @@ from numpy.typing import NDArray
 from shardwise.errors import DataError
 from shardwise.sources.tar.scan.names import split_names
 from shardwise.sources.tar.scan.walk import HeaderScan, shown
-
-if TYPE_CHECKING:
-    from shardwise.sources.tar.scan.members import Members
 
 _HARD, _SYMBOLIC, _CONTINUED = b"12M"
 # The kinds of headers, and what they are called in counts.
@@ -30,6 +28,34 @@ ELSEWHERE = {
     _CONTINUED: "part of another volume's member",
 }
 _TARGET = slice(157, 257)
+
+
+@dataclass
+class Members:
+    """Regular files that follow one another in a shard.
+
+    Attributes:
+        names: uint8 `[n, width]`, the names with zeros behind them; width is a multiple of 8.
+        lengths: int64 `[n]`, bytes of each name.
+        offsets: int64 `[n]`, where each payload begins: a multiple of 512.
+        sizes: int64 `[n]`, payload bytes.
+    """
+
+    names: NDArray[np.uint8]
+    lengths: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def take(self, rows: NDArray[Any]) -> Members:
+        """Some members: rows by number, or bool `[n]`."""
+        return Members(self.names[rows], self.lengths[rows], self.offsets[rows], self.sizes[rows])
+
+    def name(self, row: int) -> bytes:
+        """One name."""
+        return self.names[row, : self.lengths[row]].tobytes()
 
 
 class EarlierMembers:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
 from shardwise.shown import shown as shown_url
-from shardwise.sources.tar.scan.elsewhere import ELSEWHERE, EarlierMembers, link_targets
+from shardwise.sources.tar.scan.elsewhere import (
+    ELSEWHERE,
+    EarlierMembers,
+    Members,
+    link_targets,
+)
 from shardwise.sources.tar.scan.headers import (
     BLOCK,
     IS_EXTENDED,
@@ -38,34 +41,6 @@ _IS_REGULAR, _IS_ELSEWHERE = (
     np.isin(np.arange(256), list(kinds)) for kinds in (_REGULAR, bytes(ELSEWHERE))
 )
 _WHAT = {b"5"[0]: "directory", **dict.fromkeys(b"346V", "special file")}
-
-
-@dataclass
-class Members:
-    """Regular files that follow one another in a shard.
-
-    Attributes:
-        names: uint8 `[n, width]`, the names with zeros behind them; width is a multiple of 8.
-        lengths: int64 `[n]`, bytes of each name.
-        offsets: int64 `[n]`, where each payload begins: a multiple of 512.
-        sizes: int64 `[n]`, payload bytes.
-    """
-
-    names: NDArray[np.uint8]
-    lengths: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def take(self, rows: NDArray[Any]) -> Members:
-        """Some members: rows by number, or bool `[n]`."""
-        return Members(self.names[rows], self.lengths[rows], self.offsets[rows], self.sizes[rows])
-
-    def name(self, row: int) -> bytes:
-        """One name."""
-        return self.names[row, : self.lengths[row]].tobytes()
 
 
 def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
