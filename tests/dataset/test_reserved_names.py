@@ -63,9 +63,7 @@ def test_a_shard_that_lies_in_a_directory_under_two_names_is_refused(tmp_path, l
 
 
 def test_a_wrong_argument_names_similar_ones():
-    with pytest.raises(
-        TypeError, match=r"image\(\) has no argument resize=224; did you mean size="
-    ):
+    with pytest.raises(TypeError, match=r"image\(\) has no argument resize=224; .*size="):
         sw.image(resize=224)
     with pytest.raises(TypeError, match=r"clips\(\) has no argument num_frames=16; .* frames="):
         sw.wrap([1]).clips("mp4", num_frames=16)
