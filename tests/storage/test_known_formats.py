@@ -7,7 +7,6 @@ import gzip
 import io
 import lzma
 import pickle
-import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.storage.known_formats import known_format
+from tests.support.tars import tar_bytes
 
 _TABLE = pa.table({"x": [1, 2, 3]})
 
@@ -41,7 +41,7 @@ FILES = {
     "bzip2": bz2.compress(b"x" * 99),
     "xz": lzma.compress(b"x"),
     "lz4": b"\x04\x22\x4d\x18" + bytes(99),
-    "tar": written(lambda file: tarfile.open(fileobj=file, mode="w").addfile(tarfile.TarInfo("a"))),
+    "tar": tar_bytes([("a", b"")]),
     "zip": written(lambda file: np.savez(file, x=[1])),
     "npy": written(lambda file: np.save(file, np.arange(3))),
     "Parquet": written(lambda file: pa.parquet.write_table(_TABLE, file)),
@@ -106,5 +106,5 @@ def test_llmc_files_of_both_magics_and_versions_are_read(tmp_path, magic, dtype,
     assert sw.tokens(str(path), block=3)[0]["tokens"].tolist() == [0, 1, 2, 3]
     header[1] = 9
     path.write_bytes(header.tobytes() + np.arange(100, dtype=dtype).tobytes())
-    with pytest.raises(sw.DataError, match="llm.c of version 9"):
+    with pytest.raises(sw.DataError, match=r"llm.c of version 9"):
         len(sw.tokens(str(path), block=3, dtype="uint16"))

@@ -12,7 +12,6 @@ from shardwise.codecs.image_crop import RandomCrop
 from shardwise.codecs.image_decoder import DEFAULT_MAX_PIXELS, Image, RandomCropImage
 
 
-@suggest_names
 @overload
 def image(
     mode: Literal["rgb", "gray", "rgba"] = "rgb",
@@ -48,6 +47,7 @@ def image(
 ) -> RandomCropImage: ...
 
 
+@suggest_names
 def image(
     mode: Literal["rgb", "gray", "rgba"] = "rgb",
     *,

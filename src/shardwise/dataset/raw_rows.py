@@ -103,7 +103,7 @@ def name_of(fn: Callable[..., Any]) -> str:
     """The name of a decoder or function in messages."""
     name = getattr(fn, "__qualname__", None) or repr(fn)
     code = getattr(fn, "__code__", None)
-    # "<lambda>" and "<locals>" alone could be anywhere.
-    if code is None or "<" not in name:
+    # "<lambda>" alone could be anywhere.
+    if code is None or not name.endswith("<lambda>"):
         return name
     return f"{name} ({base_name(code.co_filename)}:{code.co_firstlineno})"

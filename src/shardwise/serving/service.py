@@ -87,7 +87,6 @@ class RayService:
         return f"service(ray={self.num_servers})"
 
 
-@suggest_names
 @overload
 def service(
     addresses: str | Sequence[str],
@@ -109,6 +108,7 @@ def service(
 ) -> RayService: ...
 
 
+@suggest_names
 def service(
     addresses: str | Sequence[str] | None = None,
     *,
