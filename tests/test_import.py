@@ -51,14 +51,39 @@ def test_the_version_is_the_distributions():
     assert sw.__version__ == importlib.metadata.version("shardwise")
 
 
+def test_everything_opens_without_the_metadata_of_a_package(tmp_path):
+    """As on PYTHONPATH, and in bundles of PyInstaller and Bazel."""
+    code = f"""
+import importlib.metadata as metadata
+def missing(name, *_):
+    if name == "shardwise":
+        raise metadata.PackageNotFoundError(name)
+    return real(name)
+real, metadata.Distribution.from_name = metadata.Distribution.from_name, missing
+import shardwise as sw
+from shardwise.cli import cli
+from shardwise.serving.version import VersionWord
+with sw.TarWriter({str(tmp_path / "0.tar")!r}, manifest=True) as writer:
+    writer.write({{"__key__": "0", "txt": "a"}})
+data = sw.tar({str(tmp_path / "0.tar")!r})
+cli(["--version"], standalone_mode=False)
+print(sw.__version__, len(data), VersionWord.of(data).release)
+"""
+    assert printed_by(code).splitlines()[-1] == f"{sw.__version__} 1 {sw.__version__}"
+
+
 def test_names_are_listed_before_they_are_imported():
     code = "import shardwise as sw; print(sorted(set(sw.__all__) - set(dir(sw))))"
     assert printed_by(code) == "[]"
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="'shardwise' has no attribute 'tarr'"):
+    with pytest.raises(AttributeError, match=r"'shardwise' has no attribute 'tarr'; .* sw.tar?"):
         sw.tarr
+    with pytest.raises(AttributeError, match=r"did you mean sw.DataLoader"):
+        sw.dataloader
+    with pytest.raises(AttributeError, match=r"has no attribute 'nothing_alike'$"):
+        sw.nothing_alike
     with pytest.raises(ImportError):
         from shardwise import tarr  # noqa: F401
 

@@ -131,30 +131,27 @@ _NAMES = {
     "shardwise.sources.tar.write.writer": ("TarWriter",),
     "shardwise.storage.cache": ("CacheSettings",),
     "shardwise.storage.options": ("StorageOptions",),
+    "shardwise.version": ("__version__",),
 }
 
 _PUBLIC = [*(name for own in _NAMES.values() for name in own), *own_names("names")]
-__all__ = ["__version__", *_PACKAGES, *_PUBLIC]  # noqa: PLE0604 - all are str
+__all__ = [*_PACKAGES, *_PUBLIC]  # noqa: PLE0604 - all are str
 
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
-    if name == "__version__":
-        from importlib.metadata import version
-
-        value: Any = version(__name__)
+    module = next((module for module, own in _NAMES.items() if name in own), None)
+    if module is not None:
+        value: Any = getattr(import_module(module), name)
+    elif name in names("names"):
+        value = find("names", name)
     else:
-        module = next((module for module, own in _NAMES.items() if name in own), None)
-        if module is not None:
-            value = getattr(import_module(module), name)
-        elif name in names("names"):
-            value = find("names", name)
-        else:
-            from shardwise.hints import CLASSES
+        from shardwise.hints import hint_for_name
 
-            hint = f"; {CLASSES[name]}" if name in CLASSES else ""
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}{hint_for_name(name, __all__)}"
+        )
     # The next look-up finds it at once.
     globals()[name] = value
     return value

@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
+from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+_Called = TypeVar("_Called", bound=Callable[..., Any])
+
+
+def suggest_names(called: _Called) -> _Called:
+    """Have a function, or a class, name similar arguments where it is given one that it has not."""
+    function: Any = vars(called)["__init__"] if isinstance(called, type) else called
+    known = [
+        name for name in inspect.signature(function).parameters if name[0] != "_" and name != "self"
+    ]
+    accepted = frozenset(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*args: Any, **arguments: Any) -> Any:
+        for name in arguments.keys() - accepted:
+            # Rarely needed.
+            from difflib import get_close_matches
+
+            similar = get_close_matches(name, known, n=3) or known
+            raise TypeError(
+                f"{called.__name__}() has no argument {name}={arguments[name]!r:.80}; did you mean "
+                f"{' or '.join(f'{each}=' for each in similar)}?"
+            )
+        return function(*args, **arguments)
+
+    if not isinstance(called, type):
+        return call  # type: ignore[return-value]
+    called.__init__ = call  # type: ignore[misc]
+    return called
 
 
 def check_number(name: str, value: Any, *, least: float | None = None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from shardwise.arguments import suggest_names
 from shardwise.dataset import Dataset
 from shardwise.formats import check_names
 from shardwise.storage import StorageOptions
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from shardwise.storage.cache import CacheSettings
 
 
+@suggest_names
 def parquet(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
@@ -70,6 +72,7 @@ def parquet(
     return dataset if columns is None else dataset.select(*source.expand(columns))
 
 
+@suggest_names
 def lance(
     uri: Any,
     *,
@@ -129,6 +132,7 @@ def lance(
     return dataset if columns is None else dataset.select(*source.expand(columns))
 
 
+@suggest_names
 def mds(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
@@ -167,6 +171,7 @@ def mds(
     return Dataset(source)
 
 
+@suggest_names
 def litdata(
     url: str | PathLike[str],
     *,
@@ -205,6 +210,7 @@ def litdata(
     return Dataset(source)
 
 
+@suggest_names
 def tfrecord(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
@@ -248,6 +254,7 @@ def tfrecord(
     )
 
 
+@suggest_names
 def tokens(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
+from shardwise.arguments import suggest_names
 from shardwise.dataset import Dataset
 from shardwise.plugins import find, names
 from shardwise.sources.tar.source import TarSource
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from shardwise.storage.cache import CacheSettings
 
 
+@suggest_names
 def tar(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
@@ -86,6 +88,7 @@ def check_names(argument: str, names: Any) -> None:
         raise TypeError(f"{argument} must be a sequence of names, not a {type(names).__name__}")
 
 
+@suggest_names
 def files(
     root_or_manifest: str | PathLike[str],
     *,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from difflib import get_close_matches
 
 _LOADER = "loader = sw.DataLoader(ds, batch_size=64, shuffle=True)"
 
@@ -137,6 +139,15 @@ def hint_for(name: str) -> str | None:
         return None
     why, *lines = METHODS[name]
     return f"a Dataset has no {name}(): {why}. Write\n    " + "\n    ".join(lines)
+
+
+def hint_for_name(name: str, public: Sequence[str]) -> str:
+    """What to use, as a clause, instead of a name that the package does not have; "" if unknown."""
+    if name in CLASSES:
+        return f"; {CLASSES[name]}"
+    by_case = {each.lower(): each for each in public}
+    alike = get_close_matches(name.lower(), by_case, n=1, cutoff=0.75)
+    return f"; did you mean sw.{by_case[alike[0]]}?" if alike else ""
 
 
 def call_for(path: object) -> str | None:

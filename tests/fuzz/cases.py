@@ -37,8 +37,9 @@ def _tars() -> Sequence[bytes]:
         members += [(f"{long}.txt", b"3"), (f"{long}.cls", b"4")] if name != "ustar" else []
         data = tar_bytes(members, format=name).rstrip(b"\0")
         data += bytes(-len(data) % BLOCK)
-        folder, link = header(b"d", 0, kind=b"5"), header(b"l.txt", 0, kind=b"2")
-        found.append(folder + data + link + END)
+        folder, link = header(b"d", 0, kind=b"5"), bytearray(header(b"l.txt", 0, kind=b"1"))
+        link[157:162] = b"a.txt"
+        found.append(folder + data + sign(bytes(link)) + END)
     return found
 
 

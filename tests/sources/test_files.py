@@ -229,7 +229,6 @@ def test_a_directory_that_the_user_names_may_hold_the_files(tmp_path):
         ("a.csv", 'path\n"a.jpg', "is no CSV"),
         ("a.csv", "path,image\na.jpg,1\n", "name another one by field="),
         ("a.csv", "path\na.jpg\nb.txt\n", "several kinds"),
-        ("a.csv", "path,__index__\na.jpg,1\n", "'__index__' has a name of batches"),
         ("a.csv", b"path\n\xff.jpg\n", "is no UTF-8"),
         ("a.jsonl", '{"path": "a.jpg"}\n{"path"\n', "line 2 is no JSON"),
         ("a.jsonl", '["a.jpg"]\n', "line 1 is no JSON object"),

@@ -12,6 +12,7 @@ from pathlib import Path
 LEVELS = {
     # What messages show of a URL (the errors stand on it), and what arguments may be.
     "shown": -1,
+    "version": -1,
     "arguments": -1,
     "cores": -1,
     "errors": 0,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from shardwise.arguments import path_text
+from shardwise.arguments import path_text, suggest_names
 from shardwise.building.arguments import (
     check_arguments,
     check_place,
@@ -39,6 +39,7 @@ from shardwise.storage import StorageOptions
 _MANIFEST = "manifest.swm"
 
 
+@suggest_names
 def build(
     source: Dataset | Sequence[Any],
     pattern: str | os.PathLike[str],

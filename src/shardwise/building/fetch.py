@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dataclasses import field as attribute
 from typing import Any
 
-from shardwise.arguments import check_number
+from shardwise.arguments import check_number, suggest_names
 from shardwise.building.http_get import GetError, get
 from shardwise.errors import DataError
 from shardwise.plan.arguments import whole
@@ -108,6 +108,7 @@ class Fetch:
         raise AssertionError("the last try returns or raises")
 
 
+@suggest_names
 def fetch(
     field: str = "url",
     *,

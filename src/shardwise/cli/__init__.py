@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from shardwise.cli.options import JSON_KEY, TRACEBACK_KEY
 from shardwise.cli.output import clean, write_document, write_line
 from shardwise.errors import ShardwiseError
 from shardwise.plugins import find, names
+from shardwise.version import __version__
 
 __all__ = ["cli", "main"]
 
@@ -49,11 +51,14 @@ class Commands(click.Group):
 
     def get_command(  # click's signature
         self,
-        ctx: click.Context,  # noqa: ARG002
+        ctx: click.Context,
         cmd_name: str,
     ) -> click.Command | None:
         """Import one command."""
         if cmd_name not in COMMANDS:
+            alike = get_close_matches(cmd_name, COMMANDS, n=1)
+            if alike and not ctx.resilient_parsing:
+                ctx.fail(f"No such command {cmd_name!r}. Did you mean {alike[0]!r}?")
             return None
         command: click.Command
         if cmd_name in names("commands"):
@@ -97,7 +102,7 @@ class Commands(click.Group):
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="shardwise", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Look at training data from the shell: what is in it, whether it is whole, who reads what.
 

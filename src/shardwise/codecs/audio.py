@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.arguments import suggest_names
 from shardwise.codecs.part_decoder import PartDecoder
 from shardwise.errors import DataError
 from shardwise.media_files.byte_reader import BytesReader
@@ -105,6 +106,7 @@ class Audio(PartDecoder):
         return part, mask
 
 
+@suggest_names
 def audio(
     *,
     seconds: float | None = None,

@@ -7,6 +7,7 @@ from typing import Literal, overload
 
 import numpy as np
 
+from shardwise.arguments import suggest_names
 from shardwise.codecs.image_crop import RandomCrop
 from shardwise.codecs.image_decoder import DEFAULT_MAX_PIXELS, Image, RandomCropImage
 
@@ -46,6 +47,7 @@ def image(
 ) -> RandomCropImage: ...
 
 
+@suggest_names
 def image(
     mode: Literal["rgb", "gray", "rgba"] = "rgb",
     *,

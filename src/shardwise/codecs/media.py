@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwise.arguments import suggest_names
 from shardwise.errors import DataError
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.clip_frames import frames_at_seconds
@@ -173,6 +174,7 @@ class Media:
         return MediaFile(bytes(data), self.limits)
 
 
+@suggest_names
 def media(
     *, max_pixels: int = DEFAULT_LIMITS.max_pixels, max_frames: int = DEFAULT_LIMITS.max_frames
 ) -> Media:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from shardwise.arguments import suggest_names
 from shardwise.codecs.protocol import PlainDecoder
 from shardwise.codecs.rows import check_row
 from shardwise.columns import BytesColumn
@@ -201,6 +202,7 @@ class Array:
             np.copyto(out, stored, casting="unsafe")
 
 
+@suggest_names
 def array(dtype: DTypeLike, shape: int | Sequence[int] | None = None) -> Array:
     r"""Decode the raw bytes of an array, row after row (C order), as they lie.
 

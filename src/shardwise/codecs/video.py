@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.arguments import suggest_names
 from shardwise.codecs.part_decoder import PartDecoder
 from shardwise.media_files.byte_reader import BytesReader
 from shardwise.media_files.clip_frames import ClipRule
@@ -116,6 +117,7 @@ class Video(PartDecoder):
         return clip, numbers >= 0
 
 
+@suggest_names
 def video(
     frames: int = 16,
     *,

@@ -118,6 +118,7 @@ class ConcatSource(EpochReads):
     def __init__(self, sources: Sequence[Source], fields: tuple[str, ...]) -> None:
         self.sources = tuple(sources)
         self.fields = fields
+        self.own_names = {n for source in sources for n in getattr(source, "own_names", ())}
 
     def __repr__(self) -> str:
         return f"concat({', '.join(map(repr, self.sources))})"

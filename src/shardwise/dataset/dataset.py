@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwise.arguments import suggest_names
 from shardwise.codecs import default_decoder
 from shardwise.collate import collate
 from shardwise.dataset.column import (
@@ -157,6 +158,7 @@ class Dataset(IndexedSamples):
         ids = subset_indices(indices, len(self), self._transforms.indices)
         return Dataset(self._source, _transforms=replace(self._transforms, indices=ids))
 
+    @suggest_names
     def column(
         self,
         name: str,
@@ -218,6 +220,7 @@ class Dataset(IndexedSamples):
             read = read.decode(**{field: decoder})
         return ColumnReader(name, read, field, tuple(path))
 
+    @suggest_names
     def filter(
         self,
         where: ArrayLike | Callable[[dict[str, Any]], ArrayLike],
@@ -269,6 +272,7 @@ class Dataset(IndexedSamples):
                 raise TypeError(f"filter() takes booleans, not {mask.dtype}: use subset(indices)")
         return self.subset(mask)
 
+    @suggest_names
     def clips(
         self,
         field: str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,24 @@ from numpy.typing import NDArray
 from shardwise.codecs.protocol import has_mask
 from shardwise.columns import Layout, mask_of
 from shardwise.dataset.keyed_random import SampleKeys, takes_rng
+from shardwise.errors import DataError
+
+# Names that batches, mixtures and clips give a meaning.
+RESERVED = frozenset({"__key__", "__index__", "__valid__", "__source__", "__media__"})
+
+
+def refuse_reserved(names: Collection[str], source: Any) -> None:
+    """Refuse fields that are called what a batch calls something else, but a source's `own_names`.
+
+    The one place for all sources; functions of `map` are held to the same names by `Transforms`.
+    """
+    for name in filter(RESERVED.__contains__, names):
+        if name not in getattr(source, "own_names", ()):
+            raise DataError(
+                f"{source!r} has a field {name!r}, which is a name of batches: rename it, or "
+                "select() the others",
+                field=name,
+            )
 
 
 @dataclass(frozen=True, slots=True)

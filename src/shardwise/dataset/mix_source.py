@@ -43,6 +43,8 @@ class MixSource:
     def __repr__(self) -> str:
         return f"mix({self.parts!r})"
 
+    own_names = (SOURCE,)
+
     @property
     def traits(self) -> SourceTraits:
         """All fields are values."""

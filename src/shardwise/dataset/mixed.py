@@ -213,6 +213,8 @@ _NO_SUBSET = (
 class _Label:
     """Puts the name of a dataset into its samples, for the functions behind it."""
 
+    own_names = (SOURCE,)
+
     def __init__(self, name: str) -> None:
         self.name = name
 

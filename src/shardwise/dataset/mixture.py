@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from shardwise.arguments import suggest_names
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.mixed import MixedDataset
 from shardwise.plan import (
@@ -30,6 +31,7 @@ _Weights = Mapping[str, float]
 _MAX_BLOCK = 65_536
 
 
+@suggest_names
 def mix(
     datasets: Mapping[str, tuple[Dataset, float] | Dataset],
     *,

@@ -11,6 +11,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from shardwise.arguments import suggest_names
 from shardwise.dataset import Dataset
 from shardwise.dataset.column import Progress, kept_place
 from shardwise.dataset.kept_arrays import kept_or_made
@@ -28,6 +29,7 @@ _MAX_LENGTH = 1 << 24
 _MAX_WINDOW = 1 << 40
 
 
+@suggest_names
 def pack(
     dataset: Dataset,
     *,

@@ -17,6 +17,7 @@ from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.errors import DataError, DecodeTimeoutError, ShardwiseError, message_of
 from shardwise.foreign_bytes import is_signal
 from shardwise.samples import DecodeWatch
+from shardwise.shown import base_name
 
 
 @dataclass(slots=True)  # not frozen: that would cost a single sample a microsecond
@@ -90,6 +91,8 @@ class RawRows:
             exc.field, exc.index = field, int(self.ids[row])
             raise exc
         reason = exc.reason if isinstance(exc, DataError) else message_of(exc)
+        if field is None and isinstance(exc, TypeError) and "'dict'" in reason:
+            reason += " (map() gives a function the whole sample, decode(name=fn) one field)"
         message = f"{name_of(fn)} raised {type(exc).__name__}: {reason}"
         traceback = exc.__traceback__
         cause = exc.with_traceback(traceback.tb_next if traceback else None)
@@ -99,4 +102,9 @@ class RawRows:
 
 def name_of(fn: Callable[..., Any]) -> str:
     """The name of a decoder or function in messages."""
-    return getattr(fn, "__qualname__", None) or repr(fn)
+    name = getattr(fn, "__qualname__", None) or repr(fn)
+    code = getattr(fn, "__code__", None)
+    # "<lambda>" alone could be anywhere.
+    if code is None or not name.endswith("<lambda>"):
+        return name
+    return f"{name} ({base_name(code.co_filename)}:{code.co_firstlineno})"

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from shardwise.columns import Columns, Layout
 from shardwise.dataset.decoding import copied, decode_columns, decode_rows
-from shardwise.dataset.field import Field, in_place, is_plain_function, mask_in_place
+from shardwise.dataset.field import (
+    Field,
+    in_place,
+    is_plain_function,
+    mask_in_place,
+    refuse_reserved,
+)
 from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
@@ -261,7 +267,9 @@ class LoadedSamples:
 
     @cached_property
     def _fields(self) -> tuple[Field, ...]:
-        return self._transforms.fields(self.fields, self._traits.layouts)
+        fields = self._transforms.fields(self.fields, self._traits.layouts)
+        refuse_reserved([field.name for field in fields], self._source)
+        return fields
 
     @property
     def _decoders(self) -> list[Callable[[Any], Any]]:

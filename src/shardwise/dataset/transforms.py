@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 from shardwise.codecs import default_decoder, resolve
 from shardwise.codecs.protocol import has_mask
 from shardwise.columns import Layout, mask_of
-from shardwise.dataset.field import Field
+from shardwise.dataset.field import RESERVED, Field
 from shardwise.dataset.keyed_random import seeded_generator
 from shardwise.dataset.raw_rows import RawRows, name_of
 from shardwise.plan.permute import mix
+
+# What a function may not make; the keys are its own.
+_MADE = RESERVED - {"__key__"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +72,41 @@ class MapFunction:
             TypeError: it returned no dict, or a "__key__" that is no str.
         """
         key = sample["__key__"]
+        own = () if _MADE.isdisjoint(sample) else _MADE & sample.keys()
+        # The user's code: it may return anything.
+        made: Any
         try:
             rows.begin(row, -1 - self.place)
             if self.takes_rng:
                 word = mix(rows.keys.seed, rows.keys.epoch, self.place)
                 rng = seeded_generator(int(rows.columns.ids[row]), word)
-                sample = self.fn(sample, rng=rng)
+                made = self.fn(sample, rng=rng)
             else:
-                sample = self.fn(sample)
+                made = self.fn(sample)
         except BaseException as exc:  # noqa: BLE001 - transforms are the user's code
             rows.blame(row, self.fn, exc)
-        if not isinstance(sample, dict):
+        if not isinstance(made, dict):
             raise TypeError(
-                f"{name_of(self.fn)} returned {type(sample).__name__} for the sample {key!r}: a "
-                "transform returns a sample dict; to leave samples out use subset()"
+                f"{name_of(self.fn)} returned {type(made).__name__} for the sample {key!r}: a "
+                "transform returns a sample dict; to leave samples out use subset(), and for "
+                "batches that are tuples as_tuple=('jpg', 'cls') of the loader"
             )
-        if "__key__" not in sample:
+        if not _MADE.isdisjoint(made):
+            odd = (_MADE & made.keys()).difference(own, getattr(self.fn, "own_names", ()))
+            if odd:
+                raise TypeError(
+                    f"{name_of(self.fn)} made the field {min(odd)!r} of the sample {key!r}, which "
+                    "is a name of batches: call it something else"
+                )
+        if "__key__" not in made:
             # A new dict: the function may return the same one again.
-            return {"__key__": key, **sample}
-        if not isinstance(sample["__key__"], str):
+            return {"__key__": key, **made}
+        if not isinstance(made["__key__"], str):
             raise TypeError(
-                f"{name_of(self.fn)} made the key {sample['__key__']!r} of the sample {key!r}: "
+                f"{name_of(self.fn)} made the key {made['__key__']!r} of the sample {key!r}: "
                 "a __key__ is a str"
             )
-        return sample
+        return made
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.arguments import suggest_names
 from shardwise.markup import table
 from shardwise.plan.arguments import whole
 from shardwise.plan.batch_partition import BatchPartition
@@ -32,6 +33,7 @@ Rows = tuple[NDArray[np.int64], NDArray[np.bool_]]
 _BLOCK_ROWS = 4_096
 
 
+@suggest_names
 class Plan:
     """Which samples each rank gets at each step of each epoch.
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.arguments import suggest_names
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import Permutation, mix
@@ -49,6 +50,7 @@ class SequentialSampler:
         return f"SequentialSampler({self.num_samples})"
 
 
+@suggest_names
 class FullSampler:
     """A permutation of all samples, another for each epoch and seed; computed, not stored.
 

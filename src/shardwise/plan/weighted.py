@@ -15,6 +15,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwise.arguments import suggest_names
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import mix, mix_array
@@ -26,6 +27,7 @@ _LOG_2 = 0.6931471805599453
 _LOG_THREE_QUARTERS = -0.2876820724517809
 
 
+@suggest_names
 class WeightedSampler:
     """Samples drawn by their weights, for `sampler=`; any number of ranks, resumed at once.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from shardwise.arguments import check_flag, path_text
+from shardwise.arguments import check_flag, path_text, suggest_names
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Executor
 from shardwise.plan.arguments import whole
@@ -108,6 +108,7 @@ def service(
 ) -> RayService: ...
 
 
+@suggest_names
 def service(
     addresses: str | Sequence[str] | None = None,
     *,

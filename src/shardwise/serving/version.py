@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from typing import Any
 
 from shardwise.dataset.code_digest import code_digest
@@ -13,6 +12,7 @@ from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.padding import Padding
 from shardwise.samples import Samples
+from shardwise.version import __version__
 
 # Code that is pickled by value is bytecode, which is one minor version's.
 PYTHON = ".".join(platform.python_version_tuple()[:2])
@@ -40,7 +40,7 @@ class VersionWord:
     @staticmethod
     def release_here() -> str:
         """The release that is installed here."""
-        return version("shardwise")
+        return __version__
 
     def difference(self, other: VersionWord) -> str | None:
         """In what the word of a client differs from this one of a server, naming both."""

@@ -6,13 +6,14 @@ import os
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from shardwise.arguments import check_number, path_text
+from shardwise.arguments import check_number, path_text, suggest_names
 from shardwise.shown import shown
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 _MIN_BLOCK_BYTES = 16 << 10
 
 
+@suggest_names
 @dataclass(frozen=True)
 class CacheSettings:
     """A cache of remote files on a disk of this machine, for all processes that name it.

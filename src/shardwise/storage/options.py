@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from shardwise.arguments import check_number
+from shardwise.arguments import check_number, suggest_names
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.stores.credentials import Credentials
 from shardwise.storage.stores.registered import register_missing, registered
@@ -15,6 +15,7 @@ from shardwise.storage.stores.registered import register_missing, registered
 Redirects = Literal["any", "same-host", "none"]
 
 
+@suggest_names
 @dataclass(frozen=True, kw_only=True)
 class StorageOptions:
     """How remote files are reached, read and kept.

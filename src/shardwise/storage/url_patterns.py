@@ -5,7 +5,7 @@ shorter or longer epoch. Lists local directories, and stores for remote patterns
 """
 
 # URLs are text: a Path would rewrite the user's text ("./a" as "a"), and is slower.
-# ruff: noqa: PTH100, PTH109, PTH110, PTH111, PTH112, PTH117, PTH118, PTH207, PTH208
+# ruff: noqa: PTH100, PTH109, PTH110, PTH111, PTH112, PTH116, PTH117, PTH118, PTH207, PTH208
 
 from __future__ import annotations
 
@@ -129,12 +129,27 @@ def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
     )
     if not matches:
         raise MissingShardError(f"no file matches the pattern{in_directory(name)}", url=name)
-    return matches
+    return _refuse_links(matches)
 
 
 def _list_directory(path: str, suffixes: tuple[str, ...]) -> list[str]:
     names = shards_among(sorted(os.listdir(path)), path, suffixes)
-    return [os.path.join(path, name) for name in names]
+    return _refuse_links([os.path.join(path, name) for name in names])
+
+
+def _refuse_links(found: list[str]) -> list[str]:
+    """Refuse a file that lies there under two names, by a symbolic or a hard link."""
+    seen: dict[tuple[int, int], str] = {}
+    for path in found:
+        try:
+            stat = os.stat(path)
+        except OSError:
+            # Opening it says what is wrong.
+            continue
+        other = seen.setdefault((stat.st_dev, stat.st_ino), path)
+        if other != path:
+            raise _named_twice(path, other)
+    return found
 
 
 def _refuse_repeats(urls: list[str]) -> None:
@@ -143,9 +158,13 @@ def _refuse_repeats(urls: list[str]) -> None:
     for url in urls:
         file = url if scheme_of(url) else os.path.abspath(url)
         if file in seen:
-            other_name = "" if seen[file] == url else f", once as {shown(seen[file])!r}"
-            raise ValueError(
-                f"the shard {shown(url)!r} is named twice{other_name}: its samples would be read "
-                "twice an epoch; remove one of the names"
-            )
+            raise _named_twice(url, seen[file])
         seen[file] = url
+
+
+def _named_twice(url: str, other: str) -> ValueError:
+    other_name = "" if other == url else f", once as {shown(other)!r}"
+    return ValueError(
+        f"the shard {shown(url)!r} is named twice{other_name}: its samples would be read twice an "
+        "epoch; remove one of the names"
+    )

@@ -161,8 +161,13 @@ def npy(array):
     [
         ("a.bin", TOKENS.tobytes(), {}, "give dtype='uint16'"),
         ("a.bin", TOKENS.tobytes()[:-1], {"dtype": "uint16"}, "the file is cut"),
-        ("a.bin", npy(TOKENS), {"dtype": "uint16"}, "another format"),
-        ("a.bin", b"\x1f\x8b" + bytes(200), {"dtype": "uint16"}, "compressed"),
+        ("a.bin", npy(TOKENS), {"dtype": "uint16"}, "no file of raw tokens, but a .npy"),
+        (
+            "a.bin",
+            b"\x1f\x8b\x08" + bytes(200),
+            {"dtype": "uint16"},
+            "raw tokens, but gzip: unpack",
+        ),
         ("a.bin", b"", {"dtype": "uint16"}, r"no block of 4 \+ 1 tokens"),
         ("a.bin", np.array([20240520, 1, 5] + [0] * 256, "<i4").tobytes(), {}, "says 5 tokens"),
         ("a.npy", TOKENS.tobytes(), {}, "NUMPY"),

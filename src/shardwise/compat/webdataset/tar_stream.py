@@ -23,7 +23,7 @@ from typing import Any
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.errors import DataError
 from shardwise.sources.tar.scan.byte_source import StreamBytes
-from shardwise.sources.tar.scan.members import scan_members
+from shardwise.sources.tar.scan.members import scan_members, warn_of_lost
 from shardwise.sources.tar.scan.walk import HeaderScan, Scan
 from shardwise.storage import LocalFile
 
@@ -60,10 +60,11 @@ class TarStream:
 
     def __iter__(self) -> Iterator[list[Member]]:
         unpacked = Unpacked(self.stream)
-        source = StreamBytes(unpacked)
+        source = StreamBytes(unpacked, unpacked.earlier)
         scan = HeaderScan(source, url=self.url)
+        ignored: Counter[str] = Counter()
         try:
-            for members in scan_members(scan, Counter()):
+            for members in scan_members(scan, ignored):
                 # numpy's strings end at the first zero, as names do.
                 raw = members.names.view(f"S{members.names.shape[1]}")[:, 0].tolist()
                 payloads = source.read_many(members.offsets.tolist(), members.sizes.tolist())
@@ -81,14 +82,19 @@ class TarStream:
                 offset=unpacked.num_bytes,
             ) from unpacked.problem
         self.has_end = scan.has_end
+        warn_of_lost(ignored, self.url)
 
 
 class Unpacked:
-    """A stream, unpacked if it is compressed; where unpacking fails it ends, with a `problem`."""
+    """A stream, unpacked if it is compressed; where unpacking fails it ends, with a `problem`.
+
+    `earlier` reads bytes of a stream that can go back and is not compressed, else it is None.
+    """
 
     def __init__(self, stream: Any) -> None:
         self.problem: Exception | None = None
         self.num_bytes = 0
+        self.earlier = _Earlier(stream, stream.tell()) if _is_seekable(stream) else None
         start = stream.read(_MAGIC_BYTES)
         while 0 < len(start) < _MAGIC_BYTES and (more := stream.read(_MAGIC_BYTES - len(start))):
             start += more
@@ -96,6 +102,7 @@ class Unpacked:
         for magic, unpack in _COMPRESSIONS.items():
             if start.startswith(magic):
                 self._stream = unpack(self._stream)
+                self.earlier = None
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes; b"" at the end."""
@@ -108,6 +115,28 @@ class Unpacked:
             return b""
         self.num_bytes += len(data)
         return data
+
+
+def _is_seekable(stream: Any) -> bool:
+    seekable = getattr(stream, "seekable", None)
+    return seekable is not None and bool(seekable())
+
+
+class _Earlier:
+    """The bytes of a stream by their offset from a start; the stream goes on where it was."""
+
+    def __init__(self, stream: Any, start: int) -> None:
+        self._stream, self._start = stream, start
+
+    def read(self, offset: int, length: int, /) -> bytes:
+        position = self._stream.tell()
+        self._stream.seek(self._start + offset)
+        parts = []
+        while length and (part := self._stream.read(length)):
+            parts.append(part)
+            length -= len(part)
+        self._stream.seek(position)
+        return b"".join(parts)
 
 
 class _Rest:

@@ -17,6 +17,7 @@ from shardwise.dataset.clips.files import MediaFiles
 from shardwise.dataset.clips.options import ClipOptions
 from shardwise.dataset.clips.table import cut_rows
 from shardwise.dataset.decoding import copied
+from shardwise.dataset.field import refuse_reserved
 from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.media_files.coded_frames import joined_ranges
 from shardwise.media_files.timeline import Span
@@ -74,6 +75,7 @@ class ClipSource(EpochReads):
         table: ClipTable,
         identity: str,
     ) -> None:
+        refuse_reserved(fields, source)
         self.source = source
         self.options = options
         self.table = table
@@ -90,6 +92,8 @@ class ClipSource(EpochReads):
 
     def __repr__(self) -> str:
         return f"ClipSource({self.source!r}, {self.table.num_clips} clips)"
+
+    own_names = (MEDIA,)
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:

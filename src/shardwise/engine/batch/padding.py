@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.arguments import suggest_names
 from shardwise.collate import collate, dtype_of_numbers
 from shardwise.columns import mask_of
 from shardwise.errors import DataError
@@ -158,6 +159,7 @@ class Padding:
         return tuple(largest)
 
 
+@suggest_names
 def pad(
     fields: str | Sequence[str] | None = None,
     *,

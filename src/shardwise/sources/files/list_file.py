@@ -26,7 +26,6 @@ from shardwise.storage import StorageOptions, read_whole
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # Names of the column of paths, unless path= says it.
 _PATH_COLUMNS = ("path", "file_name", "filename", "file")
-_RESERVED = ("__key__", "__index__", "__valid__")
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -50,7 +49,7 @@ def read_list(
     rows = _read_rows(url, read_whole(url, options=storage))
     if not rows:
         raise DataError("it lists no files", url=url)
-    columns = _columns(rows, url, text=base_name(url).endswith((".csv", ".tsv")))
+    columns = _columns(rows, text=base_name(url).endswith((".csv", ".tsv")))
     chosen = _path_column(columns, path, url)
     base = _directory(url) if root is None else root
     paths = columns.pop(chosen)
@@ -127,11 +126,8 @@ def _read_csv(url: str, text: str, delimiter: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _columns(rows: Sequence[Mapping[str, Any]], url: str, *, text: bool) -> dict[str, Column]:
+def _columns(rows: Sequence[Mapping[str, Any]], *, text: bool) -> dict[str, Column]:
     names = dict.fromkeys(name for row in rows for name in row)
-    for name in _RESERVED:
-        if name in names:
-            raise DataError(f"the column {name!r} has a name of batches: rename it", url=url)
     convert = _typed_text if text else _typed
     return {name: convert([row.get(name) for row in rows]) for name in names}
 

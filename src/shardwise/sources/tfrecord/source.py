@@ -6,8 +6,9 @@ Every file is scanned for its records at the first use of the manifest, unless a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +31,8 @@ from shardwise.storage import FileStat, StorageOptions, expand, is_local, local_
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
 _RECORD = "record"
 _THREADS = 16
+# A feature that none of so many records has is misspelt.
+_MAX_LOOKED_AT = 1000
 
 # A file, and the ends and lengths of its records: int64 `[2, records]`.
 _Records: TypeAlias = tuple[FileStat, NDArray[np.int64]]
@@ -96,6 +99,7 @@ class TfRecordSource(RecordSource):
         """What is taken of each record; None for the record itself."""
         asked = self._asked
         if isinstance(asked, dict):
+            self._require_features(asked)
             return {name: _feature(text) for name, text in asked.items()}
         if asked == ():
             return None
@@ -119,6 +123,31 @@ class TfRecordSource(RecordSource):
                     url=url,
                 )
         return {name: known[name] for name in asked}
+
+    def _require_features(self, names: Mapping[str, str]) -> None:
+        """Refuse a name that none of the first records has: it is misspelt, and would be None."""
+        known: set[str] = set()
+        for data in islice(self._records(), _MAX_LOOKED_AT):
+            try:
+                known.update(parse_example(data))
+            except ValueError:
+                # Reading it says what is wrong.
+                return
+            if names.keys() <= known:
+                return
+        missing = [name for name in names if name not in known]
+        if known and missing:
+            raise DataError(
+                f"the first {_MAX_LOOKED_AT} records have no feature {missing[0]!r}, but "
+                f"{', '.join(map(repr, sorted(known)))}",
+                url=self.urls[0],
+                field=missing[0],
+            )
+
+    def _records(self) -> Iterator[bytes]:
+        for url, (_, (ends, lengths)) in zip(self.urls, self._places(), strict=True):
+            for end, length in zip(ends.tolist(), lengths.tolist(), strict=True):
+                yield self._pool.get(url).read(end - length, length)
 
     def _first_record(self) -> tuple[str, bytes] | None:
         for url, (_, (ends, lengths)) in zip(self.urls, self._places(), strict=True):

@@ -78,6 +78,12 @@ class JoinedDocuments(EpochReads, TokenSource):
         num_bytes = sum(file.stat.num_bytes for file in self.files)
         return Manifest(kind, [Shard(self.files[0].url, num_blocks, num_bytes)])
 
+    @property
+    def num_dropped(self) -> int:
+        """Tokens at an epoch's end that are in no block."""
+        num_tokens = int(self._ends[-1]) if len(self._ends) else 0
+        return num_tokens - self.manifest.num_samples * self.block - 1
+
     def read_epoch(
         self,
         ids: NDArray[np.int64],

@@ -1,8 +1,9 @@
 """Files of nothing but tokens: raw ones, those of llm.c with a header, and `.npy`.
 
-A raw file says nothing of itself, so its dtype must be given. llm.c's have 256 int32 before the
-tokens: a magic number, version 1 and the number of tokens. Of `.npy` the header is read by numpy;
-Python objects, which would be unpickled, are refused.
+A raw file says nothing of itself, so its dtype must be given; one that begins as a file of another
+format is refused. llm.c's have 256 int32 before the tokens: a magic number for the dtype, a version
+(1 of GPT-2's tokens, 7 of Llama 3's) and the number of tokens. Of `.npy` the header is read by
+numpy; Python objects, which would be unpickled, are refused.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from numpy.lib import format as npy
 from shardwise.errors import DataError
 from shardwise.sources.tokens.token_file import TokenFile, require_dtype, tokens_between
 from shardwise.storage import File, FileStat
+from shardwise.storage.known_formats import HEAD_BYTES, known_format
 
 _LLMC_BYTES = 1024
 _LLMC_DTYPES = {20240520: "<u2", 20240801: "<u4"}
+_LLMC_VERSIONS = (1, 7)
 _NPY_MAGIC = b"\x93NUMPY"
 # The header of one dimension has 80 to 128 bytes.
 _MAX_NPY_HEADER = 4096
@@ -32,16 +35,16 @@ _BAD_HEADERS = (
 def open_raw(file: File, stat: FileStat, dtype: np.dtype[Any] | None) -> TokenFile:
     """A file without an index."""
     url, head = file.url, file.read(0, min(stat.num_bytes, _LLMC_BYTES))
-    if head.startswith((_NPY_MAGIC, b"MMIDIDX", b"PK\3\4", b"\x1f\x8b", b"(\xb5/\xfd")):
-        raise DataError(
-            f"a file of raw tokens begins with {head[:6]!r}: it is of another format, or "
-            "compressed",
-            url=url,
-            offset=0,
-        )
+    _refuse_other_formats(url, head, stat, dtype)
     if len(head) == _LLMC_BYTES:
         magic, version, count = np.frombuffer(head, "<i4", 3).tolist()
-        if magic in _LLMC_DTYPES and version == 1:
+        if magic in _LLMC_DTYPES:
+            if version not in _LLMC_VERSIONS:
+                raise DataError(
+                    f"a file of llm.c of version {version}: versions 1 and 7 are read",
+                    url=url,
+                    offset=4,
+                )
             return _open_llmc(url, stat, np.dtype(_LLMC_DTYPES[magic]), count, dtype)
     if dtype is None:
         raise DataError(
@@ -50,6 +53,16 @@ def open_raw(file: File, stat: FileStat, dtype: np.dtype[Any] | None) -> TokenFi
             url=url,
         )
     return TokenFile(url, stat, dtype, 0, tokens_between(url, 0, stat.num_bytes, dtype))
+
+
+def _refuse_other_formats(
+    url: str, head: bytes, stat: FileStat, dtype: np.dtype[Any] | None
+) -> None:
+    # Bytes of text are tokens of one byte each, if somebody says so.
+    may_be_text = dtype is not None and dtype.itemsize == 1
+    found = known_format(head, num_bytes=stat.num_bytes, may_be_text=may_be_text)
+    if found is not None:
+        raise DataError(f"no file of raw tokens, but {found}", url=url, offset=0)
 
 
 def _open_llmc(
@@ -71,6 +84,7 @@ def open_npy(file: File, stat: FileStat, dtype: np.dtype[Any] | None) -> TokenFi
     """An array of one dimension; a raw file of that name, as OLMo has them, needs a dtype."""
     url, head = file.url, file.read(0, min(stat.num_bytes, _MAX_NPY_HEADER))
     if not head.startswith(_NPY_MAGIC):
+        _refuse_other_formats(url, head[:HEAD_BYTES], stat, dtype)
         if dtype is not None:
             return open_raw(file, stat, dtype)
         raise DataError(

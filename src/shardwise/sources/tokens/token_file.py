@@ -45,8 +45,12 @@ def checked_dtype(dtype: Any) -> np.dtype[Any] | None:
         made = np.dtype(object)
     if made.kind not in "iu":
         raise TypeError(f"dtype={dtype!r:.60}: tokens are integers, such as 'uint16' or 'uint32'")
-    little: np.dtype[Any] = made.newbyteorder("<")
-    return little
+    if made.byteorder == ">":
+        raise TypeError(
+            f"dtype={dtype!r:.60}: tokens are read little-endian; swap the bytes once, "
+            f"np.fromfile(path, {made.str!r}).astype({made.str.replace('>', '<')!r}).tofile(...)"
+        )
+    return made
 
 
 def require_dtype(url: str, given: np.dtype[Any] | None, own: np.dtype[Any], source: str) -> None:

@@ -6,6 +6,7 @@ the counts and the ranks are ours, the reading is the dataset's own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from shardwise.columns import Columns
 from shardwise.errors import DataError, MissingExtraError, StorageError
 from shardwise.foreign_bytes import is_signal
+from shardwise.hints import call_for
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.wrap.identity import identity_of
@@ -159,6 +161,13 @@ class WrapSource:
 
 def _refuse_table(dataset: Any) -> None:
     """Say what to do with what has a length and items, and whose items are no samples."""
+    if isinstance(dataset, str | bytes | os.PathLike):
+        raise TypeError(
+            f"wrap() needs a dataset, not a {type(dataset).__name__}: a path is opened by "
+            f"{call_for(dataset)}; samples in memory stand in a list, wrap([...])"
+        )
+    if isinstance(dataset, bytearray | memoryview):
+        raise TypeError(f"wrap() needs a dataset, not a {type(dataset).__name__}: give a list")
     package, name = type(dataset).__module__.partition(".")[0], type(dataset).__name__
     remedy = {
         ("pandas", "DataFrame"): "its records, wrap(df.to_dict('records')), or write it by "
@@ -176,5 +185,11 @@ def _refuse_table(dataset: Any) -> None:
         elif name == "Dataset" and dataset.format["type"] in ("arrow", "pandas", "polars"):
             remedy = "the dataset without its format, wrap(dataset.with_format(None))"
             name = f"Dataset with the format {dataset.format['type']!r}"
+    if remedy is None and isinstance(dataset, dict):
+        package = "plain"
+        remedy = (
+            "a list of samples, wrap(list(data.values())); of columns, "
+            "wrap([dict(zip(data, row)) for row in zip(*data.values())])"
+        )
     if remedy is not None:
         raise TypeError(f"wrap() needs a dataset of samples, not a {package} {name}: give {remedy}")

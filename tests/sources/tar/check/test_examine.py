@@ -66,12 +66,12 @@ def test_odd_payloads_are_noticed(tmp_path):
 
 def test_odd_members_and_ends_are_noticed(tmp_path):
     path = tmp_path / "x.tar"
-    data = member(b"d/", b"", kind=b"5") + header(b"a.png", 0, kind=b"1") + member(b"a.jpg", b"1")
+    data = member(b"d/", b"", kind=b"5") + header(b"a", 0, kind=b"1") + member(b"a.jpg", b"1")
     path.write_bytes(data)
     found = findings(str(path))
     assert "no end (two blocks of zeros)" in found
     assert "members left out, directory: 1" in found
-    assert "members left out, link: 1" in found
+    assert "members left out, hard link: 1" in found
     path.write_bytes(data + END)
     assert "no end" not in findings(str(path))
 

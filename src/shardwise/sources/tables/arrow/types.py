@@ -13,9 +13,8 @@ from shardwise.errors import DataError
 from shardwise.plan import WindowShape
 from shardwise.sources.protocol import SourceTraits
 
-# The column that has the samples' keys, where there is one; and names that a batch needs itself.
+# The column that has the samples' keys, where there is one.
 KEY = "__key__"
-_RESERVED = ("__index__", "__valid__")
 
 
 def field_types(schema: pa.Schema, *, parts: bool = False) -> dict[str, pa.DataType]:
@@ -63,16 +62,6 @@ def traits_of(
         parts=parts,
         window_shape=window_shape,
     )
-
-
-def refuse_reserved(names: Collection[str], url: str) -> None:
-    """Refuse a column that is called what a batch calls something of its own."""
-    for name in filter(names.__contains__, _RESERVED):
-        raise DataError(
-            f"the table has a column {name!r}, which is a name of batches: rename it",
-            url=url,
-            field=name,
-        )
 
 
 def layouts(schema: pa.Schema) -> dict[str, Layout]:

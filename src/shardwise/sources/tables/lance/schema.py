@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from shardwise.plan import WindowShape
-from shardwise.sources.tables.arrow.types import KEY, field_types, refuse_reserved, traits_of
+from shardwise.sources.tables.arrow.types import KEY, field_types, traits_of
 
 if TYPE_CHECKING:
     from shardwise.sources.tables.lance.table import Description
@@ -30,10 +30,9 @@ class TableSchema:
         has_keys: whether a column has the samples' keys.
     """
 
-    def __init__(self, description: Description, uri: str) -> None:
+    def __init__(self, description: Description) -> None:
         schema = pa.schema([*description.schema, *_ROW_FIELDS])
         stored = field_types(description.schema)
-        refuse_reserved(stored, uri)
         self.has_keys = KEY in stored
         self.fields = tuple(name for name in stored if name != KEY)
         self.types = field_types(schema, parts=True)

@@ -106,7 +106,7 @@ class LanceSource:
     def _schema(self) -> TableSchema:
         from shardwise.sources.tables.lance.schema import TableSchema
 
-        return TableSchema(self.selection.description, self.uri)
+        return TableSchema(self.selection.description)
 
     @cached_property
     def _fills(self) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from shardwise.sources.tables.arrow.types import (
     field_types,
     no_values,
     plain_type,
-    refuse_reserved,
 )
 from shardwise.sources.tables.parquet.parquet_file import FileInfo
 
@@ -137,7 +136,6 @@ class _FileSchema:
             error.url = info.url
             raise
         self.parts = [name for name in self.types if name not in self.fields]
-        refuse_reserved(self.types, info.url)
 
 
 def _different(infos: Sequence[FileInfo]) -> list[FileInfo]:

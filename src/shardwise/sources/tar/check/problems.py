@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise.errors import DataError, ShardwiseError
 from shardwise.sources.tar.index.shard_version import unfinished
-from shardwise.sources.tar.scan.members import Members
+from shardwise.sources.tar.scan.elsewhere import Members
 from shardwise.sources.tar.scan.names import split_names
 
 
@@ -60,8 +60,9 @@ _HINTS = {
 
 _IGNORED_HINTS = {
     "directory": "harmless",
-    "link": "its payload is another member's: pack the shard again with --hard-dereference and "
-    "--dereference",
+    "hard link": "it leads to no member before it: pack the shard again with --hard-dereference",
+    "symbolic link": "tar stores no data of it: pack the shard again with --dereference",
+    "part of another volume's member": "pack the shard again without --multi-volume",
     "special file": "it holds no data",
     "unknown type": "tar readers do not know what they are, and what they hold is not read: pack "
     "the shard again if it is data",

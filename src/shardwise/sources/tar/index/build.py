@@ -7,7 +7,6 @@ the next one goes on from there.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -28,12 +27,11 @@ from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.sources.tar.scan.compressed import refuse_compressed
-from shardwise.sources.tar.scan.members import Members, scan_members
+from shardwise.sources.tar.scan.elsewhere import Members
+from shardwise.sources.tar.scan.members import scan_members, warn_of_lost
 from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import File, FileStat, StorageOptions, described, is_local
-
-_logger = logging.getLogger("shardwise")
 
 # Below 1 GiB of shards, starting processes costs more than they save.
 _PARALLEL_BYTES = 1 << 30
@@ -95,12 +93,7 @@ def build_index(
     for members in chunks if watch is None else watch(chunks, ignored):
         table.add(members)
     index = index_of(table, before, has_end=scan.has_end)
-    if ignored["unknown type"]:
-        _logger.warning(
-            "%s: %d members of a type that tar does not know are left out; `shardwise doctor` says "
-            "more",
-            shown(url), ignored["unknown type"],
-        )  # fmt: skip
+    warn_of_lost(ignored, url)
     if not accept_unfinished:
         require_end(index.header, url)
     if digests:

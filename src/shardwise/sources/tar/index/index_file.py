@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib.metadata import version
 from typing import Any
 
 from numpy.typing import NDArray
@@ -28,18 +27,13 @@ from shardwise.sources.tar.index.column_file import (
     read_start,
 )
 from shardwise.storage import FileStat
+from shardwise.version import __version__
 
 _FORMAT = "shardwise-index"
 _VERSION = "1"
 
 # An index in a directory of indexes: the shard's base name and a hash of its URL.
 _HASHED_NAME = re.compile(r"(.*)/([^/]*)-[0-9a-f]{12}", re.DOTALL)
-
-
-@lru_cache(maxsize=1)
-def _release() -> str:
-    """The release of this package; looking it up takes 1 ms."""
-    return version("shardwise")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +51,7 @@ class IndexHeader:
         key_length: bytes of a key where all keys are of one length, else None.
         has_digests: whether the index holds a CRC-32 of every payload.
         has_end: whether the shard ends in a block of zeros, as a finished tar does.
-        ignored: how many members can't be fields, by what they are ("directory", "link", ...).
+        ignored: how many members can't be fields, by what they are ("directory", "hidden", ...).
         writer: the program that wrote the index.
     """
 
@@ -81,7 +75,7 @@ class IndexHeader:
 
     def to_metadata(self) -> dict[str, str]:
         """As safetensors' metadata: strings only."""
-        header = replace(self, writer=self.writer or f"shardwise {_release()}")
+        header = replace(self, writer=self.writer or f"shardwise {__version__}")
         texts = {"format": _FORMAT, "version": _VERSION, **as_texts(vars(header))}
         if not self.etag:
             del texts["etag"]
@@ -113,6 +107,8 @@ class IndexHeader:
                 writer=str(metadata["writer"]),
                 etag=str(metadata.get("etag", "")),
             )
+            if "link" in header.ignored:
+                raise ValueError("it is of a release that left hard links out")
             counts = (header.num_samples, header.num_bytes, header.key_length or 0)
             if not all(0 <= count < 2**63 for count in counts) or abs(header.mtime_ns) >= 2**63:
                 raise ValueError("a count is negative, or takes more than 64 bits")

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from shardwise.sources.tar.index.column_file import (
     spread,
 )
 from shardwise.storage import FileStat
+from shardwise.version import __version__
 
 _FORMAT = "shardwise-manifest"
 _VERSION = "1"
@@ -107,7 +107,7 @@ def encode(content: ManifestFile) -> bytes:
         "has_digests": content.has_digests,
         "num_unfinished": content.num_unfinished,
         "names": parts,
-        "writer": content.writer or f"shardwise {version('shardwise')}",
+        "writer": content.writer or f"shardwise {__version__}",
     }
     columns = {
         "tag": shrink(content.tags),

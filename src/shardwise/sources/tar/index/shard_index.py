@@ -176,6 +176,13 @@ class ShardIndex:
                 digest.update(column.data)
         return int.from_bytes(digest.digest(), "little")
 
+    def has_columns(self, columns: Mapping[str, NDArray[Any]]) -> bool:
+        """Whether these columns are the index's, but for its digests."""
+        own = {name for name in self._columns if not name.startswith("crc32:")}
+        return own == columns.keys() and all(
+            np.array_equal(self._columns[name], columns[name]) for name in own
+        )
+
     def of_version(self, mtime_ns: int, etag: str) -> ShardIndex:
         """The same index, as one that was made from a certain version of its shard."""
         header = replace(self.header, mtime_ns=mtime_ns, etag=etag)

@@ -24,6 +24,7 @@ from shardwise.sources.tar.scan.headers import (
 )
 from shardwise.sources.tar.scan.members import scan_members
 from shardwise.sources.tar.scan.names import split_names
+from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import File, FileStat, described, is_local
 
@@ -75,12 +76,29 @@ _MAX_PLAIN_SIZE = 0o77777777777
 def has_headers_of(index: ShardIndex, file: File) -> bool:
     """Whether a file of the indexed size has headers where the index says.
 
-    Reads one header for each field of three samples, and the block behind the last payload.
+    Reads one header for each field of three samples, and the block behind the last payload. If they
+    are others, reads all headers: a hard link has its payload behind another member's header.
 
     Raises:
         DataError: the file is shorter than the index says, or gone.
         StorageError: it could not be read.
     """
+    return _has_some_headers_of(index, file) or _has_all_headers_of(index, file)
+
+
+def _has_all_headers_of(index: ShardIndex, file: File) -> bool:
+    table = SampleTable(file.url, Counter())
+    scan = Scan(file, index.num_bytes, url=file.url)
+    try:
+        for members in scan_members(scan, table.ignored):
+            table.add(members)
+        columns, _ = table.finish(has_end=scan.has_end)
+    except DataError:
+        return False
+    return table.fields == index.fields and index.has_columns(columns)
+
+
+def _has_some_headers_of(index: ShardIndex, file: File) -> bool:
     rows = np.unique([0, index.num_samples // 2, index.num_samples - 1])
     rows = rows[: index.num_samples].astype(np.int64)
     members: dict[int, tuple[int, str]] = {}

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.storage import File
+
+class ReadsAt(Protocol):
+    """What can read bytes by their offset: a file, or a stream that can go back."""
+
+    def read(self, offset: int, length: int, /) -> bytes:
+        """Exactly `length` available bytes."""
+        ...
 
 
 class FileBytes:
@@ -25,7 +31,7 @@ class FileBytes:
     # From 16 KiB a member on, one read a header costs less than reading the payloads as well.
     sparse_stride = 16 << 10
 
-    def __init__(self, file: File, num_bytes: int) -> None:
+    def __init__(self, file: ReadsAt, num_bytes: int) -> None:
         self._file = file
         self._num_bytes = num_bytes
 
@@ -35,6 +41,10 @@ class FileBytes:
 
     # Of a long stretch that others follow.
     read_block = read
+
+    def again(self, num_bytes: int) -> Self | None:
+        """The first bytes once more, for another walk; None where there is no way back."""
+        return type(self)(self._file, num_bytes)
 
     def available(self, offset: int, length: int) -> int:
         """How many of `length` bytes there are at `offset`: fewer only where the tar ends."""
@@ -67,7 +77,8 @@ class StreamBytes:
             payloads = source.read_many(members.offsets.tolist(), members.sizes.tolist())
             source.release(scan.position)
 
-    At most one block of 1 MiB and one member are kept in memory.
+    At most one block of 1 MiB and one member are kept in memory. `earlier` reads bytes that were
+    released, where the stream can go back: a hard link has those of its target.
     """
 
     first_read_bytes = 64 << 10
@@ -75,8 +86,9 @@ class StreamBytes:
     # One: payloads between headers are kept until they are released.
     sparse_headers = 1
 
-    def __init__(self, stream: Readable) -> None:
+    def __init__(self, stream: Readable, earlier: ReadsAt | None = None) -> None:
         self._stream = stream
+        self._earlier = earlier
         self._data = b""
         self._base = 0
         self._is_at_end = False
@@ -101,16 +113,23 @@ class StreamBytes:
         return self._data[start : start + length]
 
     def read_many(self, offsets: list[int], sizes: list[int]) -> list[bytes]:
-        """Available bytes at ascending offsets: the payloads of some members."""
+        """Available bytes at ascending offsets, or earlier ones: the payloads of some members."""
         if offsets:
-            self.available(offsets[-1], sizes[-1])
-        data, base = self._data, self._base
+            last = max(range(len(offsets)), key=offsets.__getitem__)
+            self.available(offsets[last], sizes[last])
+        data, base, earlier = self._data, self._base, self._earlier
         return [
             data[offset - base : offset - base + size]
+            if offset >= base or earlier is None
+            else earlier.read(offset, size)
             for offset, size in zip(offsets, sizes, strict=True)
         ]
 
     read_block = read
+
+    def again(self, num_bytes: int) -> FileBytes | None:
+        """See `FileBytes`."""
+        return None if self._earlier is None else FileBytes(self._earlier, num_bytes)
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:  # noqa: ARG002
         """A stream's bytes are all read."""

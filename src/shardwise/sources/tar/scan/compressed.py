@@ -8,6 +8,7 @@ from __future__ import annotations
 from shardwise.errors import DataError
 from shardwise.shown import in_command
 from shardwise.storage import is_local
+from shardwise.storage.known_formats import known_format
 
 # By the program that unpacks: its endings.
 _SUFFIXES = {
@@ -16,8 +17,6 @@ _SUFFIXES = {
     "xz": (".xz", ".txz"),
     "zstd": (".zst", ".tzst"),
 }
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-_TABLES = (b"PAR1", b"ARROW1")
 
 
 def refuse_compressed(url: str) -> None:
@@ -29,11 +28,14 @@ def refuse_compressed(url: str) -> None:
 
 def refuse_compressed_start(start: bytes, url: str) -> None:
     """Raise `DataError` if a file's first bytes are of a compressed file or a table."""
-    for magic, what in _MAGIC.items():
-        if start.startswith(magic):
-            raise _refusal(what, url)
-    if start.startswith(_TABLES):
-        raise DataError("a table and no tar: shardwise.parquet opens it", url=url)
+    # A member may be called "PAR1.txt".
+    is_tar = start[257:262] == b"ustar"
+    found = "" if is_tar else known_format(start, may_be_text=True) or ""
+    what = found.partition(":")[0]
+    if what in _SUFFIXES:
+        raise _refusal(what, url)
+    if what in ("a Parquet file", "an Arrow file"):
+        raise DataError(f"no tar, but {found}", url=url)
 
 
 def _refusal(what: str, url: str) -> DataError:

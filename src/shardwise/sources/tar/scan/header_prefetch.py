@@ -71,6 +71,7 @@ class HeaderPrefetch(FileBytes):
 
     def __init__(self, file: File, num_bytes: int) -> None:
         super().__init__(file, num_bytes)
+        self._file: File = file
         # The bytes that the scan is in: where they begin, and the bytes.
         self._window: tuple[int, bytes] | None = None
         # Prefetched windows by offset; all guesses lie before `_guessed_until`.

@@ -1,23 +1,30 @@
 """The members of a shard: regular files with their names, offsets and sizes.
 
-Long names (USTAR prefix, GNU, PAX) are put together here; what is no regular file is counted and
-left out.
+Long names (USTAR prefix, GNU, PAX) are put together here. A hard link has its target's payload; all
+else that is no regular file is counted and left out, or an error if it must be a field.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.errors import DataError
+from shardwise.shown import shown as shown_url
+from shardwise.sources.tar.scan.elsewhere import (
+    ELSEWHERE,
+    EarlierMembers,
+    Members,
+    link_targets,
+)
 from shardwise.sources.tar.scan.headers import (
     BLOCK,
     IS_EXTENDED,
+    IS_PAX,
     KIND,
     parse_pax,
     read_name,
@@ -27,58 +34,46 @@ from shardwise.sources.tar.scan.headers import (
 from shardwise.sources.tar.scan.names import MAX_NAME
 from shardwise.sources.tar.scan.walk import HeaderRun, HeaderScan, shown
 
+_logger = logging.getLogger("shardwise")
+
 _REGULAR = b"0\0" + b"7"
-_IS_REGULAR = np.isin(np.arange(256), list(_REGULAR))
-_WHAT = {b"5"[0]: "directory", b"1"[0]: "link", b"2"[0]: "link"}
-_WHAT |= dict.fromkeys(b"346V", "special file")
-
-
-@dataclass
-class Members:
-    """Regular files that follow one another in a shard.
-
-    Attributes:
-        names: uint8 `[n, width]`, the names with zeros behind them; width is a multiple of 8.
-        lengths: int64 `[n]`, bytes of each name.
-        offsets: int64 `[n]`, where each payload begins: a multiple of 512.
-        sizes: int64 `[n]`, payload bytes.
-    """
-
-    names: NDArray[np.uint8]
-    lengths: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def take(self, rows: NDArray[Any]) -> Members:
-        """Some members: rows by number, or bool `[n]`."""
-        return Members(self.names[rows], self.lengths[rows], self.offsets[rows], self.sizes[rows])
-
-    def name(self, row: int) -> bytes:
-        """One name."""
-        return self.names[row, : self.lengths[row]].tobytes()
+_IS_REGULAR, _IS_ELSEWHERE = (
+    np.isin(np.arange(256), list(kinds)) for kinds in (_REGULAR, bytes(ELSEWHERE))
+)
+_WHAT = {b"5"[0]: "directory", **dict.fromkeys(b"346V", "special file")}
 
 
 def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
     """The regular files of a shard, in order, many at a time.
 
-    What is no regular file is counted in `ignored`, by what it is.
+    Hard links come as regular files, with their targets' payloads. What is no regular file is
+    counted in `ignored`, by what it is.
 
     Raises:
-        DataError: the shard is damaged or cut short.
+        DataError: the shard is damaged or cut short, or has no payload of a member that is a field.
     """
+    earlier = EarlierMembers(scan, _regular_files)
     for run in scan.runs():
         kinds = run.blocks[:, KIND]
-        is_regular = _IS_REGULAR[kinds]
-        for kind in kinds[~(is_regular | IS_EXTENDED[kinds])].tolist():
+        is_elsewhere = _IS_ELSEWHERE[kinds]
+        is_member = _IS_REGULAR[kinds] | is_elsewhere
+        for kind in kinds[~(is_member | IS_EXTENDED[kinds])].tolist():
             ignored[_WHAT.get(kind, "unknown type")] += 1
-        long_names = _long_names(run, is_regular, scan.url) if run.extended else {}
-        members = _named(run, np.flatnonzero(is_regular), long_names)
-        cut = _cut(run, members, scan)
-        if cut is not None:
-            members = members.take(members.offsets <= run.positions[-1])
+        long_names = _long_names(run, is_member, scan.url) if run.extended else {}
+        rows = np.flatnonzero(is_member)
+        members = _named(run, rows, long_names)
+        problem = _cut(run, members, scan)
+        if problem is not None:
+            is_whole = members.offsets <= run.positions[-1]
+            members, rows = members.take(is_whole), rows[is_whole]
+        if is_elsewhere[rows].any():
+            long_targets = _long_names(run, is_elsewhere, scan.url, ord("K"), b"linkpath")
+            targets = link_targets(run.blocks, long_targets, rows)
+            start = int(run.positions[0])
+            members, without = earlier.resolve(members, kinds[rows], targets, start, ignored)
+            problem = without or problem
+        else:
+            earlier.add(members)
         # In V7 archives a directory is a regular file with a slash behind its name.
         last = members.names[np.arange(len(members)), np.maximum(members.lengths - 1, 0)]
         is_directory = last == ord("/")
@@ -87,8 +82,26 @@ def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
             members = members.take(~is_directory)
         if len(members):
             yield members
-        if cut is not None:
-            raise cut
+        if problem is not None:
+            raise problem
+
+
+def warn_of_lost(ignored: Counter[str], url: str) -> None:
+    """Warn of members that hold data, or lead to some, and are left out."""
+    lost = {what: ignored[what] for what in (*ELSEWHERE.values(), "unknown type") if ignored[what]}
+    if lost:
+        _logger.warning(
+            "%s: members are left out that have no field's name, or a type that tar does not know "
+            "(%s); `shardwise doctor` says more",
+            shown_url(url), ", ".join(f"{what}: {count}" for what, count in lost.items()),
+        )  # fmt: skip
+
+
+def _regular_files(scan: HeaderScan) -> Iterator[Members]:
+    for run in scan.runs():
+        is_regular = _IS_REGULAR[run.blocks[:, KIND]]
+        long_names = _long_names(run, is_regular, scan.url) if run.extended else {}
+        yield _named(run, np.flatnonzero(is_regular), long_names)
 
 
 def _named(run: HeaderRun, rows: NDArray[np.intp], long_names: dict[int, bytes]) -> Members:
@@ -110,31 +123,38 @@ def _named(run: HeaderRun, rows: NDArray[np.intp], long_names: dict[int, bytes])
     return Members(padded, lengths, run.positions[rows] + BLOCK, run.sizes[rows])
 
 
-def _long_names(run: HeaderRun, is_regular: NDArray[np.bool_], url: str) -> dict[int, bytes]:
-    """The names that extended headers give, by the row of the regular file that has them."""
+def _long_names(
+    run: HeaderRun, is_wanted: NDArray[np.bool_], url: str,
+    gnu: int = ord("L"), record: bytes = b"path",
+) -> dict[int, bytes]:  # fmt: skip
+    """The names, or targets, that extended headers give, by the row of the member that has them.
+
+    `gnu` is the kind of GNU's header that has it, `record` the key of PAX's record.
+    """
     kinds = run.blocks[:, KIND]
     names: dict[int, bytes] = {}
     # An extended header is about the next header that is not extended.
     others = np.flatnonzero(~IS_EXTENDED[kinds])
     about = others[np.searchsorted(others, list(run.extended))]
     for (row, payload), member in zip(run.extended.items(), about.tolist(), strict=True):
-        name = _stated_name(int(kinds[row]), payload, url, int(run.positions[row]))
-        if name and is_regular[member]:
+        kind, position = int(kinds[row]), int(run.positions[row])
+        name = None
+        if kind == gnu or (IS_PAX[kind] and record + b"=" in payload):
+            name = _stated_name(kind, payload, record, url, position)
+        if name and is_wanted[member]:
             # The first of several names counts, as in the standard library.
             names.setdefault(member, name)
     return names
 
 
-def _stated_name(kind: int, payload: bytes, url: str, position: int) -> bytes | None:
-    if kind == ord("K") or (kind != ord("L") and b"path=" not in payload):
-        return None
+def _stated_name(kind: int, payload: bytes, record: bytes, url: str, position: int) -> bytes | None:
     problem = None
     name: bytes | None = None
-    if kind == ord("L"):
+    if not IS_PAX[kind]:
         name = payload.partition(b"\0")[0]
     else:
         try:
-            name = parse_pax(payload).get(b"path")
+            name = parse_pax(payload).get(record)
         except ValueError as error:
             problem = str(error)
     if name is not None and kind == ord("g"):

@@ -17,8 +17,8 @@ from shardwise.errors import DataError
 from shardwise.sources.manifest import narrow
 from shardwise.sources.tar.index.column_file import shrink
 from shardwise.sources.tar.index.shard_index import Keys, missing_mark
+from shardwise.sources.tar.scan.elsewhere import Members
 from shardwise.sources.tar.scan.headers import BLOCK
-from shardwise.sources.tar.scan.members import Members
 from shardwise.sources.tar.scan.names import Fields, split_names
 
 # Above 50 million empty cells of samples x fields, the names are a mistake, and no data set's.
@@ -112,7 +112,8 @@ class SampleTable:
         blocks = _concatenate(self._blocks, np.uint64)
         sizes = _concatenate(self._sizes, np.uint64)
         numbers = _concatenate(self._numbers, np.uint8)
-        starts = blocks[is_first]
+        # Of a hard link the payload may lie before those of the sample's other members.
+        starts = np.minimum.reduceat(blocks, np.flatnonzero(is_first)) if len(blocks) else blocks
         self._refuse_repeats(keys, starts, numbers[is_first])
         optional = set()
         for number, field in enumerate(self.fields):

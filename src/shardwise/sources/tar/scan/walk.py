@@ -35,6 +35,7 @@ from shardwise.sources.tar.scan.headers import (
     walk,
 )
 from shardwise.storage import File
+from shardwise.storage.known_formats import known_format
 
 # Bytes that are read at a time behind the last member.
 _END_READ_BYTES = 1 << 20
@@ -88,6 +89,8 @@ class HeaderScan:
         self._is_done = False
         self._problem: DataError | None = None
         self._last_header = b""
+        # What the bytes at the beginning are of, if they are no header.
+        self._known: str | None = None
 
     def runs(self) -> Iterator[HeaderRun]:
         """The headers in order.
@@ -95,10 +98,12 @@ class HeaderScan:
         Raises:
             DataError: the shard is damaged or cut short. All headers before that were yielded.
         """
-        num_bytes = self.source.available(0, 6)
+        num_bytes = self.source.available(0, BLOCK)
         if not num_bytes:
             raise DataError("an empty file: not a tar, not even one without members", url=self.url)
-        refuse_compressed_start(self._read(0, num_bytes), self.url)
+        start = self._read(0, num_bytes)
+        refuse_compressed_start(start, self.url)
+        self._known = known_format(start)
         is_dense, length = True, self.source.first_read_bytes
         num_headers = min(_FIRST_SPARSE_HEADERS, self.source.sparse_headers)
         while not self._is_done:
@@ -232,10 +237,12 @@ class HeaderScan:
             num_sound = int(wrong[0])
             before = run.blocks[num_sound - 1].tobytes() if num_sound else self._last_header
             behind = f" behind the member {shown(read_name(before))}" if before else ""
+            known = f" (it is {self._known})" if self._known and not before else ""
             self._problem = DataError(
                 f"a damaged header{behind}: its checksum does not hold"
                 if has_magic(run.blocks[num_sound : num_sound + 1])[0]
-                else f"no header{behind}, where one must begin: damaged here, or not a tar at all",
+                else f"no header{behind}, where one must begin: damaged here, or not a tar at all"
+                f"{known}",
                 url=self.url,
                 offset=int(run.positions[num_sound]),
             )

@@ -17,8 +17,8 @@ from shardwise.errors import MissingShardError, ShardwiseError, StorageError
 from shardwise.shown import shown
 from shardwise.sources.tar.index.build import index_of, with_digests
 from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.scan.elsewhere import Members
 from shardwise.sources.tar.scan.headers import BLOCK
-from shardwise.sources.tar.scan.members import Members
 from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.storage import FileStat, StorageOptions, atomic_write, is_local, open_file
 from shardwise.storage.write import upload

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from shardwise.arguments import check_number, path_text
+from shardwise.arguments import check_number, path_text, suggest_names
 from shardwise.errors import StorageError
 from shardwise.plugins import find
 from shardwise.shown import shown
@@ -36,6 +36,7 @@ from shardwise.storage import StorageOptions, is_local, local_path
 from shardwise.storage.atomic import sweep
 
 
+@suggest_names
 class TarWriter:
     """Writes samples into tar shards, with an index beside each.
 

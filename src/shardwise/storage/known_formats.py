@@ -1,0 +1,93 @@
+"""Formats that are known by the bytes they begin with: one table for all that take raw bytes.
+
+A file that is no file of the expected format is called by its name, instead of damaged.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+# How many bytes of a file tell its format.
+HEAD_BYTES = 1024
+
+# What begins so, and what opens or unpacks it, as a clause; "" where nothing here does.
+_FORMATS: list[tuple[bytes, str, str]] = [
+    (rb"\x1f\x8b\x08", "gzip", "unpack it with `gzip -d`"),
+    (rb"BZh[1-9](1AY&SY|\x17rE8P\x90|$)", "bzip2", "unpack it with `bzip2 -d`"),
+    (rb"\xfd7zXZ\0", "xz", "unpack it with `xz -d`"),
+    (rb"\x28\xb5\x2f\xfd", "zstd", "unpack it with `zstd -d`"),
+    (rb"\x04\x22\x4d\x18", "lz4", "unpack it with `lz4 -d`"),
+    (rb"LZIP\x01|\xff\x06\0\0sNaPpY|\x5d\0\0[\0-\xff]{2}\xff{8}", "compressed data", "unpack it"),
+    (rb"PK(\x03\x04|\x05\x06)", "a zip archive (.npz and torch.save make such)", ""),
+    (rb"7z\xbc\xaf\x27\x1c|Rar!\x1a\x07", "an archive", "unpack it"),
+    (rb".{257}ustar", "a tar archive", "sw.tar opens it"),
+    (rb"\x93NUMPY", "a .npy array", ""),
+    (rb"PAR[1E]", "a Parquet file", "sw.parquet opens it"),
+    (rb"ARROW1|FEA1|\xff{4}..[\0-\xff]\0[\x04-\x40]\0\0\0", "an Arrow file", "sw.parquet opens it"),
+    (rb"ORC|Obj\x01", "an ORC or Avro table", "convert it to Parquet"),
+    (rb"\x89HDF\r\n\x1a\n", "an HDF5 file", ""),
+    (rb"GGUF|.{4}\0{4}\{\"[\w.]+\":", "a file of model weights (GGUF or safetensors)", ""),
+    (rb"\x80\x02[\x8a}\](cX]|\x80\x03[}\](cX]|\x80[\x04\x05]\x95", "a pickle", ""),
+    (rb"SQLite format 3\0|.{16}\xde\xc0\xef\xbe", "a database (SQLite or LMDB)", ""),
+    (rb"MMIDIDX\0", "an index of Megatron", "name the .bin beside it"),
+    (rb"TNTIDX\0", "an index of the old Megatron", "preprocess the data again"),
+    (rb"LITPKDS", "a packed file of lit-gpt", "read it by lit-gpt's PackedDataset"),
+    (rb"version https://git-lfs", "a pointer of Git LFS", "fetch the file with `git lfs pull`"),
+    (
+        rb"\s*<(!DOCTYPE html|html|head|body)",
+        "an HTML page",
+        "is the URL right, and the login?",
+    ),
+    (rb"\s*<(\?xml|[A-Z]\w*Error|Error)", "an XML document", "is it the message of a store?"),
+    (rb"\x89PNG\r|\xff\xd8\xff[\xc0-\xfe]|GIF8[79]a", "an image", ""),
+    (rb"%PDF-|\x7fELF", "a PDF or a program", ""),
+]
+_TABLE = [
+    (re.compile(pattern, re.DOTALL | (re.IGNORECASE if b"DOCTYPE" in pattern else 0)), name, remedy)
+    for pattern, name, remedy in _FORMATS
+]  # fmt: skip
+# Shorter files may be text by chance.
+_LEAST_TEXT = 32
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+def known_format(head: bytes, *, num_bytes: int = -1, may_be_text: bool = False) -> str | None:
+    """What begins with these bytes, with what to do about it, as a clause; None if unknown.
+
+    Args:
+        head: the first `HEAD_BYTES` of a file, or all of it.
+        num_bytes: the size of the file, by which shards of LitData and MDS are known; or -1.
+        may_be_text: do not look for text and JSON.
+
+    >>> known_format(b"PAR1....")
+    'a Parquet file: sw.parquet opens it'
+    """
+    for pattern, name, remedy in _TABLE:
+        if pattern.match(head):
+            return f"{name}: {remedy}" if remedy else name
+    if num_bytes >= 0 and (shard := _shard(head, num_bytes)):
+        return shard
+    if may_be_text or len(head) < _LEAST_TEXT or _CONTROL.search(head):
+        return None
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        # The last character may be cut.
+        if error.start < len(head) - 3:
+            return None
+    return "JSON" if head.lstrip()[:1] in (b"{", b"[") else "text"
+
+
+def _shard(head: bytes, num_bytes: int) -> str | None:
+    """Chunks of LitData and shards of MDS begin with a count and the bounds of their items."""
+    count, first = np.frombuffer(head, "<u4", 2).tolist() if len(head) >= 8 else (0, 0)
+    last, end = 4 + 4 * count, 8 + 4 * count
+    if not count or last + 4 > num_bytes:
+        return None
+    if last + 4 <= len(head) and int.from_bytes(head[last : last + 4], "little") != num_bytes:
+        return None
+    if first == end:
+        return "a chunk of LitData: name its index.json"
+    return "a shard of MDS: sw.mds opens its directory" if head[end : end + 1] == b"{" else None
