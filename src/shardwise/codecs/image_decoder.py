@@ -87,10 +87,12 @@ class Image:
             raise ValueError(
                 f"image(size={self.size}): more pixels than max_pixels={self.max_pixels}"
             )
-        if self.decode_on != "cpu" and (self.size is None or self.mode == "rgba"):
+        odd = self.size is None or self.mode == "rgba" or self.interpolation == "nearest"
+        if self.decode_on != "cpu" and odd:
             raise ValueError(
-                f"image({self.mode!r}, size={self.size}, decode_on={self.decode_on!r}): a device "
-                "makes rows of one shape, rgb or gray: give a size, or leave decode_on= out"
+                f"image({self.mode!r}, size={self.size}, interpolation={self.interpolation!r}, "
+                f"decode_on={self.decode_on!r}): a device makes rgb or gray rows of one size by "
+                "linear interpolation: leave decode_on= out"
             )
 
     def __repr__(self) -> str:

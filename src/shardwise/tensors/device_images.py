@@ -114,8 +114,9 @@ class DeviceImages:
         rebuild: Callable[[BatchRequest], Batch],
     ) -> None:
         is_cuda = device.type == "cuda"
-        if is_cuda and device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())
+        if is_cuda:
+            index = torch.cuda.current_device() if device.index is None else device.index
+            device = torch.device("cuda", index)
         decoder = find_decoder(device)
         assert decoder is not None
         self._device, self._decoder = device, decoder

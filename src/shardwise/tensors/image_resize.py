@@ -38,10 +38,9 @@ def resized(image: Image, rows: _Rows, pixels: Sequence[torch.Tensor]) -> torch.
     height, width = image.size
     out = pixels[0].new_empty((len(rows), len(pixels[0]), height, width))
     is_area = (rows["box_height"] >= height) & (rows["box_width"] >= width) & image.antialias
-    ways = np.where(is_area, "area", image.interpolation)
-    halves = np.where(ways == "linear", _halves(rows, height, width), 1)
-    for way in np.unique(ways).tolist():
-        for some in _groups(np.flatnonzero(ways == way), rows):
+    halves = np.where(is_area, 1, _halves(rows, height, width))
+    for way in np.unique(is_area).tolist():
+        for some in _groups(np.flatnonzero(is_area == way), rows):
             part = rows[some]
             stack = _stacked([pixels[row] for row in some.tolist()])
             # Of each side: the first pixel and length of the cut, and the length of the image.
@@ -85,7 +84,9 @@ def _stacked(images: Sequence[torch.Tensor]) -> torch.Tensor:
     return stacked.float()
 
 
-def _weights(shrink: _Rows, side: list[_Rows], size: tuple[int, int], way: str) -> torch.Tensor:
+def _weights(
+    shrink: _Rows, side: list[_Rows], size: tuple[int, int], is_area: bool
+) -> torch.Tensor:
     """float32 `[images, *size]`: what each stored pixel of a side adds to each new one."""
     shrinks, first, length, stored, half = (
         torch.from_numpy(each.astype(np.int64))[:, None, None] for each in (shrink, *side)
@@ -95,9 +96,7 @@ def _weights(shrink: _Rows, side: list[_Rows], size: tuple[int, int], way: str) 
     block = torch.div(pixel // shrinks - first, half, rounding_mode="floor")
     count = length // half
     scale = count.double() / size[0]
-    if way == "nearest":
-        weights = (block == (2 * new + 1) * count // (2 * size[0])).double()
-    elif way == "area":
+    if is_area:
         end = torch.minimum(block + 1, (new + 1) * scale)
         weights = end - torch.maximum(block.double(), new * scale)
     else:
