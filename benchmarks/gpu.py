@@ -7,9 +7,9 @@ and 16 cores. Rivals and decoders that are not installed are said and left out.
     python -m benchmarks.gpu [--only races,resnet50] [--json FILE]
     python -m benchmarks.gpu --device cpu        # the parts that need no GPU, at toy sizes
 
-- races: batches of device= against those of the host, sample by sample, beside kernels that keep the
-  device busy: 0 must be wrong
-- overlap: the share of the copies' time that lies under kernels, and whether from page-locked memory
+- races: batches of device= against the data, sample by sample, beside kernels that keep the device
+  busy: 0 must be wrong
+- overlap: the share of the copies' time that lies under kernels, and from which memory they are
 - handover: ms of the program's thread for a batch, by way
 - bubble: seconds to the first batch, and seconds waited in 50 steps of which one batch comes late
 - resnet50, resnet18: images/s in training, by loader, beside synthetic batches; the share of the
@@ -96,6 +96,8 @@ def main() -> None:
     if unknown := set(parts) - set(PARTS):
         parser.error(f"--only {', '.join(sorted(unknown))}: the parts are {', '.join(PARTS)}")
     is_cuda = arguments.device == "cuda"
+    if not is_cuda:
+        torch.set_num_threads(1)  # toys are slower with more
     if is_cuda and not torch.cuda.is_available():
         parser.error(
             f"torch {torch.__version__} sees no CUDA device here, and this measures one: "

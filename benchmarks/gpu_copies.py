@@ -102,6 +102,8 @@ def overlap(setting: Setting) -> Iterator[Row]:
 
 
 class Rows(torch.utils.data.Dataset[Any]):
+    """Decoded images in memory."""
+
     def __init__(self, setting: Setting) -> None:
         shape = (setting.batch_size, 3, setting.size, setting.size)
         self.rows = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
@@ -136,8 +138,10 @@ def handover(setting: Setting) -> Iterator[Row]:
         ("sw.wrap, pin_memory", {"pin_memory": True}),
         ("sw.wrap, device", {"device": setting.device}),
     ):
-        with sw.DataLoader(sw.wrap(rows), setting.batch_size, rank=0, world_size=1, **options) as l:
-            yield {"what": what, **images, "main_thread_ms": main_thread_ms(iter(l))}
+        with sw.DataLoader(
+            sw.wrap(rows), setting.batch_size, rank=0, world_size=1, **options
+        ) as it:
+            yield {"what": what, **images, "main_thread_ms": main_thread_ms(iter(it))}
     with shardwise_loader(setting, num_workers=2, device=setting.device) as loader:
         batches = (batch for _ in range(1000) for batch in loader)
         yield {"what": "tar, 2 processes, device", "main_thread_ms": main_thread_ms(batches)}

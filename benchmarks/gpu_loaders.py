@@ -108,6 +108,8 @@ class Decode:
 
 
 class Files(torch.utils.data.Dataset[Any]):
+    """The pictures as files, as most programs for torch's DataLoader have them."""
+
     def __init__(self, setting: Setting) -> None:
         self.paths = sorted((setting.directory / "files").glob("*.jpg"))
         self.decode = Decode(setting.size)

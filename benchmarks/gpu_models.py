@@ -13,6 +13,8 @@ def conv(channels: int, out: int, size: int, stride: int = 1) -> nn.Sequential:
 
 
 class Block(nn.Module):
+    """Two convolutions, or three where it is deep, and a way around them."""
+
     def __init__(self, channels: int, width: int, *, stride: int, is_deep: bool) -> None:
         super().__init__()
         out = 4 * width if is_deep else width
