@@ -20,7 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def setting(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pictures")
     make_images(directory, 16)
-    return Setting(directory, "cpu", batch_size=4, size=16, workers=1, seconds=0.01)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # toys are slower with more
+    yield Setting(directory, "cpu", batch_size=4, size=16, workers=1, seconds=0.01)
+    torch.set_num_threads(num_threads)
 
 
 def test_training_measures_each_loader_and_says_which_is_left_out(setting, monkeypatch):
