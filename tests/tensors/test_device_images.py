@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -183,6 +184,29 @@ def test_nvjpeg_decodes_one_by_one_where_a_list_fails_and_says_so_once(caplog):
     assert calls == 2 * [(3, "RGB"), (1, "RGB"), (1, "RGB"), (1, "RGB")]
     [record] = caplog.records
     assert "unsupported subsampling" in record.getMessage()
+
+
+@pytest.mark.parametrize("package", ["torchvision.io", "torchcodec.decoders"])
+def test_torchvision_is_asked_for_a_list_and_torchcodec_for_each_file(monkeypatch, package):
+    calls = []
+
+    def decode_jpeg(files, mode, device):
+        calls.append((type(files), mode, str(device)))
+        pixels = torch.zeros(3, 1, 1)
+        return [pixels for _ in files] if isinstance(files, list) else pixels
+
+    def import_module(name):
+        if name != package:
+            raise ImportError(name)
+        return SimpleNamespace(decode_jpeg=decode_jpeg, ImageReadMode={"RGB": "its RGB"})
+
+    monkeypatch.setattr("importlib.import_module", import_module)
+    decoder = find_decoder(torch.device("cuda", 1))
+    assert len(decoder.decode([torch.zeros(2, dtype=torch.uint8)] * 2, "rgb")) == 2
+    if package == "torchvision.io":
+        assert calls == [(list, "its RGB", "cuda:1")]
+    else:
+        assert calls == [(torch.Tensor, "RGB", "cuda:1")] * 2
 
 
 def test_a_device_without_memory_is_an_error_and_no_damaged_file():
