@@ -63,6 +63,11 @@ class ImagesOnDevice:
         decoded: Generator[Batch, None, None] = self._stage.run(_paired(requests, make))
         return decoded
 
+    def keep(self, batch: Batch) -> None:
+        """Keep the images of a batch for the caller's CUDA stream."""
+        if batch.num_on_device:
+            self._stage.keep(batch.data)
+
 
 def device_decoders(dataset: Any) -> dict[str, list[Image]]:
     """The image decoders by field, of the fields in which one has `decode_on`."""

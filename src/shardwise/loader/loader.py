@@ -302,6 +302,7 @@ class DataLoader(StatefulLoader):
                     break
                 ready_at = time.perf_counter()
                 with self._output.range("shardwise.to_tensors"):
+                    self._on_device.keep(batch)
                     output = self._output.of(batch)
                 returned_at = time.perf_counter()
                 self._counts.add(

@@ -78,10 +78,6 @@ class Output:
     def of(self, batch: Batch) -> Any:
         """The user's batch."""
         data = batch.data
-        if batch.num_on_device:
-            from shardwise.tensors.device import keep_for_consumer
-
-            keep_for_consumer(data)
         if isinstance(data, dict) and self.kind == "torch" and not self._copies:
             from shardwise.tensors.convert import to_tensors
 

@@ -171,13 +171,6 @@ class StreamCopier:
         return begun.data
 
 
-def keep_for_consumer(data: dict[str, Any]) -> None:
-    """Keep memory that was taken on another stream until kernels of the caller's have read it."""
-    for value in data.values():
-        if isinstance(value, torch.Tensor) and value.device.type == "cuda":
-            value.record_stream(torch.cuda.current_stream(value.device))
-
-
 def _tensors(data: Any) -> Any:
     """A dict's arrays as tensors, as without a device; the copiers pin what they have to."""
     return to_tensors(data) if isinstance(data, dict) else data
