@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -318,6 +319,31 @@ def test_an_iterator_that_is_given_up_ends_its_threads_and_what_it_took(stand_in
     assert not [t for t in threading.enumerate() if t.name == "shardwise-images"]
 
 
+def test_on_cuda_a_batch_is_decoded_on_a_stream_and_kept_for_the_programs(stand_in, monkeypatch):
+    notes = []
+
+    class Stream:
+        def __init__(self, device):
+            self.name = f"stream {device}"
+
+        def synchronize(self):
+            notes.append(f"{self.name} is done")
+
+    class Kept:
+        def record_stream(self, stream):
+            notes.append(f"kept for {stream}")
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"main of {device}")
+    decoding = DeviceImages(torch.device("cuda"), {"jpg": None}, rebuild=lambda request: None)
+    monkeypatch.setattr(decoding, "_decode_field", lambda *_: True)
+    [batch] = decoding.run((Batch({"jpg": Kept()}, num_rows=1), None) for _ in range(1))
+    decoding.keep(batch.data)
+    assert notes == ["stream cuda:3 is done", "kept for main of cuda:3"]
+
+
 def test_an_error_of_the_engine_comes_after_the_batches_before_it(stand_in):
     def made():
         yield Batch({}, num_rows=1), None
@@ -327,6 +353,18 @@ def test_an_error_of_the_engine_comes_after_the_batches_before_it(stand_in):
     with pytest.raises(KeyError, match="batch 1"):
         given.extend(batch.num_rows for batch in stage().run(made()))
     assert given == [1]
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or find_decoder(torch.device("cuda")) is None,
+    reason="there is no CUDA device, or neither torchvision nor torchcodec decodes on it",
+)
+@pytest.mark.parametrize("options", [{}, {"crop": "random"}, {"size": 60, "mode": "gray"}])
+def test_nvjpeg_is_near_the_cpu(options):
+    with loader(device="cuda", options=options) as there:
+        batches = [{**batch, "jpg": batch["jpg"].cpu()} for batch in there]
+        assert there.stats()["decoded_on_device"] == len(FILES)
+    assert_near(batches, list(loader(decode_on="cpu", options=options)), most=3.0)
 
 
 # Where it means something.

@@ -179,6 +179,12 @@ class DeviceImages:
                     # It may wait for a batch of the engine's, which has its own timeouts.
                     thread.join()
 
+    def keep(self, data: Mapping[str, Any]) -> None:
+        """Let the memory of images be used again only after the caller's stream has read them."""
+        if self._device.type == "cuda":
+            for name in self._images:
+                data[name].record_stream(torch.cuda.current_stream(self._device))
+
     def _decode(self, batch: Batch, request: BatchRequest, stream: Any) -> Batch:
         """Decode the images of a batch; build it again on the CPU if a file is damaged."""
         began = time.perf_counter()
