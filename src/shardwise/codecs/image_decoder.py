@@ -33,6 +33,7 @@ _CHOICES = {
     "layout": ("CHW", "HWC"),
     "dtype": ("uint8", "float32"),
     "interpolation": ("linear", "nearest"),
+    "decode_on": ("cpu", "device", "auto"),
 }
 
 
@@ -66,6 +67,7 @@ class Image:
     antialias: bool = False
     max_pixels: int = DEFAULT_MAX_PIXELS
     interpolation: str = "linear"
+    decode_on: str = "cpu"
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -84,6 +86,13 @@ class Image:
         if self.size is not None and self.size[0] * self.size[1] > self.max_pixels:
             raise ValueError(
                 f"image(size={self.size}): more pixels than max_pixels={self.max_pixels}"
+            )
+        odd = self.size is None or self.mode == "rgba" or self.interpolation == "nearest"
+        if self.decode_on != "cpu" and odd:
+            raise ValueError(
+                f"image({self.mode!r}, size={self.size}, interpolation={self.interpolation!r}, "
+                f"decode_on={self.decode_on!r}): a device makes rgb or gray rows of one size by "
+                "linear interpolation: leave decode_on= out"
             )
 
     def __repr__(self) -> str:

@@ -24,6 +24,7 @@ def image(
     antialias: bool = False,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     interpolation: Literal["linear", "nearest"] = "linear",
+    decode_on: Literal["cpu", "device", "auto"] = "cpu",
     crop: None = None,
 ) -> Image: ...
 
@@ -39,6 +40,7 @@ def image(
     antialias: bool = False,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     interpolation: Literal["linear", "nearest"] = "linear",
+    decode_on: Literal["cpu", "device", "auto"] = "cpu",
     crop: Literal["random"],
     scale: tuple[float, float] | None = None,
     ratio: tuple[float, float] | None = None,
@@ -59,6 +61,7 @@ def image(
     antialias: bool = False,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     interpolation: Literal["linear", "nearest"] = "linear",
+    decode_on: Literal["cpu", "device", "auto"] = "cpu",
     crop: Literal["random"] | None = None,
     scale: tuple[float, float] | None = None,
     ratio: tuple[float, float] | None = None,
@@ -84,6 +87,9 @@ def image(
             that leaves enough, and the rest is linear.
         max_pixels: the largest image to decode, in height x width; a larger one is an error.
         interpolation: "linear", or "nearest" for masks of labels, whose values are not mixed.
+        decode_on: "device" has a loader decode JPEG files on the GPU that is its `device=`, "auto"
+            those for which its cores have no time. Pixels then differ a little; experimental. A
+            dataset itself (`ds[i]`) always decodes on the CPU. See docs/decoding.md.
         crop: "random" cuts a part out before resizing it to the size, as torchvision's
             RandomResizedCrop does: another one for each (seed, epoch, sample), the same one in
             every run. A JPEG is then decoded at its full size, so that the cut is exact to the
@@ -112,7 +118,7 @@ def image(
             raise ValueError(f"image(size={size!r}): give one number or (height, width)")
         size = (int(both[0]), int(both[1]))
     arguments = (mode, size, fit, layout, dtype, orient, antialias, max_pixels, interpolation)
-    decoder = Image(*arguments)
+    decoder = Image(*arguments, decode_on)
     options = {"scale": scale, "ratio": ratio, "flip": flip, "stream": stream}
     crop_options = {name: value for name, value in options.items() if value is not None}
     if crop is None:
@@ -134,7 +140,9 @@ def image(
         ratio=_pair("ratio", (3 / 4, 4 / 3) if ratio is None else ratio),
         flip=0.5 if flip is None else flip,
     )
-    return RandomCropImage(*arguments, part, 0 if stream is None else operator.index(stream))
+    return RandomCropImage(
+        *arguments, decode_on, part, 0 if stream is None else operator.index(stream)
+    )
 
 
 def _pair(name: str, value: tuple[float, float]) -> tuple[float, float]:

@@ -117,6 +117,9 @@ def _decoded_column(rows: RawRows, field: Field, out: NDArray[Any] | None) -> Co
         if field.decoder is not None:
             for row, value in enumerate(values):
                 values[row] = value if value is None else _decoded(rows, row, field, value)
+        # Of values that are decoded elsewhere, and travel in one buffer.
+        if (pack := getattr(field.decoder, "pack_column", None)) is not None:
+            values = pack(values)
     return values  # type: ignore[no-any-return]
 
 

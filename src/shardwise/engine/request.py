@@ -67,6 +67,7 @@ class Batch:
         data: a dict of arrays and lists, or what the user's collate returned.
         num_rows: samples in it.
         num_skipped, num_replaced: rows, because of errors.
+        num_on_device, num_on_cpu: images of fields with `decode_on`, by who decoded them.
         rows: which samples these are, and what became of those that were asked for.
         stages: seconds, rows and bytes by stage.
         chunks: the ids of each chunk, int64, and the seconds that loading it took.
@@ -79,6 +80,8 @@ class Batch:
     num_rows: int
     num_skipped: int = 0
     num_replaced: int = 0
+    num_on_device: int = 0
+    num_on_cpu: int = 0
     rows: BatchRows = field(default_factory=BatchRows)
     stages: Stages = field(default_factory=Stages)
     chunks: list[tuple[NDArray[np.int64], float]] = field(default_factory=list)

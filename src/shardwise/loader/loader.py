@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -26,11 +26,12 @@ from shardwise.engine.choice import (
     ExecutorOptions,
     make_executor,
 )
-from shardwise.engine.request import Executor
+from shardwise.engine.request import Batch, BatchRequest, Executor
 from shardwise.engine.stats.counts import Counts
 from shardwise.errors import RankError
 from shardwise.loader.account import Account
 from shardwise.loader.arguments import as_dataset, checked_names, not_nested
+from shardwise.loader.device_images import ImagesOnDevice
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
 from shardwise.loader.output import Output
@@ -213,14 +214,22 @@ class DataLoader(StatefulLoader):
         self._plan = plan.require_steps()
         self.batch_size = plan.batch_size
         self._counts.opened(time.perf_counter() - began)
-        self._builder = BatchBuilder(
+        self._on_device = ImagesOnDevice(
             self.dataset,
-            seed=options.transform_seed,
-            collate=collate,
-            as_tuple=names,
-            ragged=ragged,
-            on_error=on_error,
+            device=self.device,
+            obstacle="a collate= function gets pixels" * (not makes_columns)
+            or "batch servers send pixels" * isinstance(executor, ExecutorFactory),
         )
+        build: dict[str, Any] = {
+            "seed": options.transform_seed,
+            "collate": collate,
+            "as_tuple": names,
+            "ragged": ragged,
+            "on_error": on_error,
+        }
+        self._builder = BatchBuilder(self._on_device.dataset, **build)
+        # Where a device finds a file damaged.
+        self._cpu_builder = BatchBuilder(self.dataset, **build)
         self._set_executor(local_world_size())
         # Skipped rows, substitutes, a collate of the user's and a watch need batches one by one.
         is_plain = makes_columns and on_error == "raise" and decode_timeout is None
@@ -281,7 +290,7 @@ class DataLoader(StatefulLoader):
         account.begin(current, rank=rank)
         requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
         self._counts.begin()
-        made = coalesced_batches(self._executor, requests, self._num_coalesced)
+        made = self._on_device.run(requests, self._made, self._cpu_builder.build)
         with closing(self._output.ahead(made)) as batches:
             while True:
                 if position.current is not current:
@@ -297,6 +306,7 @@ class DataLoader(StatefulLoader):
                     break
                 ready_at = time.perf_counter()
                 with self._output.range("shardwise.to_tensors"):
+                    self._on_device.keep(batch)
                     output = self._output.of(batch)
                 returned_at = time.perf_counter()
                 self._counts.add(
@@ -309,6 +319,9 @@ class DataLoader(StatefulLoader):
                     account.note(current)
                 yield output
             self._end_if_whole()
+
+    def _made(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
+        return coalesced_batches(self._executor, requests, self._num_coalesced)
 
     def close(self) -> None:
         """End threads and processes with their batches in progress; iterating starts them anew."""

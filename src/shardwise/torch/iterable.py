@@ -19,6 +19,7 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.choice import ExecutorOptions, make_executor
 from shardwise.errors import StateError
+from shardwise.loader.device_images import device_decoders, refuse
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import READ_AS_A_WHOLE, EpochNotice
 from shardwise.loader.output import Output
@@ -111,6 +112,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         num_threads: int = 0,
         coverage: str | os.PathLike[str] | None = None,
     ) -> None:
+        refuse(device_decoders(dataset), "sw.torch.IterableDataset decodes on the CPU")
         self._output = Output(output)
         self._executor_options = ExecutorOptions(num_workers=0, num_threads=num_threads)
         options = PlanOptions(

@@ -83,6 +83,13 @@ def test_a_loader_that_waits_for_its_consumer_is_enough():
     assert "waited for the consumer 97 % of the time" in found.text
 
 
+def test_a_device_that_decodes_for_most_of_the_time_is_named():
+    found = judge(decode=2.0, device_decode=18.0)
+    assert found.bound_by == "device decode"
+    assert found.text.startswith("device-bound: its 2 threads busy 90 % of the time")
+    assert judge(decode=19.0, device_decode=8.0).bound_by == "decode"
+
+
 def test_no_stage_is_blamed_where_none_is_busy():
     found = judge(decode=2.0, collate=1.0)
     assert found.bound_by == "overhead"

@@ -29,6 +29,8 @@ _MIN_WAIT = 0.1
 _MAX_OUTAGE = 0.2
 # If workers and caller are both busy for less than 30 % of the time, no stage is the bottleneck.
 _MIN_BUSY = 0.3
+# Threads of a loader that decode images on a device.
+_DEVICE_THREADS = 2
 # A wait share near 1 tells that servers are too few, and not how many: at most 4 times as many.
 _MAX_WANTED = 4
 # CPU share of the loading time: above 80 % reads do not block, below 50 % workers wait for a core.
@@ -90,6 +92,13 @@ def find_bottleneck(
         (by_loaders if concurrency.collate else by_caller)["collate"] = seconds["collate"]
     loaders_busy = sum(by_loaders.values()) / (wall_s * concurrency.count)
     caller_busy = sum(by_caller.values()) / wall_s
+    device_busy = seconds.get("device decode", 0.0) / (wall_s * _DEVICE_THREADS)
+    if device_busy > max(loaders_busy, caller_busy, _MIN_BUSY):
+        return Bottleneck(
+            "device decode",
+            f"device-bound: its {_DEVICE_THREADS} threads busy {_percent(device_busy)} of the time "
+            "decoding images on the device; decode_on='auto' or 'cpu' would help if cores idle",
+        )
     if max(loaders_busy, caller_busy) < _MIN_BUSY:
         return Bottleneck(
             "overhead",

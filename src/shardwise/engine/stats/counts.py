@@ -51,6 +51,7 @@ class Counts:
         """Count from zero."""
         self._samples = self._batches = self._queries = self._ready = 0
         self._skipped = self._replaced = self._dropped = self._padded = 0
+        self._on_device = self._on_cpu = 0
         self._wait_s = self._wall_s = 0.0
         self._stages = Stages()
         self._shards.clear()
@@ -76,6 +77,8 @@ class Counts:
         self._samples += batch.num_rows
         self._skipped += batch.num_skipped
         self._replaced += batch.num_replaced
+        self._on_device += batch.num_on_device
+        self._on_cpu += batch.num_on_cpu
         self._wait_s += ready_at - asked_at
         self._wall_s += until - (asked_at if self._last is None else self._last)
         self._last = returned_at
@@ -113,6 +116,8 @@ class Counts:
             "replaced": self._replaced,
             "dropped": self._dropped,
             "padded": self._padded,
+            "decoded_on_device": self._on_device,
+            "decoded_on_cpu": self._on_cpu,
             "executor": concurrency.executor,
             "num_workers": concurrency.num_workers,
             "num_threads": concurrency.num_threads,

@@ -1,0 +1,186 @@
+"""Training and loading alone, for `benchmarks.gpu`: images/s, and who waits for whom."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+import shardwise as sw
+from benchmarks.gpu_loaders import LOADERS, Batches, Row, Setting, shardwise_loader
+from benchmarks.gpu_models import resnet
+
+# Steps before the clock starts, and steps that are queued before the device is waited for.
+_WARM_UP, _QUEUED = 5, 2
+
+
+def _layout(setting: Setting) -> torch.memory_format:
+    # On a CPU, torch 2.13 writes beyond its memory for layers of few channels last.
+    return torch.channels_last if setting.is_cuda else torch.contiguous_format
+
+
+def training(setting: Setting, *, name: str) -> Iterator[Row]:
+    """One model, by loader."""
+    toy = {} if setting.is_cuda else {"width": 4, "num_classes": 1000}
+    model = resnet(name, **toy).to(setting.device).to(memory_format=_layout(setting))
+    torch.backends.cudnn.benchmark = True
+    ceiling = 0.0
+    for what, make in LOADERS.items():
+        try:
+            row = train(setting, model, make(setting))
+        except (ImportError, ValueError) as error:
+            yield {"what": what, "skipped": str(error)[:200]}
+            continue
+        ceiling = ceiling or row["images_s"]
+        yield {"what": what, "of_synthetic": round(row["images_s"] / ceiling, 3), **row}
+
+
+def train(setting: Setting, model: Any, batches: Batches) -> Row:
+    """Train for some seconds: images/s, the share that the GPU waits, and that next() takes."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    loss_of = torch.nn.CrossEntropyLoss()
+    marks: list[tuple[Any, Any]] = []
+    num_images, in_next_s, began, step = 0, 0.0, 0.0, 0
+    while True:
+        asked = time.perf_counter()
+        images, labels = next(batches)
+        got = time.perf_counter()
+        if setting.is_cuda:
+            marks.append(tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)))
+            marks[-1][0].record()
+        images = images.to(setting.device, non_blocking=True)
+        if images.shape[-1] == 3:
+            images = images.permute(0, 3, 1, 2)
+        images = images.to(memory_format=_layout(setting)).float().div_(127.5).sub_(1)
+        labels = labels.to(setting.device, non_blocking=True).long()
+        with torch.autocast(setting.device, torch.bfloat16, enabled=setting.is_cuda):
+            loss = loss_of(model(images), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        if setting.is_cuda:
+            marks[-1][1].record()
+            if len(marks) > _QUEUED:
+                marks[-1 - _QUEUED][1].synchronize()
+        step += 1
+        if step == _WARM_UP:
+            setting.synchronize()
+            marks.clear()
+            num_images, in_next_s, began = 0, 0.0, time.perf_counter()
+        elif step > _WARM_UP:
+            num_images += len(labels)
+            in_next_s += got - asked
+            if time.perf_counter() - began > setting.seconds:
+                break
+    setting.synchronize()
+    wall_s = time.perf_counter() - began
+    batches.close()  # type: ignore[attr-defined]
+    row: Row = {"images_s": round(num_images / wall_s), "in_next": round(in_next_s / wall_s, 4)}
+    if setting.is_cuda:
+        busy_s = sum(start.elapsed_time(end) for start, end in marks) / 1e3
+        row["gpu_waits"] = round(max(0.0, 1 - busy_s / wall_s), 4)
+    return row
+
+
+def rate(setting: Setting, loader: Any, key: str = "cls") -> int:
+    """Images a second of a loader alone, after its first batch."""
+    count, began = 0, 0.0
+    while True:
+        for batch in loader:
+            if not began:
+                began = time.perf_counter()
+                continue
+            count += len(batch[key])
+            if time.perf_counter() - began > setting.seconds / 2:
+                setting.synchronize()
+                return round(count / (time.perf_counter() - began))
+
+
+def floor(paths: list[str], size: int, seconds: float, first: int = 0, step: int = 1) -> float:
+    """Images a second that this thread decodes and resizes by simplejpeg and OpenCV, no more."""
+    import cv2
+    import simplejpeg
+
+    cv2.setNumThreads(1)
+    files = []
+    for path in paths[first::step]:
+        with open(path, "rb") as file:
+            files.append(file.read())
+    row, count, end = np.empty((size, size, 3), np.uint8), 0, time.perf_counter() + seconds
+    how: Any = {"dst": row, "interpolation": cv2.INTER_LINEAR}
+    while time.perf_counter() < end:
+        pixels = simplejpeg.decode_jpeg(
+            files[count % len(files)], "RGB", min_height=size, min_width=size
+        )
+        side, (height, width) = min(pixels.shape[:2]), pixels.shape[:2]
+        top, left = (height - side) // 2, (width - side) // 2
+        cv2.resize(pixels[top : top + side, left : left + side], (size, size), **how)
+        count += 1
+    return count / seconds
+
+
+def put_floor(queue: Any, *arguments: Any) -> None:
+    queue.put(floor(*arguments))
+
+
+def scaling(setting: Setting) -> Iterator[Row]:
+    paths = sorted(map(str, (setting.directory / "files").glob("*.jpg")))[:600]
+    counts = sorted({n for n in (1, 2, 4, 8) if n < setting.workers} | {setting.workers})
+    context = multiprocessing.get_context("spawn")
+    seconds = setting.seconds / 2
+    for count in counts:
+        row: Row = {"what": f"{count} at a time"}
+        for name, options in (
+            ("threads", {"num_threads": count, "num_workers": 0}),
+            ("processes", {"num_workers": count}),
+        ):
+            with shardwise_loader(setting, **options) as loader:
+                row[name] = rate(setting, loader)
+        found: list[float] = []
+
+        def work(first: int, found: list[float] = found, count: int = count) -> None:
+            found.append(floor(paths, setting.size, seconds, first, count))
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        row["floor_threads"] = round(sum(found))
+        queue = context.Queue()
+        processes = [
+            context.Process(
+                target=put_floor, args=(queue, paths, setting.size, seconds, number, count)
+            )
+            for number in range(count)
+        ]
+        for process in processes:
+            process.start()
+        row["floor_processes"] = round(sum(queue.get() for _ in processes))
+        for process in processes:
+            process.join()
+        yield row
+    with shardwise_loader(setting) as loader:
+        yield {"what": "shardwise, as it chooses", "images_s": rate(setting, loader)}
+
+
+def nvjpeg(setting: Setting) -> Iterator[Row]:
+    for decode_on in ("cpu", "device", "auto"):
+        device = setting.device if setting.is_cuda else None
+        try:
+            with shardwise_loader(setting, decode_on=decode_on, device=device) as loader:
+                images_s = rate(setting, loader)
+                counts = {k: v for k, v in loader.stats().items() if k.startswith("decoded_on")}
+        except ValueError as error:
+            yield {"what": f"decode_on={decode_on!r}", "skipped": str(error)[:200]}
+            continue
+        yield {"what": f"decode_on={decode_on!r}", "images_s": images_s, **counts}
+    data = sw.tar(str(setting.directory / "tar")).select("jpg", "cls").decode(cls=int)
+    given = {"shuffle": True, "seed": 1, "rank": 0, "world_size": 1}
+    with sw.DataLoader(data, setting.batch_size, **given) as loader:
+        yield {"what": "bytes, not decoded", "images_s": rate(setting, loader)}

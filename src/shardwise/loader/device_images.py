@@ -1,0 +1,136 @@
+"""Which image fields of a loader a device decodes, and how their batches are made."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import Any, cast
+
+from shardwise.codecs.image_decoder import Image
+from shardwise.codecs.image_packing import PackingImage
+from shardwise.engine.request import Batch, BatchRequest
+from shardwise.samples import Samples
+
+_Make = Callable[[Iterator[BatchRequest]], Generator[Batch, None, None]]
+
+
+class ImagesOnDevice:
+    """The fields with `decode_on`, of which the device decodes all, or none if it can't.
+
+    Args:
+        dataset: the user's.
+        device: the loader's, or None.
+        obstacle: what of the loader's options needs pixels on the CPU; "" if nothing does.
+
+    Attributes:
+        dataset: the samples to load: of fields for the device, packed files.
+
+    Raises:
+        ValueError: a field has `decode_on="device"`, and can't; the message says why.
+    """
+
+    def __init__(self, dataset: Samples, *, device: Any, obstacle: str) -> None:
+        self.dataset = dataset
+        self._device = device
+        images = device_decoders(dataset)
+        if images and not obstacle:
+            obstacle = _obstacle(dataset, device, images)
+        refuse(images, obstacle)
+        self._images = {} if obstacle else {name: every[0] for name, every in images.items()}
+        if self._images:
+            packing = {name: PackingImage(image) for name, image in self._images.items()}
+            self.dataset = cast("Any", dataset).decode(**packing)
+        self._stage: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Its streams are this process's."""
+        return {**self.__dict__, "_stage": None}
+
+    def run(
+        self, requests: Iterator[BatchRequest], make: _Make, rebuild: Callable[..., Batch]
+    ) -> Generator[Batch, None, None]:
+        """Yield what `make` makes of the requests, decoded.
+
+        `rebuild` builds the batch of a request on the CPU: that of a damaged file, which is then
+        raised, skipped or replaced as `on_error` says.
+        """
+        if not self._images:
+            return make(requests)
+        from shardwise.tensors.device_images import DeviceImages
+
+        self._stage = self._stage or DeviceImages(self._device, self._images, rebuild)
+        decoded: Generator[Batch, None, None] = self._stage.run(_paired(requests, make))
+        return decoded
+
+    def keep(self, batch: Batch) -> None:
+        """Keep the images of a batch for the caller's CUDA stream."""
+        if batch.num_on_device:
+            self._stage.keep(batch.data)
+
+
+def device_decoders(dataset: Any) -> dict[str, list[Image]]:
+    """The image decoders by field, of the fields in which one has `decode_on`."""
+    found: dict[str, list[Image]] = {}
+    # A mixture has as many as datasets.
+    for part in (getattr(dataset, "parts", None) or {"": dataset}).values():
+        own = device_decoders(part) if part is not dataset else _own_decoders(part)
+        for name, decoders in own.items():
+            found.setdefault(name, []).extend(decoders)
+    return {
+        name: every for name, every in found.items() if any(e.decode_on != "cpu" for e in every)
+    }
+
+
+def refuse(images: dict[str, list[Image]], obstacle: str) -> None:
+    """Raise an error if there is an obstacle for a field that must be decoded on a device.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for name, every in images.items() if obstacle else ():
+        for decoder in every:
+            if decoder.decode_on == "device":
+                raise ValueError(
+                    f"{name}={decoder!r}: {obstacle}; leave decode_on= out, or use "
+                    "decode_on='auto', which means the CPU then"
+                )
+
+
+def _own_decoders(dataset: Any) -> dict[str, list[Image]]:
+    decoders = getattr(getattr(dataset, "transforms", None), "decoders", {})
+    return {name: [each] for name, each in decoders.items() if isinstance(each, Image)}
+
+
+def _obstacle(dataset: Samples, device: Any, images: dict[str, list[Image]]) -> str:
+    """What keeps these fields from being decoded on the device; "" if nothing does."""
+    if device is None:
+        return "it needs sw.DataLoader(device='cuda')"
+    if dataset.is_mapped:
+        return "functions of a map() get pixels, which only the CPU can give them"
+    if any(len(set(every)) > 1 for every in images.values()):
+        return "other datasets of the mixture have another decoder for this field"
+    from shardwise.tensors.device_images import find_decoder
+
+    if find_decoder(device) is None:
+        return (
+            f"nothing here decodes JPEG on {str(device)!r}: install torchvision 0.20 or "
+            "torchcodec 0.16, or newer, built for CUDA"
+        )
+    return ""
+
+
+def _paired(
+    requests: Iterator[BatchRequest], make: _Make
+) -> Generator[tuple[Batch, BatchRequest], None, None]:
+    """Yield each batch with its request; the requests of those in progress are kept."""
+    asked: deque[BatchRequest] = deque()
+
+    def noted() -> Iterator[BatchRequest]:
+        for request in requests:
+            asked.append(request)
+            yield request
+
+    with closing(make(noted())) as batches:
+        for batch in batches:
+            yield batch, asked.popleft()

@@ -1,0 +1,245 @@
+"""Images that are decoded on a device: packed files in, rows of a batch out.
+
+Two threads take the batches that are ready, and decode them, so that the program's thread only
+receives them. Each has a CUDA stream, and its batch is done when the device is. Experimental:
+docs/decoding.md says what was measured.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shardwise.codecs.image_decoder import Image
+from shardwise.codecs.image_packing import PackedImages, decode_packed_into
+from shardwise.engine.request import Batch, BatchRequest
+from shardwise.tensors.image_resize import resized
+
+_logger = logging.getLogger("shardwise")
+
+# One decodes while the other resizes: 14,400 images/s in place of 8,000 with one (H100).
+_NUM_THREADS = 2
+
+Requested = Generator[tuple[Batch, BatchRequest], None, None]
+
+
+class DeviceImageDecoder(Protocol):
+    """Decodes JPEG files on a device; several threads may call it."""
+
+    def decode(self, files: Sequence[torch.Tensor], mode: str) -> list[torch.Tensor | None]:
+        """Decode files, uint8 `[bytes]` in host memory, to "rgb" or "gray" in the current stream.
+
+        Returns:
+            uint8 `[channels, height, width]` on the device, one a file; None where it can't.
+        """
+        ...
+
+
+class NvJpegDecoder:
+    """nvJPEG, as torchvision or torchcodec calls it.
+
+    Args:
+        decode_files: decodes a list of files to "RGB" or "GRAY"; RuntimeError if it can't.
+    """
+
+    def __init__(self, decode_files: Callable[[list[torch.Tensor], str], Any]) -> None:
+        self._decode_files = decode_files
+        self._has_warned = False
+
+    def decode(self, files: Sequence[torch.Tensor], mode: str) -> list[torch.Tensor | None]:
+        """Decode all in one call; one by one where that fails."""
+        try:
+            return list(self._decode_files(list(files), mode.upper()))
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if len(files) > 1:
+                return [self.decode([file], mode)[0] for file in files]
+            if not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "nvJPEG could not decode an image, and the CPU decodes it: %s. This is said "
+                    "once; stats()['decoded_on_cpu'] counts such images",
+                    error,
+                )
+            return [None]
+
+
+def find_decoder(device: torch.device) -> DeviceImageDecoder | None:
+    """The decoder for a device: torchvision's, else torchcodec's; None where there is none."""
+    if device.type != "cuda":
+        return None
+    vision, codec = (_decode_jpeg(name) for name in ("torchvision.io", "torchcodec.decoders"))
+    if vision is not None:
+        modes = importlib.import_module("torchvision.io").ImageReadMode
+        return NvJpegDecoder(lambda files, mode: vision(files, modes[mode], device))
+    if codec is not None:
+        return NvJpegDecoder(
+            lambda files, mode: [codec(f, mode=mode, device=device) for f in files]
+        )
+    return None
+
+
+def _decode_jpeg(module: str) -> Any:
+    try:
+        return importlib.import_module(module).decode_jpeg
+    except (ImportError, RuntimeError, OSError, AttributeError):
+        return None  # not there, too old, or built for another torch
+
+
+class DeviceImages:
+    """Decodes the packed fields of a loader's batches on a device.
+
+    Args:
+        device: where the images are to be.
+        images: what becomes of the files of each packed field.
+        rebuild: builds a batch on the CPU, where a file of it is damaged.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        images: Mapping[str, Image],
+        rebuild: Callable[[BatchRequest], Batch],
+    ) -> None:
+        is_cuda = device.type == "cuda"
+        if is_cuda:
+            index = torch.cuda.current_device() if device.index is None else device.index
+            device = torch.device("cuda", index)
+        decoder = find_decoder(device)
+        assert decoder is not None
+        self._device, self._decoder = device, decoder
+        self._images, self._rebuild = images, rebuild
+        # For all epochs: torch keeps freed memory for the stream that it was taken on.
+        self._streams: list[Any] = [
+            torch.cuda.Stream(device) if is_cuda else None  # type: ignore[no-untyped-call]
+            for _ in range(_NUM_THREADS)
+        ]
+
+    def run(self, batches: Requested) -> Generator[Batch, None, None]:
+        """Yield the batches in order, their images decoded; an error in its batch's place.
+
+        A batch is yielded as soon as it is decoded, whether or not the next one is there; another
+        for each thread is decoded ahead.
+        """
+        ready: SimpleQueue[Future[Batch] | None] = SimpleQueue()
+        room, lock, is_over = (
+            threading.Semaphore(_NUM_THREADS + 1),
+            threading.Lock(),
+            threading.Event(),
+        )
+
+        def work(stream: Any) -> None:
+            while room.acquire() and not is_over.is_set():
+                future: Future[Batch] = Future()
+                with lock:
+                    try:
+                        pair = next(batches, None)
+                        ready.put(None if pair is None else future)
+                    except BaseException as error:  # noqa: BLE001 - raised in its batch's place
+                        future.set_exception(error)
+                        ready.put(future)
+                        return
+                if pair is None:
+                    return
+                try:
+                    future.set_result(self._decode(*pair, stream))
+                except BaseException as error:  # noqa: BLE001 - the same
+                    future.set_exception(error)
+                del future, pair
+
+        threads = [
+            threading.Thread(target=work, args=(s,), daemon=True, name="shardwise-images")
+            for s in self._streams
+        ]
+        with closing(batches):
+            for thread in threads:
+                thread.start()
+            try:
+                while (future := ready.get()) is not None:
+                    batch = future.result()
+                    room.release()
+                    del future
+                    yield batch
+            finally:
+                is_over.set()
+                room.release(_NUM_THREADS)
+                for thread in threads:
+                    # It may wait for a batch of the engine's, which has its own timeouts.
+                    thread.join()
+
+    def keep(self, data: Mapping[str, Any]) -> None:
+        """Let the memory of images be used again only after the caller's stream has read them."""
+        if self._device.type == "cuda":
+            for name in self._images:
+                data[name].record_stream(torch.cuda.current_stream(self._device))
+
+    def _decode(self, batch: Batch, request: BatchRequest, stream: Any) -> Batch:
+        """Decode the images of a batch; build it again on the CPU if a file is damaged."""
+        began = time.perf_counter()
+        with torch.cuda.stream(stream):
+            is_whole = all(self._decode_field(batch, *each) for each in self._images.items())
+        if stream is not None:
+            # torchvision decodes on a stream of its own, into memory that this one has freed.
+            stream.synchronize()
+        if not is_whole:
+            batch = self._rebuild(request)
+            batch.num_on_cpu = batch.num_rows * len(self._images)
+        batch.stages.add("device decode", time.perf_counter() - began)
+        return batch
+
+    def _decode_field(self, batch: Batch, name: str, image: Image) -> bool:
+        """Decode one field of a batch; False if a file is damaged."""
+        column: list[Any] = batch.data[name]
+        odd = [each for each in column if not isinstance(each, PackedImages)]
+        if odd:
+            raise ValueError(
+                f"a batch has a {type(odd[0]).__name__} in {name!r} beside images for a device: "
+                "let all datasets of a mixture have this field, or leave decode_on= out"
+            )
+        assert image.row is not None
+        shape, dtype = image.row
+        there: dict[int, torch.Tensor] = {}
+        here: dict[int, NDArray[Any]] = {
+            row: packed.payload().view(dtype).reshape(shape)
+            for row, packed in enumerate(column)
+            if packed.rows["is_pixels"][0]
+        }
+        files = [row for row in range(len(column)) if row not in here]
+        sent = [torch.from_numpy(column[row].payload()) for row in files]
+        for row, pixels in zip(files, self._decoder.decode(sent, image.mode), strict=True):
+            size = column[row].rows[["height", "width"]][0].tolist()
+            if pixels is not None and tuple(pixels.shape[1:]) == size:
+                there[row] = pixels
+                continue
+            here[row] = np.empty(shape, dtype)
+            try:
+                decode_packed_into(image, column[row], here[row])
+            except ValueError:
+                return False
+        kind = getattr(torch, dtype.name)
+        out = torch.empty((len(column), *shape), dtype=kind, device=self._device)
+        if there:
+            rows = np.concatenate([column[row].rows for row in there])
+            whole = resized(image, rows, list(there.values()))
+            whole = whole if image.layout == "CHW" else whole.permute(0, 2, 3, 1)
+            whole = whole if image.dtype == "uint8" else whole / 255
+            out[torch.tensor(list(there), device=self._device)] = whole
+        if here:
+            host = torch.from_numpy(np.stack(list(here.values())))
+            out[torch.tensor(list(here), device=self._device)] = host.to(self._device)
+        batch.data[name] = out
+        batch.num_on_device += len(there)
+        batch.num_on_cpu += len(here)
+        return True

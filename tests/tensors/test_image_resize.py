@@ -1,0 +1,74 @@
+"""Parts of images resized on a device are those that the CPU makes, but for rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.codecs import image
+from shardwise.codecs.image_packing import PackingImage
+from shardwise.tensors import image_resize
+from shardwise.tensors.image_resize import resized
+from tests.codecs.samples import encode, picture
+
+
+def differences(decoder, pixels, seed=0):
+    """What the CPU makes of lossless files, less what is made of their pixels as on a device."""
+    found = []
+    rows, images = [], []
+    for each in pixels:
+        data = encode(each, "JPEG", quality=90)
+        rng = np.random.default_rng(seed)
+        _, facts = PackingImage(decoder)(data, rng)
+        packed = PackingImage(decoder).pack_column([(data, facts)])
+        assert not packed.rows["is_pixels"][0]
+        rows.append(packed.rows)
+        whole = image(decoder.mode, layout="HWC")(data)
+        images.append(torch.from_numpy(whole).permute(2, 0, 1))
+        keyed = {"rng": np.random.default_rng(seed)} if hasattr(decoder, "crop") else {}
+        found.append(decoder(data, **keyed).astype(int))
+    there = resized(decoder, np.concatenate(rows), images).numpy().astype(int)
+    return np.stack(found) - there
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(16, 150), st.integers(16, 150)), min_size=1, max_size=4),
+    out=st.tuples(st.integers(8, 90), st.integers(8, 90)),
+    seed=st.integers(0, 2**32),
+    options=st.sampled_from([{}, {"antialias": True}]),
+)
+def test_a_random_crop_is_the_cpus_but_for_rounding(sizes, out, seed, options):
+    decoder = image(size=out, crop="random", decode_on="device", **options)
+    off = differences(decoder, [picture(*size) for size in sizes], seed)
+    # Averages are rounded once more on the CPU for each halving.
+    assert np.abs(off).max() <= 2
+
+
+@pytest.mark.parametrize("fit", ["stretch", "crop"])
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("size", [(60, 60), (61, 83), (200, 90), (20, 31), (7, 9)])
+def test_a_sized_image_is_near_the_cpus_which_halves_in_the_dct(size, fit, antialias):
+    decoder = image(size=size, fit=fit, antialias=antialias, decode_on="device")
+    off = differences(decoder, [picture(61, 83), picture(90, 64), picture(300, 201)])
+    assert np.abs(off).mean() < 1.5
+
+
+def test_groups_that_take_little_memory_give_the_same_rows(monkeypatch):
+    pixels = [picture(20 + 7 * n, 90 - 6 * n) for n in range(8)]
+    decoder = image(size=16, decode_on="device")
+    at_once = differences(decoder, pixels)
+    monkeypatch.setattr(image_resize, "_MAX_NUMBERS", 3 * 90 * 80)
+    groups = list(image_resize._groups(np.arange(8), _sizes(pixels)))
+    assert len(groups) > 2
+    assert sorted(np.concatenate(groups).tolist()) == list(range(8))
+    assert np.array_equal(differences(decoder, pixels), at_once)
+
+
+def _sizes(pixels):
+    rows = np.empty(len(pixels), [("height", np.int32), ("width", np.int32)])
+    rows[:] = [each.shape[:2] for each in pixels]
+    return rows
