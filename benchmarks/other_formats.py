@@ -62,7 +62,7 @@ def tfrecord(directory: Path) -> list[Way]:
     from tfrecord.reader import tfrecord_loader
     from tfrecord.writer import TFRecordWriter
 
-    from shardwise.sources.tfrecord import crc32c
+    from shardwise.extensions.formats.tfrecord import crc32c
 
     path = directory / "large.tfrecord"
     if not path.exists():

@@ -36,11 +36,11 @@ import numpy as np
 import shardwise as sw
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
-from shardwise.serving.executor import ServiceExecutor
-from shardwise.serving.server import BatchServer
-from shardwise.serving.tls import TlsFiles
-from shardwise.serving.token import make_token, read_token
-from shardwise.serving.transports import connect_to, listen
+from shardwise.extensions.service.executor import ServiceExecutor
+from shardwise.extensions.service.server import BatchServer
+from shardwise.extensions.service.tls import TlsFiles
+from shardwise.extensions.service.token import make_token, read_token
+from shardwise.extensions.service.transports import connect_to, listen
 
 ROWS, SHAPE = 64, (3, 224, 224)
 NUM_BYTES = ROWS * 3 * 224 * 224

@@ -91,7 +91,7 @@ def hugging_face(path: str, *, streaming: bool = False) -> Iterator[int]:
 
 def take(path: str) -> Iterator[int]:
     """Random rows of the first row group, by batches: no loader, one thread."""
-    from shardwise.sources.tables.parquet.source import ParquetSource
+    from shardwise.extensions.tables.parquet.source import ParquetSource
 
     source = ParquetSource(path)
     rng = np.random.default_rng(0)

@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 
 import shardwise as sw
-from shardwise.media_files.byte_reader import BytesReader
-from shardwise.media_files.coded_frames import read_segments
-from shardwise.media_files.frames import decode_frames, form_of
-from shardwise.media_files.index_format import index_to_bytes
-from shardwise.media_files.media_index import index_media, with_checksums
-from shardwise.media_files.sound_window import open_sound, read_window
+from shardwise.extensions.media.files.byte_reader import BytesReader
+from shardwise.extensions.media.files.coded_frames import read_segments
+from shardwise.extensions.media.files.frames import decode_frames, form_of
+from shardwise.extensions.media.files.index_format import index_to_bytes
+from shardwise.extensions.media.files.media_index import index_media, with_checksums
+from shardwise.extensions.media.files.sound_window import open_sound, read_window
 
 NUM_FRAMES, STRIDE = 16, 4
 

@@ -115,8 +115,8 @@ class Clips:
 def floor(folder: Path, count: int) -> Epoch:
     """One thread: packets from the key frame on through one PyAV context, 16 pictures to RGB."""
     from benchmarks.video import floor as decode
-    from shardwise.media_files.byte_reader import BytesReader
-    from shardwise.media_files.media_index import index_media
+    from shardwise.extensions.media.files.byte_reader import BytesReader
+    from shardwise.extensions.media.files.media_index import index_media
 
     files = [path_of(folder, clip).read_bytes() for clip in range(0, count, CLIPS_A_FILE)]
     indexes = [index_media(BytesReader(data)) for data in files]

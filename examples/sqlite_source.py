@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import shardwise as sw
-from shardwise.columns import BytesColumn, Column, Columns
+from shardwise.base.columns import BytesColumn, Column, Columns
 from shardwise.sources import Manifest, PerProcess, Shard, SourceTraits
 from shardwise.testing import check_source
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.arguments import directory_text
+from shardwise.base.arguments import directory_text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.columns import BytesColumn, PayloadColumn, values_of
+from shardwise.base.columns import BytesColumn, PayloadColumn, values_of
 
 payloads = st.lists(st.none() | st.binary(max_size=5), max_size=8)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardwise.errors import DataError, StorageError
-from shardwise.foreign_bytes import as_data_error
+from shardwise.base.errors import DataError, StorageError
+from shardwise.base.foreign_bytes import as_data_error
 
 
 class PanicException(BaseException):

@@ -14,7 +14,7 @@ from tests.support.python_code import printed_by
 def test_importing_the_package_imports_nothing_else():
     heavy = (
         "numpy", "torch", "cv2", "PIL", "simplejpeg", "pyarrow", "click", "rich",
-        "shardwise.errors", "shardwise.dataset",
+        "shardwise.base.errors", "shardwise.dataset",
     )  # fmt: skip
     code = f"import sys, shardwise; print([m for m in {heavy} if m in sys.modules])"
     assert printed_by(code) == "[]"
@@ -24,7 +24,7 @@ def test_datasets_plans_ranks_and_codecs_are_had_without_torch_and_cv2():
     heavy = ("torch", "cv2", "PIL", "simplejpeg", "msgpack", "click")
     code = (
         "import sys, shardwise as sw; ds = sw.wrap([(1, 2)]).map(dict); ds[0]; sw.Plan(10);"
-        "import shardwise.codecs, shardwise.ranks; assert shardwise.ranks.discover().rank == 0;"
+        "import shardwise.codecs, shardwise.base.ranks; assert shardwise.base.ranks.discover().rank == 0;"
         f"sw.tar, sw.image(size=8); print([m for m in {heavy} if m in sys.modules])"
     )
     assert printed_by(code) == "[]"
@@ -62,7 +62,7 @@ def missing(name, *_):
 real, metadata.Distribution.from_name = metadata.Distribution.from_name, missing
 import shardwise as sw
 from shardwise.cli import cli
-from shardwise.serving.version import VersionWord
+from shardwise.extensions.service.version import VersionWord
 with sw.TarWriter({str(tmp_path / "0.tar")!r}, manifest=True) as writer:
     writer.write({{"__key__": "0", "txt": "a"}})
 data = sw.tar({str(tmp_path / "0.tar")!r})

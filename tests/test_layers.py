@@ -34,9 +34,9 @@ _EMPTY = [
         "shardwise", "shardwise.plan", "shardwise.storage", "shardwise.codecs",
         "shardwise.codecs.image", "shardwise.codecs.text", "shardwise.sources",
         "shardwise.sources.tar", "shardwise.sources.tar.index.shard_index",
-        "shardwise.sources.wrap.source", "shardwise.sources.tables.parquet.source",
+        "shardwise.sources.wrap.source", "shardwise.extensions.tables.parquet.source",
         "shardwise.sources.manifest", "shardwise.engine", "shardwise.loader", "shardwise.torch",
-        "shardwise.tensors",         "shardwise.ranks", "shardwise.cli",
+        "shardwise.tensors",         "shardwise.base.ranks", "shardwise.cli",
     )
 ]  # fmt: skip
 
@@ -52,13 +52,16 @@ _EMPTY = [
         ("shardwise.storage.new", "import shardwise.codecs"),
         ("shardwise.sources.new", "from shardwise.sources.tar import index"),
         ("shardwise.sources.tar.new", "from shardwise.sources.wrap.source import WrapSource"),
-        ("shardwise.sources.tables.lance.new", "import shardwise.sources.tables.parquet.source"),
+        (
+            "shardwise.extensions.tables.lance.new",
+            "import shardwise.extensions.tables.parquet.source",
+        ),
         ("shardwise.codecs.text", "from shardwise.codecs.image import image"),
         ("shardwise.codecs.text", "from shardwise.codecs import image"),
         ("shardwise.codecs.text", "from shardwise.codecs import other"),
         ("shardwise.engine.new", "from shardwise.sources.tar import TarSource"),
         ("shardwise.engine.new", "from shardwise.codecs import image"),
-        ("shardwise.engine.new", "from shardwise.ranks import discover"),
+        ("shardwise.engine.new", "from shardwise.base.ranks import discover"),
         ("shardwise.engine.new", "import shardwise"),
         ("shardwise.loader", "from shardwise.tensors import convert"),
         ("shardwise.loader", "import torch"),
@@ -82,7 +85,7 @@ def test_a_rule_notices(importer: str, text: str) -> None:
         ("shardwise.codecs.image_headers", "from shardwise.codecs.image import image"),
         ("shardwise.engine.new", "def f():\n    import torch"),
         ("shardwise.torch.new", "import torch"),
-        ("shardwise.ranks", "import os\nos.environ['A']"),
+        ("shardwise.base.ranks", "import os\nos.environ['A']"),
     ],
 )
 def test_what_is_allowed_passes(importer: str, text: str) -> None:

@@ -9,8 +9,8 @@ import weakref
 
 import pytest
 
-from shardwise.errors import WorkerError
-from shardwise.parallel import in_processes, in_threads
+from shardwise.base.errors import WorkerError
+from shardwise.base.parallel import in_processes, in_threads
 from tests.support.waiting import wait_for
 
 

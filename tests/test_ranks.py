@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardwise.errors import RankError
-from shardwise.ranks import Ranks, discover, launched_run, local_world_size
+from shardwise.base.errors import RankError
+from shardwise.base.ranks import Ranks, discover, launched_run, local_world_size
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4"}
 SRUN = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_NTASKS": "8"}

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from shardwise.stages import StageSeconds, spent_in
+from shardwise.base.stages import StageSeconds, spent_in
 
 
 @spent_in("demux")

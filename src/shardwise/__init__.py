@@ -16,12 +16,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shardwise.plugins import find, names, own_names
+from shardwise.base.plugins import find, names, own_names
 
 # The names of `_NAMES` for type checkers, to which `x as x` says that x is public.
 if TYPE_CHECKING:
     from shardwise import compat as compat, testing as testing, torch as torch
-    from shardwise.building import build as build, fetch as fetch
+    from shardwise.extensions.build import build as build, fetch as fetch
     from shardwise.codecs import (
         array as array,
         image as image,
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
         torch_tensor as torch_tensor,
         unpickle as unpickle,
     )
-    from shardwise.codecs.audio import audio as audio
-    from shardwise.codecs.media import media as media
-    from shardwise.codecs.video import video as video
+    from shardwise.extensions.media.decoders.audio import audio as audio
+    from shardwise.extensions.media.decoders.media import media as media
+    from shardwise.extensions.media.decoders.video import video as video
     from shardwise.compat.native import from_webdataset as from_webdataset
     from shardwise.dataset import Dataset as Dataset
     from shardwise.dataset.concatenation import concat as concat
     from shardwise.dataset.mixture import mix as mix
     from shardwise.engine.batch.padding import pad as pad
     from shardwise.dataset.packing import pack as pack
-    from shardwise.errors import (
+    from shardwise.base.errors import (
         DataError as DataError,
         DecodeTimeoutError as DecodeTimeoutError,
         FrameworkError as FrameworkError,
@@ -56,15 +56,14 @@ if TYPE_CHECKING:
         StorageError as StorageError,
         WorkerError as WorkerError,
     )
-    from shardwise.foreign_formats import (
-        lance as lance,
+    from shardwise.extensions.tables.functions import lance as lance, parquet as parquet
+    from shardwise.extensions.formats.functions import (
         litdata as litdata,
         mds as mds,
-        parquet as parquet,
         tfrecord as tfrecord,
         tokens as tokens,
     )
-    from shardwise.formats import (
+    from shardwise.dataset.formats import (
         files as files,
         tar as tar,
         wrap as wrap,
@@ -78,7 +77,7 @@ if TYPE_CHECKING:
         WindowSampler as WindowSampler,
         buckets as buckets,
     )
-    from shardwise.serving.service import service as service
+    from shardwise.extensions.service.service import service as service
     from shardwise.sources.tar.write.writer import TarWriter as TarWriter
     from shardwise.storage.cache import CacheSettings as CacheSettings
     from shardwise.storage.options import StorageOptions as StorageOptions
@@ -103,7 +102,7 @@ _NAMES = {
     "shardwise.dataset.packing": ("pack",),
     "shardwise.dataset": ("Dataset",),
     "shardwise.engine.batch.padding": ("pad",),
-    "shardwise.errors": (
+    "shardwise.base.errors": (
         "DataError",
         "DecodeTimeoutError",
         "FrameworkError",
@@ -118,7 +117,7 @@ _NAMES = {
         "StorageError",
         "WorkerError",
     ),
-    "shardwise.formats": ("files", "tar", "wrap"),
+    "shardwise.dataset.formats": ("files", "tar", "wrap"),
     "shardwise.loader": ("DataLoader",),
     "shardwise.plan": (
         "FullSampler",
@@ -131,7 +130,7 @@ _NAMES = {
     "shardwise.sources.tar.write.writer": ("TarWriter",),
     "shardwise.storage.cache": ("CacheSettings",),
     "shardwise.storage.options": ("StorageOptions",),
-    "shardwise.version": ("__version__",),
+    "shardwise.base.version": ("__version__",),
 }
 
 _PUBLIC = [*(name for own in _NAMES.values() for name in own), *own_names("names")]
@@ -147,7 +146,7 @@ def __getattr__(name: str) -> Any:
     elif name in names("names"):
         value = find("names", name)
     else:
-        from shardwise.hints import hint_for_name
+        from shardwise.base.hints import hint_for_name
 
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}{hint_for_name(name, __all__)}"

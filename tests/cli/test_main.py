@@ -16,7 +16,7 @@ from contextlib import suppress
 import pytest
 
 from shardwise import cli as cli_module
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from tests.support.commands import run, spawn
 from tests.support.python_code import printed_by
 from tests.support.tars import make_shards

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from shardwise.base.errors import MissingExtraError
 from shardwise.codecs import json, msgpack, npy, raw, text, torch_tensor, unpickle
-from shardwise.errors import MissingExtraError
 from shardwise.testing.decoders import check_decoder
 
 

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from shardwise.base.errors import MissingExtraError
 from shardwise.codecs import image
 from shardwise.codecs import image_backends as backends
-from shardwise.errors import MissingExtraError
 from shardwise.testing.decoders import check_decoder
 from tests.codecs.samples import encode, files, oriented, picture
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from shardwise.base.columns import BytesColumn
 from shardwise.codecs import array, floating, integer
-from shardwise.columns import BytesColumn
 from shardwise.testing.decoders import check_decoder
 
 digits = st.integers(-(2**63), 2**63 - 1).map(lambda value: str(value).encode())

@@ -16,7 +16,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import shardwise.compat.webdataset as wds
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from tests.support.tars import make_shards, payload, sample_key, write_tar
 
 key = itemgetter("__key__")

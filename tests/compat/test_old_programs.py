@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import shardwise.compat.webdataset as wds
-from shardwise.errors import MissingShardError
+from shardwise.base.errors import MissingShardError
 from tests.support.tars import make_shards
 from tests.support.wds_shards import SIZES
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import shardwise.compat.webdataset as wds
+from shardwise.base.errors import DataError
 from shardwise.compat.webdataset import filters, handlers
-from shardwise.errors import DataError
 from tests.support.tars import make_shards
 
 

@@ -12,7 +12,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import shardwise.compat.webdataset as wds
-from shardwise.errors import StateError
+from shardwise.base.errors import StateError
 from tests.support.tars import make_shards, sample_key
 from tests.support.wds_shards import SIZES
 

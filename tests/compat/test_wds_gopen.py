@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from shardwise.base.errors import MissingShardError
 from shardwise.compat.webdataset import cache
 from shardwise.compat.webdataset.gopen import (
     Pipe,
@@ -20,7 +21,6 @@ from shardwise.compat.webdataset.gopen import (
     reader,
     rewrite_url,
 )
-from shardwise.errors import MissingShardError
 from tests.support.servers import nginx
 from tests.support.web import WebServer, running
 

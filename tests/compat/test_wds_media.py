@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from shardwise.base.errors import MissingExtraError
 from shardwise.compat.webdataset import media, torch_audio, torch_video
 from shardwise.compat.webdataset.autodecode import Decoder, DecodingError
-from shardwise.errors import MissingExtraError
 from tests.support.media import HEIGHT, WIDTH, MediaFolder, numbers_in
 
 FRAMES, FPS, RATE = 20, 25, 16000

@@ -11,7 +11,7 @@ from tests.support.torchrun import run_program
 _STREAMS = """
 import os, sys
 from shardwise.compat.webdataset.gopen import gopen
-from shardwise.errors import MissingShardError
+from shardwise.base.errors import MissingShardError
 
 def is_there(url):
     try:

@@ -10,9 +10,9 @@ import pyarrow.parquet
 import pytest
 
 import shardwise as sw
+from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
 from shardwise.dataset.concatenation import ConcatSource
-from shardwise.errors import DataError
 from shardwise.testing import check_source
 from tests.support.memory_source import MemorySource, numbered_samples
 

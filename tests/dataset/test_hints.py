@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.hints import CLASSES, METHODS
+from shardwise.base.hints import CLASSES, METHODS
 from tests.support.memory_source import MemorySource, numbered_samples
 
 PICTURES = sw.wrap([{"jpg": n, "cls": n} for n in range(200)])

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.base.errors import DataError, MissingExtraError
+from shardwise.base.stages import Stages
 from shardwise.dataset import Dataset
 from shardwise.dataset.field import Field, in_place
-from shardwise.errors import DataError, MissingExtraError
-from shardwise.stages import Stages
 from tests.support.decoders import Doubled, InPlace, WholeColumn
 from tests.support.memory_source import MemorySource, numbered_samples
 

@@ -6,8 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
+from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource, numbered_samples
 
 NUM_SAMPLES = 12

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource, numbered_samples
 
 SIZES = [5, 0, 7, 20]

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import shardwise as sw
-from shardwise.columns import BytesColumn, Columns, values_of
-from shardwise.errors import DataError
+from shardwise.base.columns import BytesColumn, Columns, values_of
+from shardwise.base.errors import DataError
 from shardwise.sources import Manifest, Shard, SourceTraits
 from shardwise.testing import check_source
 

@@ -22,13 +22,13 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+from shardwise.base.errors import DataError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.errors import DataError
 from shardwise.testing import assert_batches_equal
 from tests.support.configurations import DECODERS, TRANSFORMS, Configuration, configuration
 from tests.support.tars import make_shards

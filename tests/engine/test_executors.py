@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+from shardwise.base.errors import StallError
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.choice import ExecutorOptions, make_executor
@@ -14,7 +15,6 @@ from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.errors import StallError
 from shardwise.testing import check_executor
 from tests.support.memory_source import MemorySource, numbered_samples
 

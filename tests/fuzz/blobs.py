@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.dataset.kept_arrays import KeptArrays, write_arrays
 from shardwise.engine.request import Batch, BatchRequest, BatchRows
-from shardwise.media_files.index_format import index_to_bytes
-from shardwise.media_files.media_index import index_media
-from shardwise.serving.batches import encode_batch, encode_request
-from shardwise.serving.error_frames import encode_error
-from shardwise.serving.frames import Kind, encoded, write
-from shardwise.serving.version import VersionWord
-from shardwise.sources.tar.media.sidecar import SidecarHeader, bad_block, encode_sidecar
+from shardwise.extensions.media.files.index_format import index_to_bytes
+from shardwise.extensions.media.files.media_index import index_media
+from shardwise.extensions.media.tar.sidecar import SidecarHeader, bad_block, encode_sidecar
+from shardwise.extensions.service.batches import encode_batch, encode_request
+from shardwise.extensions.service.error_frames import encode_error
+from shardwise.extensions.service.frames import Kind, encoded, write
+from shardwise.extensions.service.version import VersionWord
 from tests.fuzz.damage import Case, altered, damaged, json_text
 from tests.support.column_files import signed
 
@@ -75,7 +75,7 @@ def sound_file() -> bytes:
 
 @lru_cache
 def _blocks() -> list[bytes]:
-    from shardwise.media_files.byte_reader import BytesReader
+    from shardwise.extensions.media.files.byte_reader import BytesReader
 
     block = index_to_bytes(index_media(BytesReader(sound_file())))
     return [block, b"", bad_block("no media"), block]

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 import shardwise as sw
+from shardwise.extensions.media.tar.sidecar import MediaSidecar
+from shardwise.extensions.service.batches import decode_batch, decode_request
+from shardwise.extensions.service.error_frames import decode_error
+from shardwise.extensions.service.frames import FrameError, Kind, Limits, read_frame
+from shardwise.extensions.service.greeting import ClientSide, Refusal, greet
 from shardwise.plan.coverage_line import CoverageLine
-from shardwise.serving.batches import decode_batch, decode_request
-from shardwise.serving.error_frames import decode_error
-from shardwise.serving.frames import FrameError, Kind, Limits, read_frame
-from shardwise.serving.greeting import ClientSide, Refusal, greet
-from shardwise.sources.tar.media.sidecar import MediaSidecar
 from tests.fuzz.blobs import Script, kept, word
 from tests.fuzz.cases import state_loader, write_sound_tar
 from tests.fuzz.damage import Case
@@ -168,7 +168,7 @@ def _refuse(text: str) -> None:
 
 def _frames(path: Path) -> None:
     """Greet with it and read it, as a server or as a client."""
-    from shardwise.serving.greeting import greeting_steps
+    from shardwise.extensions.service.greeting import greeting_steps
 
     connection = Script(path.read_bytes())
     with suppress(FrameError, Refusal, EOFError, OSError, sw.ShardwiseError):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import shardwise as sw
-from shardwise.errors import FrameworkError, StateError
+from shardwise.base.errors import FrameworkError, StateError
 
 NUM_STEPS = 5
 TRAINER = """

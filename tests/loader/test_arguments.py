@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import shardwise as sw
+from shardwise.base.errors import DataError, StateError
 from shardwise.dataset import Dataset
-from shardwise.errors import DataError, StateError
 from shardwise.loader.torch_arguments import TORCH_ARGUMENTS, TorchArguments
 from shardwise.plan import WindowShape
 from shardwise.testing import assert_batches_equal, check_resume
@@ -47,7 +47,7 @@ class Squares(torch.utils.data.Dataset):
 
 
 class Own:
-    """A dataset by the protocol `shardwise.samples.Samples`, but for its newest option."""
+    """A dataset by the protocol `shardwise.sources.samples.Samples`, but for its newest option."""
 
     def __init__(self, data):
         self.data = data

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.distributed import checkpoint
 
 import shardwise as sw
-from shardwise.errors import StateError
+from shardwise.base.errors import StateError
 
 _A, _B = (sw.wrap([{"x": i} for i in range(count)]) for count in (90, 40))
 _LENGTHS = np.arange(90) % 7 + 1

@@ -8,7 +8,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
 import shardwise as sw
-from shardwise.errors import RankError
+from shardwise.base.errors import RankError
 
 DATA = [{"x": i} for i in range(60)]
 

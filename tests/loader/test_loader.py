@@ -13,8 +13,8 @@ from torch.distributed import checkpoint as distributed_checkpoint
 
 import shardwise as sw
 from shardwise import DataLoader
+from shardwise.base.errors import RankError, StateError
 from shardwise.dataset import Dataset
-from shardwise.errors import RankError, StateError
 from shardwise.loader.drop_notice import warn_once
 from shardwise.plan import SequentialSampler
 from shardwise.testing import check_resume

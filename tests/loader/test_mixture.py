@@ -14,8 +14,8 @@ import torch.utils.data
 from PIL import Image
 
 import shardwise as sw
-from shardwise.errors import StateError
-from shardwise.ranks import Ranks
+from shardwise.base.errors import StateError
+from shardwise.base.ranks import Ranks
 from shardwise.testing import check_resume
 from tests.loader.programs.mixed import mixture
 from tests.support.ranks import Run, run_several

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import shardwise as sw
+from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource
 
 NUM = 60

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 import shardwise.loader.rank_check as module
-from shardwise.errors import RankError
+from shardwise.base.errors import RankError
+from shardwise.base.ranks import Ranks
 from shardwise.loader.rank_check import CurrentRanks
-from shardwise.ranks import Ranks
 
 LIGHTNING = {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "NODE_RANK": "0", "MASTER_PORT": "1"}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.errors import StateError
+from shardwise.base.errors import StateError
 from shardwise.plan import (
     BatchMixtureSampler,
     FullSampler,

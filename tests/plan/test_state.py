@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwise as sw
-from shardwise.errors import StateError
+from shardwise.base.errors import StateError
 from shardwise.plan import (
     FullSampler,
     LoaderState,

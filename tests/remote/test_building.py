@@ -14,14 +14,14 @@ import pytest
 import shardwise as sw
 from shardwise.storage import StorageOptions, read_whole
 from shardwise.storage.remote import RemoteFile
-from tests.building.program import run
+from tests.extensions.build.program import run
 from tests.support.servers import S3Server
 from tests.support.waiting import wait_for
 
 GUARD_S = 120
 PROGRAM = """
 import json, sys
-from tests.building.program import run
+from tests.extensions.build.program import run
 if __name__ == "__main__":
     run(sys.argv[1], 2, storage=json.loads(sys.argv[2]))
 """

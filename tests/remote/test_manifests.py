@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import shardwise as sw
-from shardwise.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import merge_indexes

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardwise.shown import base_name, shown, shown_in
+from shardwise.base.shown import base_name, shown, shown_in
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import merge_indexes

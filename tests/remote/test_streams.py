@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from shardwise.errors import StaleIndexError
+from shardwise.base.errors import StaleIndexError
 from shardwise.storage import StorageOptions, open_file
 from shardwise.storage.requests.counts import IO_COUNTS
 from tests.support.fault_proxy import FaultProxy

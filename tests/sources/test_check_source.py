@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from shardwise.columns import BytesColumn, Columns
+from shardwise.base.columns import BytesColumn, Columns
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.testing.sources import check_source
 from tests.support.memory_source import MemorySource, numbered_samples

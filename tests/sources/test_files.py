@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.errors import DataError, MissingShardError, StorageError
+from shardwise.base.errors import DataError, MissingShardError, StorageError
 from shardwise.sources.files.source import FilesSource
 from shardwise.testing import check_source
 

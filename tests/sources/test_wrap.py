@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import shardwise as sw
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.sources.wrap.source import WrapSource
 from shardwise.testing.sources import check_source
 from tests.support.decoders import InPlace

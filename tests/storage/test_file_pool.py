@@ -5,7 +5,7 @@ import resource
 import psutil
 import pytest
 
-from shardwise.errors import MissingShardError, StaleIndexError
+from shardwise.base.errors import MissingShardError, StaleIndexError
 from shardwise.storage import FilePool, FileStat
 from tests.support.forks import in_child
 from tests.support.threads import at_once

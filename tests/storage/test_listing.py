@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.errors import MissingShardError, StorageError
+from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.storage import StorageOptions, expand
 from shardwise.storage.listing import _matches, is_remote_pattern
 from tests.support.servers import nginx

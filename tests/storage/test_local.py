@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.base.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.storage import IO_COUNTS, FileStat, LocalFile, local_path, open_file
 from shardwise.storage import local as local_module
 from tests.support.forks import in_child

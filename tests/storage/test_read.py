@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from shardwise.errors import MissingShardError
+from shardwise.base.errors import MissingShardError
 from shardwise.storage import FilePool, StorageOptions, read_files
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from shardwise.errors import (
+from shardwise.base.errors import (
     DataError,
     MissingExtraError,
     MissingShardError,

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.errors import MissingShardError, StorageError
+from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.storage import expand
 
 

@@ -16,10 +16,10 @@ from types import ModuleType
 from typing import Any, Self
 
 import shardwise as sw
-from shardwise.serving.server import BatchServer
-from shardwise.serving.tls import TlsFiles
-from shardwise.serving.token import read_token
-from shardwise.serving.transports import listen
+from shardwise.extensions.service.server import BatchServer
+from shardwise.extensions.service.tls import TlsFiles
+from shardwise.extensions.service.token import read_token
+from shardwise.extensions.service.transports import listen
 from shardwise.testing import assert_batches_equal
 from tests.support.server_process import end_with_parent, stop
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.errors import StaleIndexError
+from shardwise.base.errors import StaleIndexError
 from shardwise.storage import FileStat, LocalFile
 from shardwise.storage.protocol import ReadRequest, RemoteReads
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardwise.base.errors import DataError
 from shardwise.engine.batch import builder
 from shardwise.engine.request import BatchRows
-from shardwise.errors import DataError
 from shardwise.loader.account import Account
 from shardwise.loader.position import Pass
 from shardwise.plan import Plan, Remainder, Sampler

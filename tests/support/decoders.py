@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.columns import BytesColumn
+from shardwise.base.columns import BytesColumn
 
 
 class Doubled:

@@ -1,4 +1,4 @@
-"""The samples in `tests/sources/foreign/data`, which the packages themselves have written."""
+"""The samples in `tests/extensions/formats/foreign/data`, which the packages themselves have written."""
 
 from __future__ import annotations
 

@@ -85,14 +85,14 @@ KNOWS_ALL = {"sources": {""}, "codecs": {"", "registry"}}
 IMPORTS_TORCH = {"tensors", "torch", "compat", "integrations"}
 # Who looks into the environment: to find ranks, and to hand it on to worker processes as it is.
 READS_ENVIRONMENT = {
-    "shardwise.ranks",
+    "shardwise.base.ranks",
     "shardwise.engine.processes.start_worker",
     # Credentials where their ecosystems keep them.
     "shardwise.storage.stores.credential_discovery",
     # Where a user's caches are.
     "shardwise.storage.user_dirs",
     # UCX is told not to write on the standard output about a variable that ucxx sets.
-    "shardwise.serving.ucx_worker",
+    "shardwise.extensions.service.ucx_worker",
     # What programs written for WebDataset and wids set.
     "shardwise.compat.environment",
 }
@@ -182,7 +182,9 @@ def broken_rules(modules: list[Module]) -> list[str]:
         reads = {"os.environ", "os.environb", "os.getenv", "os.getenvb"} & module.names
         imports_it = any(i.target in ("os.environ", "os.getenv") for i in module.imports)
         if (reads or imports_it) and module.name not in READS_ENVIRONMENT:
-            found.append(f"{module.name} reads environment variables: only shardwise.ranks does")
+            found.append(
+                f"{module.name} reads environment variables: only shardwise.base.ranks does"
+            )
     return found
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from shardwise.media_files.byte_reader import BytesReader
-from shardwise.media_files.frames import decode_frames, form_of
-from shardwise.media_files.media_index import index_media
+from shardwise.extensions.media.files.byte_reader import BytesReader
+from shardwise.extensions.media.files.frames import decode_frames, form_of
+from shardwise.extensions.media.files.media_index import index_media
 
 WIDTH, HEIGHT, NUM_FRAMES = 160, 120, 75
 _BIT = 10  # pixels

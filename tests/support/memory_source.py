@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Columns
-from shardwise.errors import DataError
+from shardwise.base.columns import BytesColumn, Columns
+from shardwise.base.errors import DataError
 from shardwise.sources.manifest import Manifest, Shard
 
 

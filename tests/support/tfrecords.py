@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from shardwise.sources.tfrecord.crc32c import masked_crc32c
+from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
 
 
 def record_file(records: Sequence[bytes]) -> bytes:

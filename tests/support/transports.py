@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.serving.token import make_token
+from shardwise.extensions.service.token import make_token
 from tests.support.server_process import skip_or_fail
 
 # UCX by what it chooses on one machine, which is shared memory, and as it goes between machines.

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import shardwise as sw
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 
 DATA = sw.wrap([
     {"x": np.arange(1 + i % 5), "y": np.full((1 + i % 3, 2), i, "f4"), "n": i} for i in range(50)

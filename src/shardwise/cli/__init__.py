@@ -16,16 +16,16 @@ from typing import Any, NoReturn
 
 import click
 
+from shardwise.base.errors import ShardwiseError
+from shardwise.base.plugins import find, names
+from shardwise.base.version import __version__
 from shardwise.cli.options import JSON_KEY, TRACEBACK_KEY
 from shardwise.cli.output import clean, write_document, write_line
-from shardwise.errors import ShardwiseError
-from shardwise.plugins import find, names
-from shardwise.version import __version__
 
 __all__ = ["cli", "main"]
 
 # A command's module has this name and holds the click command under it; those of extensions are in
-# the group "commands" of `shardwise.plugins`.
+# the group "commands" of `shardwise.base.plugins`.
 COMMANDS = {
     "index": "Build or refresh the index of shards.",
     "info": "Show shards, samples, fields, sizes and the state of the index.",

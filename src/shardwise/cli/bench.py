@@ -15,6 +15,7 @@ from typing import Any, Literal
 import click
 
 import shardwise as sw
+from shardwise.base.progress_bar import progress
 from shardwise.cli.bench_plot import draw, drawable
 from shardwise.cli.data import open_data
 from shardwise.cli.options import (
@@ -39,7 +40,6 @@ from shardwise.cli.output import (
 from shardwise.codecs import default_decoder
 from shardwise.codecs.image_decoder import Image
 from shardwise.engine.request import Concurrency
-from shardwise.progress_bar import progress
 from shardwise.sources.protocol import value_fields_of
 
 _DEFAULT_S = 5.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import MissingExtraError
+from shardwise.base.errors import MissingExtraError
 
 # The rate is over a twelfth of the run: several batches long, and short enough to show a stall.
 _WINDOWS = 12

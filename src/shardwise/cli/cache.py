@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from shardwise.base.errors import StorageError
 from shardwise.cli.options import PathType, common_options
 from shardwise.cli.output import (
     clean,
@@ -21,7 +22,6 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.errors import StorageError
 from shardwise.storage.cache.inspect import clean as clean_cache
 from shardwise.storage.cache.inspect import has_cache, inspect
 

@@ -13,12 +13,12 @@ from typing import Any
 import click
 
 import shardwise as sw
+from shardwise.base.errors import ShardwiseError
+from shardwise.base.plugins import find
+from shardwise.base.shown import shown
 from shardwise.cli.options import usage_errors
 from shardwise.cli.output import clean, write_line
 from shardwise.cli.python_names import is_python, open_python
-from shardwise.errors import ShardwiseError
-from shardwise.plugins import find
-from shardwise.shown import shown
 from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards, is_manifest_file, manifest_files

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
+from shardwise.base.progress_bar import progress
 from shardwise.cli.data import (
     describe_problem,
     list_shards,
@@ -17,7 +18,6 @@ from shardwise.cli.data import (
 )
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import finish, format_count, plural, write_line
-from shardwise.progress_bar import progress
 from shardwise.sources.tar.check.problems import Oddities, Problem
 from shardwise.sources.tar.check.verify import ShardReport, examine_shard
 from shardwise.sources.tar.index.index_store import IndexStore

@@ -9,6 +9,9 @@ from typing import Any
 import click
 import numpy as np
 
+from shardwise.base.errors import DataError
+from shardwise.base.plugins import find
+from shardwise.base.progress_bar import progress
 from shardwise.cli.data import describe_problem, list_shards, require_tar, write_problem
 from shardwise.cli.options import (
     common_options,
@@ -26,9 +29,6 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.errors import DataError
-from shardwise.plugins import find
-from shardwise.progress_bar import progress
 from shardwise.sources.tar.check.problems import problem_of
 from shardwise.sources.tar.index.build import BuildResult, build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore, read_index

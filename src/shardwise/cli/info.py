@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import shardwise as sw
+from shardwise.base.progress_bar import progress
 from shardwise.cli.data import kind_of, list_shards, open_data
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import (
@@ -23,7 +24,6 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.progress_bar import progress
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from shardwise.arguments import directory_text
-from shardwise.errors import ShardwiseError
-from shardwise.shown import shown_in
+from shardwise.base.arguments import directory_text
+from shardwise.base.errors import ShardwiseError
+from shardwise.base.shown import shown_in
 
 # Keys of click's context: errors are shown by the group, which has no command's arguments.
 JSON_KEY = "shardwise.as_json"

@@ -17,8 +17,8 @@ from typing import Any
 
 import click
 
+from shardwise.base.shown import escaped, shown, shown_in
 from shardwise.cli.options import JSON_KEY
-from shardwise.shown import escaped, shown, shown_in
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = ".:-=+*#@"

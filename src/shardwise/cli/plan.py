@@ -11,6 +11,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.progress_bar import progress
 from shardwise.cli.coverage import Coverage, count_reads
 from shardwise.cli.data import open_data
 from shardwise.cli.options import (
@@ -32,7 +33,6 @@ from shardwise.cli.output import (
     write_table,
 )
 from shardwise.plan import Plan, Sampler
-from shardwise.progress_bar import progress
 
 # Cells of ranks x shards: 32 MB of int64. Above, groups of neighbouring shards are counted.
 MAX_CELLS = 4_000_000

@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 import shardwise as sw
-from shardwise.errors import ShardwiseError, message_of
-from shardwise.shown import shown_in
+from shardwise.base.errors import ShardwiseError, message_of
+from shardwise.base.shown import shown_in
 
 # No scheme: "s3://..." has slashes behind its colon, and a path with a drive no dotted name.
 _NAME = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<name>[A-Za-z_]\w*)")

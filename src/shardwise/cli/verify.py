@@ -15,6 +15,9 @@ import click
 import numpy as np
 
 import shardwise as sw
+from shardwise.base.errors import DataError, ShardwiseError
+from shardwise.base.plugins import find
+from shardwise.base.progress_bar import progress
 from shardwise.cli.data import (
     describe_problem,
     kind_of,
@@ -25,9 +28,6 @@ from shardwise.cli.data import (
 )
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import finish, format_bytes, plural, write_line
-from shardwise.errors import DataError, ShardwiseError
-from shardwise.plugins import find
-from shardwise.progress_bar import progress
 from shardwise.sources.manifest import Shard
 from shardwise.sources.protocol import Source
 from shardwise.sources.tar.check.problems import Problem, problem_of

@@ -8,6 +8,7 @@ extensions add are attributes here, too.
 
 from typing import Any
 
+from shardwise.base.plugins import find, names
 from shardwise.codecs.documents import json, msgpack, raw, text
 from shardwise.codecs.image_crop import CropBox, RandomCrop
 from shardwise.codecs.images import image
@@ -21,7 +22,6 @@ from shardwise.codecs.protocol import (
 )
 from shardwise.codecs.registry import default_decoder, resolve
 from shardwise.codecs.tensors import npy, torch_tensor, unpickle
-from shardwise.plugins import find, names
 
 __all__ = [
     "ColumnDecoder",

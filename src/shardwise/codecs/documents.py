@@ -9,8 +9,8 @@ import importlib
 from json import loads
 from typing import Any
 
+from shardwise.base.errors import MissingExtraError
 from shardwise.codecs.protocol import PlainDecoder
-from shardwise.errors import MissingExtraError
 
 
 class Text(PlainDecoder):

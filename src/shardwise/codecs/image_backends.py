@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.errors import MissingExtraError
 from shardwise.codecs.image_headers import ImageHeader, check_complete, find_orientation
-from shardwise.errors import MissingExtraError
 
 Pixels = NDArray[np.uint8]
 

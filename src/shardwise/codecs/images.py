@@ -7,7 +7,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from shardwise.arguments import suggest_names
+from shardwise.base.arguments import suggest_names
 from shardwise.codecs.image_crop import RandomCrop
 from shardwise.codecs.image_decoder import DEFAULT_MAX_PIXELS, Image, RandomCropImage
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from shardwise.arguments import suggest_names
+from shardwise.base.arguments import suggest_names
+from shardwise.base.columns import BytesColumn
 from shardwise.codecs.protocol import PlainDecoder
 from shardwise.codecs.rows import check_row
-from shardwise.columns import BytesColumn
 
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _MAX_DIGITS = 18  # 18 nines fit into 64 bits

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn
+from shardwise.base.columns import BytesColumn
 
 
 class Decoder(Protocol):

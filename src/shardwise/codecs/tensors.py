@@ -17,8 +17,8 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from shardwise.base.torch_import import import_torch
 from shardwise.codecs.protocol import PlainDecoder
-from shardwise.torch_import import import_torch
 
 
 class Npy(PlainDecoder):

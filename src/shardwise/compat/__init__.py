@@ -11,7 +11,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from shardwise.torch_import import import_torch
+from shardwise.base.torch_import import import_torch
 
 __all__ = ["install", "video2dataset", "webdataset", "wids"]
 

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import values_of
-from shardwise.cores import usable_cores
+from shardwise.base.columns import values_of
+from shardwise.base.cores import usable_cores
+from shardwise.base.errors import DataError, ShardwiseError, message_of
+from shardwise.base.foreign_bytes import is_signal
+from shardwise.base.parallel import in_processes, in_threads
+from shardwise.base.progress_bar import progress as progress_bar
 from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
 from shardwise.dataset.raw_rows import name_of
-from shardwise.errors import DataError, ShardwiseError, message_of
-from shardwise.foreign_bytes import is_signal
-from shardwise.parallel import in_processes, in_threads
-from shardwise.progress_bar import progress as progress_bar
 from shardwise.sources.protocol import Source, traits_of
 from shardwise.storage import is_local, local_path
 

@@ -16,10 +16,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Columns, merge_columns
+from shardwise.base.columns import Columns, merge_columns
+from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
 from shardwise.dataset.samples import read_rows, rows_by_part
-from shardwise.errors import DataError
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import (
     EpochReads,

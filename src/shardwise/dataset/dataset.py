@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shardwise.arguments import suggest_names
+from shardwise.base.arguments import suggest_names
+from shardwise.base.collate import collate
+from shardwise.base.errors import ShardwiseError
+from shardwise.base.hints import DECODE_HINT, call_for, hint_for
+from shardwise.base.markup import table
+from shardwise.base.plugins import find
 from shardwise.codecs import default_decoder
-from shardwise.collate import collate
 from shardwise.dataset.column import (
     ColumnReader,
     Progress,
@@ -31,10 +35,6 @@ from shardwise.dataset.field import is_plain_function
 from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.subset import filter_mask, rows_of, subset_indices
 from shardwise.dataset.transforms import Transforms
-from shardwise.errors import ShardwiseError
-from shardwise.hints import DECODE_HINT, call_for, hint_for
-from shardwise.markup import table
-from shardwise.plugins import find
 from shardwise.sources.protocol import Source, value_fields_of
 
 # Samples whose pictures a notebook shows.

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.columns import BytesColumn, Column, values_of
+from shardwise.base.errors import DataError
+from shardwise.base.foreign_bytes import is_signal
 from shardwise.codecs.protocol import DrawingDecoder
-from shardwise.columns import BytesColumn, Column, values_of
 from shardwise.dataset.field import Field, put
 from shardwise.dataset.raw_rows import RawRows
-from shardwise.errors import DataError
-from shardwise.foreign_bytes import is_signal
 
 
 def decode_row(rows: RawRows, row: int, fields: Sequence[Field]) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.errors import ShardwiseError
+from shardwise.base.markup import png, short, table
 from shardwise.codecs import image
-from shardwise.errors import ShardwiseError
-from shardwise.markup import png, short, table
 
 _SIDE = 96  # pixels of a thumbnail
 _MAX_FILE_BYTES = 8 << 20

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.columns import Layout, mask_of
+from shardwise.base.errors import DataError
 from shardwise.codecs.protocol import has_mask
-from shardwise.columns import Layout, mask_of
 from shardwise.dataset.keyed_random import SampleKeys, takes_rng
-from shardwise.errors import DataError
 
 # Names that batches, mixtures and clips give a meaning.
 RESERVED = frozenset({"__key__", "__index__", "__valid__", "__source__", "__media__"})

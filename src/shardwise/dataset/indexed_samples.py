@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shardwise.columns import Columns
+from shardwise.base.columns import Columns
 from shardwise.dataset.decoding import decode_row, decode_rows
 from shardwise.dataset.display import Sample
 from shardwise.dataset.field import put

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError
-from shardwise.foreign_bytes import as_data_error
+from shardwise.base.errors import DataError
+from shardwise.base.foreign_bytes import as_data_error
 from shardwise.storage import atomic_write
 from shardwise.storage.atomic import sweep
 from shardwise.storage.user_dirs import user_cache_dir

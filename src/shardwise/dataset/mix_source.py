@@ -9,15 +9,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Columns, merge_columns
+from shardwise.base.columns import Columns, merge_columns
+from shardwise.base.errors import DataError
+from shardwise.base.stages import Stages
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.samples import rows_by_part
-from shardwise.errors import DataError
 from shardwise.plan import key_of, mix
-from shardwise.samples import DecodeWatch, LoadRequest
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
-from shardwise.stages import Stages
+from shardwise.sources.samples import DecodeWatch, LoadRequest
 
 # The field that names a sample's dataset.
 SOURCE = "__source__"

@@ -10,14 +10,14 @@ from typing import Any, Never, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shardwise.columns import Layout
+from shardwise.base.columns import Layout
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.mix_source import SOURCE, MixSource, is_mixture
 from shardwise.dataset.samples import rows_by_part
 from shardwise.plan import MixtureSampler
-from shardwise.samples import LoadCost, LoadRequest
 from shardwise.sources.manifest import checked_ids
 from shardwise.sources.protocol import common_entries
+from shardwise.sources.samples import LoadCost, LoadRequest
 
 
 class MixedDataset(Dataset):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from shardwise.arguments import suggest_names
+from shardwise.base.arguments import suggest_names
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.mixed import MixedDataset
 from shardwise.plan import (

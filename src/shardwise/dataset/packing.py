@@ -11,15 +11,15 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from shardwise.arguments import suggest_names
+from shardwise.base.arguments import suggest_names
+from shardwise.base.errors import DataError
+from shardwise.base.progress_bar import progress as progress_bar
 from shardwise.dataset import Dataset
 from shardwise.dataset.column import Progress, kept_place
 from shardwise.dataset.kept_arrays import kept_or_made
 from shardwise.dataset.packs import MADE_FIELDS, PackOptions, PackSource
-from shardwise.errors import DataError
 from shardwise.plan.arguments import whole
 from shardwise.plan.packing import LongDocuments, Packs, checked_lengths, pack_documents
-from shardwise.progress_bar import progress as progress_bar
 
 # The default token field: the first of these that the documents have.
 _TOKEN_FIELDS = ("tokens", "input_ids")

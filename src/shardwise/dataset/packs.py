@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Columns, Layout, values_of
+from shardwise.base.columns import Columns, Layout, values_of
+from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.errors import DataError
 from shardwise.plan.packing import Packs
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits, traits_of

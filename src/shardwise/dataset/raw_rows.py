@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Columns
+from shardwise.base.columns import Columns
+from shardwise.base.errors import DataError, DecodeTimeoutError, ShardwiseError, message_of
+from shardwise.base.foreign_bytes import is_signal
+from shardwise.base.shown import base_name
 from shardwise.dataset.keyed_random import SampleKeys
-from shardwise.errors import DataError, DecodeTimeoutError, ShardwiseError, message_of
-from shardwise.foreign_bytes import is_signal
-from shardwise.samples import DecodeWatch
-from shardwise.shown import base_name
+from shardwise.sources.samples import DecodeWatch
 
 
 @dataclass(slots=True)  # not frozen: that would cost a single sample a microsecond

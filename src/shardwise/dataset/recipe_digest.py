@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.dataset.code_digest import code_digest, is_users_code, state_of
-from shardwise.samples import Samples
+from shardwise.sources.samples import Samples
 
 
 def recipe_digest(dataset: Samples) -> str:

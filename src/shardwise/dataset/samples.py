@@ -1,6 +1,6 @@
 """Samples of a source by id: read, decoded and transformed, as columns of a batch.
 
-The engine's side of a dataset (`shardwise.samples.Samples`), and nothing that a user calls.
+The engine's side of a dataset (`shardwise.sources.samples.Samples`), and nothing that a user calls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Columns, Layout
+from shardwise.base.columns import Columns, Layout
+from shardwise.base.errors import DataError
+from shardwise.base.shown import shown
+from shardwise.base.stages import Stages, StageSeconds
 from shardwise.dataset.decoding import copied, decode_columns, decode_rows
 from shardwise.dataset.field import (
     Field,
@@ -27,13 +30,10 @@ from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.dataset.transforms import Transforms, columns_of
-from shardwise.errors import DataError
 from shardwise.plan import WindowShape
-from shardwise.samples import DecodeWatch, LoadCost, LoadRequest
-from shardwise.shown import shown
 from shardwise.sources.manifest import Manifest, checked_ids
 from shardwise.sources.protocol import Source, SourceTraits, traits_of
-from shardwise.stages import Stages, StageSeconds
+from shardwise.sources.samples import DecodeWatch, LoadCost, LoadRequest
 
 
 def read_rows(

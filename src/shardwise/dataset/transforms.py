@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.columns import Layout, mask_of
 from shardwise.codecs import default_decoder, resolve
 from shardwise.codecs.protocol import has_mask
-from shardwise.columns import Layout, mask_of
 from shardwise.dataset.field import RESERVED, Field
 from shardwise.dataset.keyed_random import seeded_generator
 from shardwise.dataset.raw_rows import RawRows, name_of

@@ -10,7 +10,7 @@ from numbers import Real
 from threading import TIMEOUT_MAX
 from typing import Literal, Protocol, get_args, runtime_checkable
 
-from shardwise.cores import usable_cores
+from shardwise.base.cores import usable_cores
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
 from shardwise.engine.inline import InlineExecutor

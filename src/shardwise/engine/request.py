@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.stages import Stages
+from shardwise.base.stages import Stages
 
 
 @dataclass(frozen=True, slots=True)

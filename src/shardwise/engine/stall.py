@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from shardwise.base.errors import DecodeTimeoutError, StallError
 from shardwise.engine.processes.worker_status import Decoding, timeout_error
 from shardwise.engine.request import BatchRequest
-from shardwise.errors import DecodeTimeoutError, StallError
-from shardwise.samples import Samples
+from shardwise.sources.samples import Samples
 from shardwise.storage import outages
 
 

@@ -20,13 +20,13 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.base.errors import StallError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stall import stall_error
 from shardwise.engine.thread_pool import ThreadPool
-from shardwise.errors import StallError
 from shardwise.storage import IO_COUNTS
 
 # Of the recent batches, the share whose reads blocked: above 50 % all threads are active, below

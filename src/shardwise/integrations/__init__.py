@@ -4,6 +4,6 @@ DDP, FSDP2, Lightning, Ray Train and DeepSpeed take `shardwise.DataLoader` as it
 here import their framework, torch and the loader; nothing imports them.
 """
 
-from shardwise.torch_import import import_torch
+from shardwise.base.torch_import import import_torch
 
 import_torch()

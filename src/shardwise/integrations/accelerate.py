@@ -16,11 +16,11 @@ import accelerate
 from accelerate import Accelerator, checkpointing, data_loader
 from accelerate.state import GradientState, PartialState, is_initialized
 
-from shardwise.epoch_sampler import EpochLoader
-from shardwise.errors import FrameworkError
+from shardwise.base.errors import FrameworkError
 from shardwise.integrations.repeats import refuse_repeats
 from shardwise.integrations.versions import require, require_literal
 from shardwise.plan import Plan
+from shardwise.plan.epoch_sampler import EpochLoader
 
 L = TypeVar("L", bound=EpochLoader)
 

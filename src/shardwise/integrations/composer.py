@@ -10,7 +10,7 @@ from typing import Any
 
 from composer import Callback
 
-from shardwise.errors import StateError
+from shardwise.base.errors import StateError
 from shardwise.loader import DataLoader
 
 

@@ -12,8 +12,8 @@ from itertools import islice
 from types import FrameType
 from typing import Any
 
-from shardwise.errors import FrameworkError
-from shardwise.framework_guards import Guard
+from shardwise.base.errors import FrameworkError
+from shardwise.base.framework_guards import Guard
 from shardwise.plan import Plan
 
 # Between a framework and the loop over the frames lie a property, its guard, and, before Python

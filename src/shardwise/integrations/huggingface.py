@@ -15,7 +15,7 @@ from typing import Any
 import transformers
 from transformers import TrainerCallback, TrainerState, trainer, trainer_callback
 
-from shardwise.errors import StateError
+from shardwise.base.errors import StateError
 from shardwise.integrations.trainer_batches import (
     IGNORED_LABEL,
     TrainerLoader,

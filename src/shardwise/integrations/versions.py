@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shardwise.errors import FrameworkError
+from shardwise.base.errors import FrameworkError
 
 
 def require(owner: Any, *names: str, version: str, tested: str) -> None:

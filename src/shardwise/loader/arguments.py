@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from shardwise.collate import named
-from shardwise.columns import mask_of
+from shardwise.base.collate import named
+from shardwise.base.columns import mask_of
+from shardwise.base.hints import call_for
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged
-from shardwise.hints import call_for
 from shardwise.plan import Remainder
-from shardwise.samples import Samples
+from shardwise.sources.samples import Samples
 
 
 def as_dataset(data: Any) -> Samples:
@@ -49,7 +49,7 @@ def as_dataset(data: Any) -> Samples:
             "__getitem__, or write the samples to shards with sw.TarWriter and open these with "
             "sw.tar(...); for a WebDataset pipeline there is sw.from_webdataset(pipeline)"
         )
-    from shardwise.formats import wrap
+    from shardwise.dataset.formats import wrap
 
     return wrap(data)
 

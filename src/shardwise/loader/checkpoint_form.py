@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.errors import StateError
-from shardwise.framework_guards import active_guards
+from shardwise.base.errors import StateError
+from shardwise.base.framework_guards import active_guards
 
 _LEAF = "json"
 

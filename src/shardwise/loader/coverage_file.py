@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shardwise.arguments import path_text
-from shardwise.errors import StorageError
+from shardwise.base.arguments import path_text
+from shardwise.base.errors import StorageError
+from shardwise.base.process_group import shared_name
+from shardwise.base.ranks import launched_run
 from shardwise.plan.coverage_line import CoverageLine
-from shardwise.process_group import shared_name
-from shardwise.ranks import launched_run
 
 
 class CoverageFile:

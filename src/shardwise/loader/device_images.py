@@ -10,7 +10,7 @@ from typing import Any, cast
 from shardwise.codecs.image_decoder import Image
 from shardwise.codecs.image_packing import PackingImage
 from shardwise.engine.request import Batch, BatchRequest
-from shardwise.samples import Samples
+from shardwise.sources.samples import Samples
 
 _Make = Callable[[Iterator[BatchRequest]], Generator[Batch, None, None]]
 

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NoReturn
 
-from shardwise.epoch_sampler import EpochLoader, EpochSampler
-from shardwise.errors import FrameworkError
-from shardwise.framework_guards import active_guards
+from shardwise.base.errors import FrameworkError
+from shardwise.base.framework_guards import active_guards
 from shardwise.plan import Plan, SequentialSampler
+from shardwise.plan.epoch_sampler import EpochLoader, EpochSampler
 
 # Frameworks read these to rebuild a loader as torch's DataLoader: Ray the first, Accelerate's
 # skip_first_batches the second. Lightning only asks whether the first exists.

@@ -13,7 +13,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from shardwise.arguments import check_flag
+from shardwise.base.arguments import check_flag
+from shardwise.base.errors import RankError
+from shardwise.base.markup import table
+from shardwise.base.ranks import local_world_size
 from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.padding import Padding
@@ -28,7 +31,6 @@ from shardwise.engine.choice import (
 )
 from shardwise.engine.request import Batch, BatchRequest, Executor
 from shardwise.engine.stats.counts import Counts
-from shardwise.errors import RankError
 from shardwise.loader.account import Account
 from shardwise.loader.arguments import as_dataset, checked_names, not_nested
 from shardwise.loader.device_images import ImagesOnDevice
@@ -40,9 +42,7 @@ from shardwise.loader.position import Position
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.loader.stateful import StatefulLoader
 from shardwise.loader.torch_arguments import TorchArguments, translate
-from shardwise.markup import table
 from shardwise.plan import Buckets, Remainder, Sampler, SequentialSampler, Shuffle
-from shardwise.ranks import local_world_size
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset

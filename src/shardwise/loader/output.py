@@ -10,7 +10,7 @@ from collections.abc import Collection, Generator
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
-from shardwise.collate import named
+from shardwise.base.collate import named
 from shardwise.engine.request import Batch
 
 _OUTPUTS = ("torch", "numpy")

@@ -1,7 +1,7 @@
 """Ranks that are checked where they are used, not only where they were discovered.
 
 A loader may be made before there is a process group, and be used in processes that a launcher
-started later. Keeps I10 there. No torch beyond what `shardwise.ranks` looks at.
+started later. Keeps I10 there. No torch beyond what `shardwise.base.ranks` looks at.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from shardwise.errors import RankError
-from shardwise.process_group import default_group, loader_worker
-from shardwise.ranks import Ranks, discover, inherited, ranks_of_group, uncertain
+from shardwise.base.errors import RankError
+from shardwise.base.process_group import default_group, loader_worker
+from shardwise.base.ranks import Ranks, discover, inherited, ranks_of_group, uncertain
 
 # Of this interpreter and what is forked from it; a process that was spawned has another.
 _TOKEN = os.urandom(8)

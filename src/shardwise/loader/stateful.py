@@ -10,11 +10,10 @@ from inspect import GEN_RUNNING, getgeneratorstate
 from types import GenericAlias
 from typing import Any, NoReturn
 
-from shardwise.cores import usable_cores
+from shardwise.base.cores import usable_cores
 from shardwise.engine.request import Executor
 from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
-from shardwise.epoch_sampler import EpochSampler
 from shardwise.loader.account import Account
 from shardwise.loader.epoch_notice import EpochNotice
 from shardwise.loader.frameworks import batches_for_frameworks, no_such_attribute, sampler_of
@@ -22,7 +21,8 @@ from shardwise.loader.plan_options import PlanOptions
 from shardwise.loader.planned_order import RankedPlan
 from shardwise.loader.position import Position
 from shardwise.plan import Plan, checked_epoch
-from shardwise.samples import Samples
+from shardwise.plan.epoch_sampler import EpochSampler
+from shardwise.sources.samples import Samples
 
 _logger = logging.getLogger("shardwise")
 # The attributes that are options, which the plan and the executor were made by.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from shardwise.arguments import check_flag, check_function
+from shardwise.base.arguments import check_flag, check_function
 from shardwise.plan import Remainder
 
 

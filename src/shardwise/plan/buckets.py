@@ -10,7 +10,7 @@ from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
-from shardwise.arguments import suggest_names
+from shardwise.base.arguments import suggest_names
 from shardwise.plan.arguments import whole
 from shardwise.plan.bucket_columns import BucketColumns, as_groups, as_lengths
 from shardwise.plan.bucket_sampler import DEFAULT_WINDOW, BucketSampler

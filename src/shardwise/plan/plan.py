@@ -13,8 +13,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import suggest_names
-from shardwise.markup import table
+from shardwise.base.arguments import suggest_names
+from shardwise.base.markup import table
 from shardwise.plan.arguments import whole
 from shardwise.plan.batch_partition import BatchPartition
 from shardwise.plan.buckets import Buckets

@@ -13,7 +13,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import suggest_names
+from shardwise.base.arguments import suggest_names
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import Permutation, mix

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
-from shardwise.errors import StateError
+from shardwise.base.errors import StateError
 from shardwise.plan.plan import Plan
 from shardwise.plan.protocol import Sampler
 

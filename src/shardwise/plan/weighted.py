@@ -15,7 +15,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shardwise.arguments import suggest_names
+from shardwise.base.arguments import suggest_names
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import mix, mix_array

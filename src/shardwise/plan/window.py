@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import suggest_names
+from shardwise.base.arguments import suggest_names
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array, permute_within

@@ -18,7 +18,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shardwise.shown import base_name, shown
+from shardwise.base.shown import base_name, shown
 from shardwise.sources.shard_names import ShardNames
 
 # Shards that are made into objects at a time.

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Columns, Layout
+from shardwise.base.columns import Columns, Layout
 from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
 
@@ -29,7 +29,7 @@ class Source(Protocol):
     - `directory`: where what is computed of the samples may be kept, or None; `version()`: a text
       that changes when a shard is rewritten.
     - `media_files(field)`: the videos or sounds of a field with their indexes, by ranges
-      (`shardwise.dataset.clips.files.MediaFiles`).
+      (`shardwise.extensions.media.clips.files.MediaFiles`).
     - `url_of(id)`: where a sample lies, if that is not its shard of the manifest.
     - `read_run(start, stop, fields)`: an iterator of `Columns`, the samples `[start, stop)` in
       order, in less time and memory than `read` takes; None where it has no such way.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from shardwise.shown import shown
+from shardwise.base.shown import shown
 
 # A guard against {0..999999999999}: more names than any dataset has shards.
 MAX_NAMES = 10_000_000

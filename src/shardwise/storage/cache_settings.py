@@ -6,8 +6,8 @@ import os
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from shardwise.arguments import check_number, path_text, suggest_names
-from shardwise.shown import shown
+from shardwise.base.arguments import check_number, path_text, suggest_names
+from shardwise.base.shown import shown
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 _MIN_BLOCK_BYTES = 16 << 10

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from shardwise.errors import MissingShardError, StorageError
+from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.remote import RemoteFile
 from shardwise.storage.stores.connect import location_of, url_of

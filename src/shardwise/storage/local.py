@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import MissingShardError, ShardwiseError, StorageError
+from shardwise.base.errors import MissingShardError, ShardwiseError, StorageError
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.versions import ends_early, require_same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from shardwise.errors import DataError, StorageError
+from shardwise.base.errors import DataError, StorageError
 from shardwise.storage.local import LocalFile
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File

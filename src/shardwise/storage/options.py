@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from shardwise.arguments import check_number, suggest_names
+from shardwise.base.arguments import check_number, suggest_names
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.stores.credentials import Credentials
 from shardwise.storage.stores.registered import register_missing, registered

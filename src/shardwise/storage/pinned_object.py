@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import Reply

@@ -15,8 +15,8 @@ from itertools import chain
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from shardwise.errors import StorageError
-from shardwise.shown import shown
+from shardwise.base.errors import StorageError
+from shardwise.base.shown import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.pinned_object import PinnedObject
 from shardwise.storage.prefetch.memory import Fetch

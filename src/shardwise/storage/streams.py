@@ -18,8 +18,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
-from shardwise.errors import MissingShardError, StorageError
-from shardwise.shown import shown
+from shardwise.base.errors import MissingShardError, StorageError
+from shardwise.base.shown import shown
 from shardwise.storage.open import is_local, open_file
 from shardwise.storage.program_pipe import Pipe
 from shardwise.storage.requests.event_loop import is_cut_off
@@ -37,7 +37,7 @@ _MISSING = 3
 _READ = """
 import os, sys
 sys.path[:] = {path!r}
-from shardwise.errors import MissingShardError, ShardwiseError
+from shardwise.base.errors import MissingShardError, ShardwiseError
 from shardwise.storage.open import open_file
 try:
     file = open_file(sys.stdin.read())

@@ -14,9 +14,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.arguments import path_text
-from shardwise.errors import MissingShardError, StorageError
-from shardwise.shown import shown
+from shardwise.base.arguments import path_text
+from shardwise.base.errors import MissingShardError, StorageError
+from shardwise.base.shown import shown
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.listing import is_remote_pattern, list_remote, shards_among
 from shardwise.storage.local import in_directory

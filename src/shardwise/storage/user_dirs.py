@@ -9,7 +9,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from shardwise.shown import base_name
+from shardwise.base.shown import base_name
 
 # File systems take 255 bytes a name, of which digest, version and suffix need some 40.
 _MAX_NAME_BYTES = 200

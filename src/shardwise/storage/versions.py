@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from shardwise.errors import DataError, StaleIndexError
+from shardwise.base.errors import DataError, StaleIndexError
 from shardwise.storage.protocol import FileStat
 
 CLOCKS_DIFFER_NS = 10 * 10**9

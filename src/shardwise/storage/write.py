@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
-from shardwise.errors import MissingShardError, StorageError
+from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.storage.atomic import atomic_write
 from shardwise.storage.open import is_local, local_path
 from shardwise.storage.options import StorageOptions

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from shardwise.base.errors import DataError
 from shardwise.engine.batch.padding import description_of, form_of
 from shardwise.engine.batch.ragged import remedy_for
-from shardwise.errors import DataError
 from shardwise.tensors.convert import to_tensors
 
 

@@ -15,9 +15,9 @@ import torch.utils.data
 from torch.utils.data import SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from shardwise.epoch_sampler import EpochLoader, EpochSampler
-from shardwise.errors import FrameworkError
-from shardwise.framework_guards import active_guards
+from shardwise.base.errors import FrameworkError
+from shardwise.base.framework_guards import active_guards
+from shardwise.plan.epoch_sampler import EpochLoader, EpochSampler
 
 
 class StorageOrderSampler(EpochSampler, SequentialSampler):

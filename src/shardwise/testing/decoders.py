@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.columns import BytesColumn
 from shardwise.codecs.protocol import (
     ColumnDecoder,
     Decoder,
@@ -16,7 +17,6 @@ from shardwise.codecs.protocol import (
     KeyedRowDecoder,
     RowDecoder,
 )
-from shardwise.columns import BytesColumn
 from shardwise.dataset.keyed_random import SampleKeys, takes_rng
 
 _NUM_THREADS = 4

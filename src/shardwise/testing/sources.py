@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Column
+from shardwise.base.columns import Column
 from shardwise.sources.protocol import Source, traits_of, value_fields_of
 
 _Row = dict[str, Any]

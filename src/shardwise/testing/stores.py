@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.errors import MissingShardError, StaleIndexError
 from shardwise.dataset import Dataset
-from shardwise.errors import MissingShardError, StaleIndexError
 from shardwise.loader import DataLoader
 from shardwise.sources.tar.source import TarSource
 from shardwise.sources.tar.write.writer import TarWriter

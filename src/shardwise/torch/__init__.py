@@ -10,7 +10,7 @@ tensors of a batch of arrays.
 
 # ruff: noqa: E402 - the sentence comes before torch's own error
 
-from shardwise.torch_import import import_torch
+from shardwise.base.torch_import import import_torch
 
 import_torch()
 

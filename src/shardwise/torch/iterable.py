@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
+from shardwise.base.errors import StateError
 from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.choice import ExecutorOptions, make_executor
-from shardwise.errors import StateError
 from shardwise.loader.device_images import device_decoders, refuse
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import READ_AS_A_WHOLE, EpochNotice

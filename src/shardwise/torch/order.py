@@ -6,8 +6,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.errors import RankError, StateError
-from shardwise.framework_guards import active_guards
+from shardwise.base.errors import RankError, StateError
+from shardwise.base.framework_guards import active_guards
 from shardwise.loader.epoch_notice import READ_AS_A_WHOLE, EpochNotice
 from shardwise.loader.planned_order import PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks

@@ -15,7 +15,7 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
-from shardwise.arguments import check_flag
+from shardwise.base.arguments import check_flag
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice

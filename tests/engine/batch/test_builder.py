@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from shardwise.base.errors import DataError, StaleIndexError
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import BatchRequest
-from shardwise.errors import DataError, StaleIndexError
 from tests.support.memory_source import MemorySource, numbered_samples
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.engine.batch.chunks import chunk_ranges
-from shardwise.samples import LoadCost
+from shardwise.sources.samples import LoadCost
 
 
 def rows(light=None):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwise as sw
+from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource
 
 DATA = sw.wrap([{"x": np.arange(1, 2 + i % 11), "n": i} for i in range(60)])

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwise as sw
+from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.schedule import coalesced_batches, num_coalesced
@@ -15,7 +16,6 @@ from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.errors import DataError
 from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
 

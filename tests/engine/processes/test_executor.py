@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from shardwise import DataLoader
+from shardwise.base.errors import StallError, WorkerError
 from shardwise.codecs import array
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
-from shardwise.errors import StallError, WorkerError
 from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
 from tests.support.waiting import wait_for

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from shardwise.errors import WorkerError
+from shardwise.base.errors import WorkerError
 from tests.engine.processes.test_executor import PROGRAM, loader, said_by, squares
 from tests.support.forks import in_child
 

@@ -11,7 +11,7 @@ from types import CodeType
 import pytest
 
 import shardwise as sw
-from shardwise.cores import usable_cores
+from shardwise.base.cores import usable_cores
 from shardwise.dataset import Dataset
 from shardwise.engine.processes.pickling import pickled_by_value
 from tests.support.memory_source import MemorySource, numbered_samples

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from shardwise.base.errors import StorageError
 from shardwise.engine.processes.shared_memory import anonymous_file, map_without_file
-from shardwise.errors import StorageError
 
 
 def test_the_memory_lives_as_long_as_an_array_over_it_and_needs_no_descriptor():

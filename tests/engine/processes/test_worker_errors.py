@@ -7,8 +7,8 @@ import traceback
 import pytest
 
 from shardwise import DataLoader
+from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource, numbered_samples
 
 # One piece is made at a time.

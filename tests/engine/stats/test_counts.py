@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise import DataLoader
+from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.inline import InlineExecutor
@@ -22,7 +23,6 @@ from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stats.counts import Counts, ShardTimes
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.errors import DataError
 from tests.support.memory_source import MemorySource, numbered_samples
 
 SIZES = [7, 0, 20, 13]

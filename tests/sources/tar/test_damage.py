@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index.build import build_index, build_indexes
 from shardwise.sources.tar.index.shard_index import index_path

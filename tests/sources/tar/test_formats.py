@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwise as sw
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan import walk as scan_module

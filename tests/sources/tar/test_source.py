@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise.columns import BytesColumn
-from shardwise.errors import DataError, StaleIndexError
+from shardwise.base.columns import BytesColumn
+from shardwise.base.errors import DataError, StaleIndexError
 from shardwise.sources.tar.index.build import build_index, build_indexes
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from shardwise.sources.tar.read import ranges as ranges_module

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwise as sw
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 from shardwise.storage import FileStat, StorageOptions
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
 from shardwise.storage.cache import cache as cache_module

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.storage import IO_COUNTS, FileStat
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
 from shardwise.storage.cache import cache as store

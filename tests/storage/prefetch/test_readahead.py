@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 from shardwise.storage.prefetch.readahead import BLOCK_BYTES, ReadAhead
 from shardwise.storage.prefetch.sequential import Readable
 from shardwise.storage.protocol import FileStat

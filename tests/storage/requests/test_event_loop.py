@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 from shardwise.storage.requests.blocking_pool import in_thread
 from shardwise.storage.requests.event_loop import Runtime, _Cancellable, runtime
 from tests.support.python_code import printed_by, run_code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.errors import MissingShardError
+from shardwise.base.errors import MissingShardError
 from shardwise.storage.requests.failures import (
     AttemptError,
     from_obstore,

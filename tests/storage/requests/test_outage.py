@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from shardwise.errors import MissingShardError, StorageError
+from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError

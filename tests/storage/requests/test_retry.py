@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.base.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import Reply

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 import shardwise as sw
-from shardwise.errors import StaleIndexError, StorageError
+from shardwise.base.errors import StaleIndexError, StorageError
 from shardwise.storage import StorageOptions, expand, open_file
 from shardwise.storage.requests import retry
 from shardwise.storage.write import upload

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from shardwise.errors import MissingShardError, StorageError
+from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.storage import StorageOptions, expand, open_file
 from shardwise.storage.write import upload
 from tests.support.certificates import Authority

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from shardwise.errors import MissingExtraError, StorageError
+from shardwise.base.errors import MissingExtraError, StorageError
 from shardwise.storage import StorageOptions, open_file
 from shardwise.storage.stores.credential_discovery import (
     ais_endpoint_and_token,

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.stores.credentials import Credentials, export_credentials
 from tests.support.python_code import run_code

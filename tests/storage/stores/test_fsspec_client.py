@@ -12,7 +12,7 @@ import pytest
 from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from shardwise.errors import StaleIndexError, StorageError
+from shardwise.base.errors import StaleIndexError, StorageError
 from shardwise.storage import IO_COUNTS, StorageOptions, open_file, read_whole
 from shardwise.storage.cache import CacheSettings
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 from shardwise.storage import StorageOptions, expand, open_file
 from shardwise.storage.stores.hub import hub_key
 from tests.support.web import reply, send_range, serving

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from shardwise.errors import DataError, StorageError
+from shardwise.base.errors import DataError, StorageError
 from shardwise.storage import StorageOptions, open_file
 from shardwise.storage.write import upload
 from tests.storage.stores.test_hub import CONTENT

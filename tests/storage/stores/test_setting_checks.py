@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 from shardwise.storage import StorageOptions, open_file
 
 NOBODY = "http://127.0.0.1:9"

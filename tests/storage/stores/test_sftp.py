@@ -10,7 +10,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import shardwise as sw
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 from shardwise.storage import StorageOptions, open_file
 from tests.support.remote_shards import put_shards
 from tests.support.sftp_server import sftp_server

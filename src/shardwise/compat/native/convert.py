@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from shardwise.base.ranks import discover
 from shardwise.compat.native import stages
 from shardwise.compat.native.decoders import decode_optional, decoders_of
 from shardwise.compat.native.samples import Collate, RunStages, chosen
@@ -16,8 +17,7 @@ from shardwise.compat.webdataset.pytorch import DataLoader
 from shardwise.compat.webdataset.readers import as_seed
 from shardwise.compat.webdataset.utils import FilterFunction, identity
 from shardwise.dataset import Dataset
-from shardwise.formats import tar
-from shardwise.ranks import discover
+from shardwise.dataset.formats import tar
 from shardwise.storage.cache import CacheSettings
 from shardwise.storage.urls import scheme_of
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.errors import DataError
 from shardwise.sources.tar.source import TarSource
 
 Stage = Callable[[Iterator[Any]], Any]

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from shardwise.base.errors import DataError
+from shardwise.base.ranks import explicit_ranks
 from shardwise.compat.webdataset import autodecode, filters, handlers, mapping, shardlists
 from shardwise.compat.webdataset.autodecode import Decoder
 from shardwise.compat.webdataset.compat import WebDataset
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.utils import FilterFunction, PipelineStage
 from shardwise.dataset import Dataset
-from shardwise.errors import DataError
-from shardwise.ranks import explicit_ranks
 
 # Stages by what they are here. "sample": one sample for each, run as they are. Of what is cached
 # nothing is kept: a dataset reads it again.

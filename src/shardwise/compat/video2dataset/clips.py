@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shardwise.base.errors import DataError
 from shardwise.compat.video2dataset.pictures import PictureSize
 from shardwise.compat.webdataset.media import MAX_BYTES, average_fps, check_bytes
-from shardwise.errors import DataError
-from shardwise.media_files.byte_reader import BytesReader
-from shardwise.media_files.frames import decode_frames, form_of
-from shardwise.media_files.media_index import index_media
-from shardwise.media_files.sound_window import length_at, open_sound, read_window
+from shardwise.extensions.media.files.byte_reader import BytesReader
+from shardwise.extensions.media.files.frames import decode_frames, form_of
+from shardwise.extensions.media.files.media_index import index_media
+from shardwise.extensions.media.files.sound_window import length_at, open_sound, read_window
 
 
 class UnfitVideoError(DataError):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from shardwise.base.pillow_import import import_pillow
+from shardwise.base.shown import shown
 from shardwise.codecs import image
 from shardwise.codecs.documents import msgpack
 from shardwise.codecs.image_backends import Pixels, write_planes
@@ -26,8 +28,6 @@ from shardwise.codecs.image_headers import is_plain_jpeg
 from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import tenbin, utils
 from shardwise.compat.webdataset.media import torch_audio, torch_video
-from shardwise.pillow_import import import_pillow
-from shardwise.shown import shown
 
 # Whether `.pth` fields may hold tensors and plain values only. Programs assign it, here or in the
 # package.

@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from shardwise.base.shown import shown
 from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import cached_files
 from shardwise.compat.webdataset.cached_files import LRUCleanup
@@ -29,7 +30,6 @@ from shardwise.compat.webdataset.readers import find_reader
 from shardwise.compat.webdataset.tar_stream import check_tar_format, why_no_tar
 from shardwise.compat.webdataset.tariterators import expand_samples
 from shardwise.compat.webdataset.utils import PipelineStage, pipelinefilter
-from shardwise.shown import shown
 
 default_cache_dir = variable("WDS_CACHE", "./_cache")
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from shardwise.shown import shown
+from shardwise.base.shown import shown
 from shardwise.storage import atomic_write
 from shardwise.storage.atomic import sweep
 

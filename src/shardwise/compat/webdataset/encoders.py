@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from shardwise.base.pillow_import import import_pillow
 from shardwise.compat.webdataset import tenbin
-from shardwise.pillow_import import import_pillow
 
 _PILLOW_NAMES = {"JPG": "JPEG", "TIF": "TIFF", "IMG": "PPM", "IMAGE": "PPM", "PNM": "PPM"}
 # Three names of one family: Pillow writes them all as "PPM", by the image's mode.

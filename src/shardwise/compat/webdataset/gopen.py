@@ -15,10 +15,10 @@ from http.client import HTTPException
 from subprocess import PIPE
 from typing import Any
 
+from shardwise.base.errors import StorageError
+from shardwise.base.shown import shown
 from shardwise.compat.environment import is_on, variable
 from shardwise.compat.webdataset import utils
-from shardwise.errors import StorageError
-from shardwise.shown import shown
 from shardwise.storage.program_pipe import Pipe
 from shardwise.storage.streams import Upload, open_body, open_stream
 from shardwise.storage.urls import scheme_of, strip_file_scheme

@@ -14,13 +14,13 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from shardwise.base.errors import StateError
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.positions import VERSION, check_state
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import Position, Reader, find_ranks
 from shardwise.compat.webdataset.stages import is_stateless
 from shardwise.compat.webdataset.utils import identity
-from shardwise.errors import StateError
 from shardwise.torch.shared_batches import SharedMemoryCollate
 
 # The worker of a placeholder, so that a resumed epoch begins with the worker whose turn it is.

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardwise.errors import DataError, MissingExtraError
-from shardwise.media_files.byte_reader import BytesReader
-from shardwise.media_files.clip_frames import ClipRule
-from shardwise.media_files.frames import decode_frames, form_of
-from shardwise.media_files.media_index import index_media
-from shardwise.media_files.sound_window import open_sound, read_window
-from shardwise.media_files.track import Track
+from shardwise.base.errors import DataError, MissingExtraError
+from shardwise.extensions.media.files.byte_reader import BytesReader
+from shardwise.extensions.media.files.clip_frames import ClipRule
+from shardwise.extensions.media.files.frames import decode_frames, form_of
+from shardwise.extensions.media.files.media_index import index_media
+from shardwise.extensions.media.files.sound_window import open_sound, read_window
+from shardwise.extensions.media.files.track import Track
 
 
 def check_bytes(num_bytes: int, max_bytes: int, what: str) -> None:

@@ -19,13 +19,13 @@ from typing import Any, Self
 
 from torch.utils.data import get_worker_info
 
+from shardwise.base.errors import StateError
+from shardwise.base.ranks import Ranks
 from shardwise.compat.webdataset import positions, readers
 from shardwise.compat.webdataset.positions import EpochCounter
 from shardwise.compat.webdataset.readers import Position, Reader
 from shardwise.compat.webdataset.stages import PASSES_APART, StageList, division_warning, is_steered
 from shardwise.compat.webdataset.utils import PipelineStage
-from shardwise.errors import StateError
-from shardwise.ranks import Ranks
 
 ENDLESS = sys.maxsize
 # New workers read at most 20,000 samples of a resampled pass again, to continue behind them.

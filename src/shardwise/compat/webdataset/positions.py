@@ -14,8 +14,8 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from shardwise.base.errors import StateError
 from shardwise.compat.webdataset.readers import Position, Reader
-from shardwise.errors import StateError
 from shardwise.plan.permute import mix
 from shardwise.torch.shared_cursor import SharedIntegers
 

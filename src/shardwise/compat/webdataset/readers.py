@@ -16,9 +16,9 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from shardwise.base.ranks import Ranks, discover, explicit_ranks
 from shardwise.compat.environment import variable
 from shardwise.plan.permute import mix
-from shardwise.ranks import Ranks, discover, explicit_ranks
 
 # The ranks that a pipeline brought into this worker process: for stages that are plain functions.
 INHERITED_RANKS: ContextVar[Ranks | None] = ContextVar("shardwise_compat_ranks", default=None)

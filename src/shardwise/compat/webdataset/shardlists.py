@@ -13,6 +13,7 @@ from dataclasses import InitVar, dataclass
 from itertools import islice
 from typing import Any
 
+from shardwise.base.errors import MissingShardError
 from shardwise.compat.environment import is_on, variable
 from shardwise.compat.webdataset.mix import MSSource, MultiShardSample
 from shardwise.compat.webdataset.pytorch import IterableDataset
@@ -27,7 +28,6 @@ from shardwise.compat.webdataset.readers import (
     split_by_worker,
 )
 from shardwise.compat.webdataset.utils import pipelinefilter
-from shardwise.errors import MissingShardError
 from shardwise.plan.permute import mix
 from shardwise.storage import expand
 from shardwise.storage.atomic import is_running as check_pid_is_running

@@ -8,14 +8,14 @@ from dataclasses import replace
 from itertools import count, islice
 from typing import Any, Self
 
+from shardwise.base.errors import StateError
+from shardwise.base.ranks import Ranks, unused_world_size
 from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import filters, mapping, readers
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import CURRENT_PASS, Position, Reader, as_seed
 from shardwise.compat.webdataset.shardlists import ResampledShards, SimpleShardList
 from shardwise.compat.webdataset.utils import FilterFunction, PipelineStage
-from shardwise.errors import StateError
-from shardwise.ranks import Ranks, unused_world_size
 
 # Where the passes of an epoch begin that can't know where the last one ended.
 PASSES_APART = 1 << 20

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardwise.base.errors import DataError
 from shardwise.compat.webdataset.handlers import reraise_exception
-from shardwise.errors import DataError
 from shardwise.sources.tar.scan.byte_source import StreamBytes
 from shardwise.sources.tar.scan.members import scan_members, warn_of_lost
 from shardwise.sources.tar.scan.walk import HeaderScan, Scan

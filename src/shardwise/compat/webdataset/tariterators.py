@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from shardwise.base.shown import shown
 from shardwise.compat.webdataset.gopen import gopen
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.compat.webdataset.tar_stream import (
@@ -26,7 +27,6 @@ from shardwise.compat.webdataset.tar_stream import (
     chosen,
 )
 from shardwise.compat.webdataset.utils import pipelinefilter
-from shardwise.shown import shown
 
 Handler = Callable[[Exception], Any]
 _logger = logging.getLogger("shardwise")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 
+from shardwise.base.ranks import Ranks, discover
 from shardwise.plan import Permutation, mix
-from shardwise.ranks import Ranks, discover
 from shardwise.torch.order import dividing_caller
 
 Range = tuple[int, int]

@@ -20,9 +20,9 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
+from shardwise.base.errors import DataError, MissingShardError
 from shardwise.compat.wids.wids_dl import DefaultLocalname, fetch
 from shardwise.compat.wids.wids_lru import LRUCache
-from shardwise.errors import DataError, MissingShardError
 from shardwise.sources.per_process import MadeOnce, PerProcess
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts

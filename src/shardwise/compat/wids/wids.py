@@ -28,7 +28,7 @@ from shardwise.compat.wids.wids_decode import default_decoder
 from shardwise.compat.wids.wids_dl import *
 from shardwise.compat.wids.wids_specs import *
 from shardwise.compat.wids.wids_tar import *
-from shardwise.formats import tar
+from shardwise.dataset.formats import tar
 from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource

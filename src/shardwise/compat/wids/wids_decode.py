@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.errors import DataError, MissingExtraError
+from shardwise.base.pillow_import import import_pillow
 from shardwise.codecs.documents import msgpack
 from shardwise.codecs.tensors import torch_tensor
-from shardwise.errors import DataError, MissingExtraError
-from shardwise.pillow_import import import_pillow
 
 Sample = dict[str, Any]
 

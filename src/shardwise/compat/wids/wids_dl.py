@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from shardwise.base.errors import DataError, StorageError
 from shardwise.compat.environment import wids_cache_dir
 from shardwise.compat.wids.wids_cleanup import ExclusiveLock
-from shardwise.errors import DataError, StorageError
 from shardwise.storage import atomic_write
 from shardwise.storage.streams import open_stream
 from shardwise.storage.urls import scheme_of

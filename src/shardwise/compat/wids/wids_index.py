@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
+from shardwise.base.errors import DataError, ShardwiseError
 from shardwise.compat.wids.shards import compute_file_md5sum
 from shardwise.compat.wids.wids_specs import (
     KIND,
@@ -21,7 +22,6 @@ from shardwise.compat.wids.wids_specs import (
     urldir,
     without_none,
 )
-from shardwise.errors import DataError, ShardwiseError
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import atomic_write, expand, is_local, local_path
 from shardwise.storage.urls import scheme_of

@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from typing import IO, Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.storage.streams import open_stream
 from shardwise.storage.urls import scheme_of
 

@@ -14,11 +14,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.errors import DataError, StaleIndexError
+from shardwise.base.stages import Stages
 from shardwise.engine.batch.chunks import RowChunk
-from shardwise.errors import DataError, StaleIndexError
 from shardwise.plan.permute import mix
-from shardwise.samples import DecodeWatch, LoadRequest, Samples
-from shardwise.stages import Stages
+from shardwise.sources.samples import DecodeWatch, LoadRequest, Samples
 
 OnError = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[OnError, ...] = get_args(OnError)

@@ -15,18 +15,18 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import check_function
-from shardwise.collate import collate_owned, join, named
-from shardwise.columns import Layout
+from shardwise.base.arguments import check_function
+from shardwise.base.collate import collate_owned, join, named
+from shardwise.base.columns import Layout
+from shardwise.base.errors import DataError
+from shardwise.base.stages import Stages
 from shardwise.engine.batch.bad_samples import OnError, SampleLoader, Watching
 from shardwise.engine.batch.chunks import PartialBatch, columns_to_join, split_requests
 from shardwise.engine.batch.nested import join_nested, split_nested
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged, RaggedFields
 from shardwise.engine.request import Batch, BatchRequest, BatchRows
-from shardwise.errors import DataError
-from shardwise.samples import Samples
-from shardwise.stages import Stages
+from shardwise.sources.samples import Samples
 
 
 class BatchBuilder:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.stages import Stages
 from shardwise.engine.processes.shared_columns import InSharedMemory
 from shardwise.engine.request import BatchRequest
-from shardwise.samples import Samples
-from shardwise.stages import Stages
+from shardwise.sources.samples import Samples
 
 # Rows of a chunk: several threads share the first batch, and a task costs little beside its rows.
 _MIN_ROWS, _MAX_ROWS = 16, 64

@@ -12,10 +12,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import suggest_names
-from shardwise.collate import collate, dtype_of_numbers
-from shardwise.columns import mask_of
-from shardwise.errors import DataError
+from shardwise.base.arguments import suggest_names
+from shardwise.base.collate import collate, dtype_of_numbers
+from shardwise.base.columns import mask_of
+from shardwise.base.errors import DataError
 from shardwise.plan.arguments import whole
 
 _NUMBERS = "biufc"

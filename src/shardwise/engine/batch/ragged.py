@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.errors import DataError
 from shardwise.engine.batch.padding import Padding, description_of, form_of
-from shardwise.errors import DataError
 
 Ragged = Literal["list", "error", "pad", "nested"]
 RAGGED: tuple[Ragged, ...] = get_args(Ragged)

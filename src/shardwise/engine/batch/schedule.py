@@ -14,11 +14,11 @@ from itertools import chain, islice
 
 import numpy as np
 
+from shardwise.base.errors import DataError, StorageError
 from shardwise.engine.batch.chunks import light_rows
 from shardwise.engine.request import Batch, BatchRequest, Executor
-from shardwise.errors import DataError, StorageError
 from shardwise.plan import Plan
-from shardwise.samples import Samples
+from shardwise.sources.samples import Samples
 
 # Ids of many steps are computed in one numpy call, which costs as much as some thousand ids.
 _MAX_BLOCK = 65_536

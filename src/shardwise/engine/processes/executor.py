@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.base.errors import DecodeTimeoutError, StallError, WorkerError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound
@@ -27,7 +28,6 @@ from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.processes.worker_status import Decoding
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stall import stall_error, stuck_error
-from shardwise.errors import DecodeTimeoutError, StallError, WorkerError
 
 _logger = logging.getLogger("shardwise")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from shardwise.columns import Layout
+from shardwise.base.columns import Layout
 from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.processes.shared_memory import Slot
 from shardwise.engine.processes.tasks import Answer, Task

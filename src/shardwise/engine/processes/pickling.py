@@ -14,7 +14,7 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from shardwise.errors import message_of
+from shardwise.base.errors import message_of
 
 _NO_FILE = "<dynamic-code>"
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from shardwise.columns import Layout
+from shardwise.base.columns import Layout
+from shardwise.base.errors import WorkerError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.processes.shared_columns import learned_layout
 from shardwise.engine.processes.shared_memory import RowLayout, Slot, SlotPool
 from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.request import Batch
-from shardwise.errors import WorkerError
 
 
 class Session:

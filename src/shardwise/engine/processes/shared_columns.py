@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Layout
+from shardwise.base.columns import Layout
 
 # Smaller rows are as fast in a message.
 _MIN_ROW_BYTES = 256

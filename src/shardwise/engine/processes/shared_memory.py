@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 
 # Rows begin where vector instructions and pinned copies like it.
 _ALIGNMENT = 64

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.columns import Layout
+from shardwise.base.columns import Layout
 from shardwise.engine.processes.worker_status import Decoding
 from shardwise.engine.request import BatchRequest
 

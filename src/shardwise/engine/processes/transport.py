@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.errors import StorageError, WorkerError
 from shardwise.engine.processes.shared_memory import (
     above_stdio,
     aligned,
@@ -30,7 +31,6 @@ from shardwise.engine.processes.shared_memory import (
     mapped,
     max_slots,
 )
-from shardwise.errors import StorageError, WorkerError
 
 # Well below the system's limit for one message (208 KiB), and cheaper to copy than to map.
 _MAX_INLINE_BYTES = 48 << 10

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.errors import StorageError
 from shardwise.engine.batch.bad_samples import Watching
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
@@ -36,7 +37,6 @@ from shardwise.engine.processes.transport import Packed, close_own_file, pack, r
 from shardwise.engine.processes.worker_errors import pack_error
 from shardwise.engine.processes.worker_status import DecodeProgress, WorkerStatus
 from shardwise.engine.stats.counts import StorageCounts
-from shardwise.errors import StorageError
 from shardwise.storage.stores.credentials import import_credentials
 
 # Before an answer is sent again, for which too many descriptors of this user were in flight.

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from shardwise.errors import ShardwiseError, message_of
+from shardwise.base.errors import ShardwiseError, message_of
 
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
 

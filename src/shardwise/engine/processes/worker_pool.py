@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from shardwise.base.errors import ShardwiseError, WorkerError, message_of
 from shardwise.engine.processes.decode_deadlines import DecodeDeadlines
 from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.engine.processes.shared_memory import above_stdio, explained
@@ -32,7 +33,6 @@ from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answe
 from shardwise.engine.processes.transport import Packed, close_own_file, pack, receive, send
 from shardwise.engine.processes.worker_errors import unpack_error
 from shardwise.engine.processes.worker_status import WorkerStatus
-from shardwise.errors import ShardwiseError, WorkerError, message_of
 from shardwise.storage.stores.credentials import export_credentials
 
 if TYPE_CHECKING:

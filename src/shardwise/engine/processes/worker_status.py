@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardwise.base.errors import DecodeTimeoutError
 from shardwise.engine.processes.shared_memory import anonymous_file, mapped
-from shardwise.errors import DecodeTimeoutError
 
 # A thread's task is `[batch + 1, start row]`; -1 means idle, 0 that the thread has not begun.
 _IDLE, _ABSENT = -1, 0
@@ -51,7 +51,7 @@ class Decoding(NamedTuple):
 
 @dataclass(frozen=True)
 class DecodeProgress:
-    """The record of one thread; in its worker a `shardwise.samples.DecodeWatch`.
+    """The record of one thread; in its worker a `shardwise.sources.samples.DecodeWatch`.
 
     Attributes:
         memory: of `RECORD_BYTES`.

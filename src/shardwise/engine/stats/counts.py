@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.shown import shown
+from shardwise.base.stages import Stages
 from shardwise.engine.request import Batch, Concurrency
 from shardwise.engine.stats.bottleneck import find_bottleneck
 from shardwise.plan import Plan
-from shardwise.samples import Samples
-from shardwise.shown import shown
-from shardwise.stages import Stages
+from shardwise.sources.samples import Samples
 from shardwise.storage import IO_COUNTS
 
 _NUM_SLOWEST = 3

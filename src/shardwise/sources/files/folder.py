@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.columns import Column
-from shardwise.errors import DataError, MissingShardError
+from shardwise.base.columns import Column
+from shardwise.base.errors import DataError, MissingShardError
 from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
 
 

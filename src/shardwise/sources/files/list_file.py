@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.columns import Column
-from shardwise.errors import DataError
-from shardwise.shown import base_name, without_query
+from shardwise.base.columns import Column
+from shardwise.base.errors import DataError
+from shardwise.base.shown import base_name, without_query
 from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
 from shardwise.storage import StorageOptions, read_whole
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Column
-from shardwise.errors import DataError
+from shardwise.base.columns import Column
+from shardwise.base.errors import DataError
 
 # Files a shard, where there are no classes.
 _RUN = 1024

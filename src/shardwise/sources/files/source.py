@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import path_text
-from shardwise.columns import Column, Columns, PayloadColumn
-from shardwise.errors import DataError, StorageError
-from shardwise.shown import base_name, shown
+from shardwise.base.arguments import path_text
+from shardwise.base.columns import Column, Columns, PayloadColumn
+from shardwise.base.errors import DataError, StorageError
+from shardwise.base.shown import base_name, shown
 from shardwise.sources.files.folder import list_folder
 from shardwise.sources.files.list_file import SUFFIXES, read_list
 from shardwise.sources.files.listing import Listing

@@ -1,7 +1,7 @@
 """A sidecar of a tar shard: what an extension keeps beside the shard's index.
 
 `TarWriter`, `TarSource` and the commands `index` and `verify` use sidecars through this protocol,
-and find them by name in the group "sidecars" of `shardwise.plugins`.
+and find them by name in the group "sidecars" of `shardwise.base.plugins`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 
 if TYPE_CHECKING:
     from shardwise.sources.tar.check.problems import Problem

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arguments import directory_text
-from shardwise.columns import BytesColumn, Columns
-from shardwise.plugins import find
-from shardwise.shown import shown
+from shardwise.base.arguments import directory_text
+from shardwise.base.columns import BytesColumn, Columns
+from shardwise.base.plugins import find
+from shardwise.base.shown import shown
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.protocol import SourceTraits

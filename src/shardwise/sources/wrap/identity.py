@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.foreign_bytes import is_signal
+from shardwise.base.foreign_bytes import is_signal
 
 # Samples are read twice, and up to 8 times within 0.1 s: a random flip may agree by chance.
 _MAX_READS, _READING_S = 8, 0.1

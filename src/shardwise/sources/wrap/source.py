@@ -14,10 +14,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import Columns
-from shardwise.errors import DataError, MissingExtraError, StorageError
-from shardwise.foreign_bytes import is_signal
-from shardwise.hints import call_for
+from shardwise.base.columns import Columns
+from shardwise.base.errors import DataError, MissingExtraError, StorageError
+from shardwise.base.foreign_bytes import is_signal
+from shardwise.base.hints import call_for
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.wrap.identity import identity_of

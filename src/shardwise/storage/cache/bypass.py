@@ -9,7 +9,7 @@ import logging
 import os
 import time
 
-from shardwise.shown import shown
+from shardwise.base.shown import shown
 from shardwise.storage.requests.counts import IO_COUNTS
 
 _logger = logging.getLogger("shardwise")

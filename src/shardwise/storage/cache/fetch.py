@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.errors import DataError, StorageError
+from shardwise.base.errors import DataError, StorageError
 from shardwise.storage.cache.block_file import (
     CHUNK_BYTES,
     BlockInfo,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from shardwise.shown import shown
+from shardwise.base.shown import shown
 from shardwise.storage.cache.block_file import BlockInfo, block_name, version_id
 from shardwise.storage.cache.cache import Cache
 from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, stream_blocks

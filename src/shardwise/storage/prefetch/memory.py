@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 from shardwise.storage.requests.client import Reply
 from shardwise.storage.requests.ranges import ByteRange, ReceivedBytes
 

@@ -19,7 +19,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
-from shardwise.shown import shown_in
+from shardwise.base.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.base.shown import shown_in
 
 Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
 

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from shardwise.shown import shown
+from shardwise.base.shown import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import Client, ObjectRange, Reply

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
-from shardwise.shown import shown
+from shardwise.base.shown import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.requests.blocking_pool import BlockingPool, in_thread
 from shardwise.storage.requests.client import ObjectRange

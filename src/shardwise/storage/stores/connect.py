@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from shardwise.errors import MissingExtraError, StorageError
-from shardwise.shown import shown
+from shardwise.base.errors import MissingExtraError, StorageError
+from shardwise.base.shown import shown
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.requests.client import Client
 from shardwise.storage.stores import credential_discovery

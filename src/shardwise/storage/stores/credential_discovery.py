@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import MissingExtraError, StorageError
+from shardwise.base.errors import MissingExtraError, StorageError
 from shardwise.storage.stores.setting_checks import fault_of
 
 # With any of these, obstore finds the rest by itself.

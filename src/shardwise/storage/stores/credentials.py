@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 
 
 class Credentials:

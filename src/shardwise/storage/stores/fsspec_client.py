@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise.errors import MissingExtraError, StorageError
+from shardwise.base.errors import MissingExtraError, StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.blocking_pool import BlockingPool

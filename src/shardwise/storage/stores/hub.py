@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.requests.blocking_pool import in_thread
 from shardwise.storage.requests.failures import AttemptError

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.errors import StorageError
+from shardwise.base.errors import StorageError
 
 # Documents of several lines.
 _TEXTS = ("certificate", "service_account", "private_key")

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from shardwise.errors import DataError, MissingShardError, WorkerError
+from shardwise.base.errors import DataError, MissingShardError, WorkerError
 from shardwise.sources.tar.index import build as build_module
 from shardwise.sources.tar.index.build import build_index, build_indexes
 from shardwise.sources.tar.index.digests import payload_digests

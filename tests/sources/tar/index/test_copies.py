@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.errors import MissingShardError, StaleIndexError
+from shardwise.base.errors import MissingShardError, StaleIndexError
 from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index import index_store as index_store_module
 from shardwise.sources.tar.index.build import build_indexes

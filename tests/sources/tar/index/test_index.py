@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_file import IndexHeader, read_header
 from shardwise.sources.tar.index.shard_index import Keys, ShardIndex, index_path

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.manifest_file import decode
 from shardwise.sources.tar.index.merge import merge_indexes

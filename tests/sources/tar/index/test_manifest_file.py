@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.sources.shard_names import NumberedNames, ShardNames
 from shardwise.sources.tar.index.manifest_file import (
     ManifestFile,

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from shardwise.errors import DataError, MissingShardError, StorageError
+from shardwise.base.errors import DataError, MissingShardError, StorageError
 from shardwise.sources.manifest import Shard
 from shardwise.sources.tar.index.shard_lists import (
     ListedShard,

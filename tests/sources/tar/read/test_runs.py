@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.errors import DataError, StaleIndexError
+from shardwise.base.errors import DataError, StaleIndexError
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.read import runs as runs_module
 from shardwise.sources.tar.source import TarSource

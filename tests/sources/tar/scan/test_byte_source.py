@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.sources.tar.scan import header_prefetch
 from shardwise.sources.tar.scan.byte_source import StreamBytes
 from shardwise.sources.tar.scan.members import scan_members

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.scan.byte_source import FileBytes
 from tests.support.raw_tars import END, member

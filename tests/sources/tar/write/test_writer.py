@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.errors import DataError, StorageError
+from shardwise.base.errors import DataError, StorageError
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from shardwise.sources.tar.write.writer import TarWriter
@@ -461,7 +461,7 @@ def test_gnu_tar_reads_what_is_written(tmp_path):
 
 FULL_DISK = """
 import resource, sys
-from shardwise.errors import DataError, StorageError
+from shardwise.base.errors import DataError, StorageError
 from shardwise.sources.tar.write.writer import TarWriter
 # No file of this process may grow past this: what a full disk does to write().
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))

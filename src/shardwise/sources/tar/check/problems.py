@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.errors import DataError, ShardwiseError
+from shardwise.base.errors import DataError, ShardwiseError
 from shardwise.sources.tar.index.shard_version import unfinished
 from shardwise.sources.tar.scan.elsewhere import Members
 from shardwise.sources.tar.scan.names import split_names

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from shardwise.arguments import directory_text
-from shardwise.errors import ShardwiseError
-from shardwise.shown import in_command
+from shardwise.base.arguments import directory_text
+from shardwise.base.errors import ShardwiseError
+from shardwise.base.shown import in_command
 from shardwise.sources.tar.check.problems import Oddities, Problem, problem_of
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.digests import payload_digests

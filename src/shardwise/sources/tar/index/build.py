@@ -15,11 +15,11 @@ from functools import partial
 
 import numpy as np
 
-from shardwise.arguments import directory_text
-from shardwise.cores import usable_cores
-from shardwise.errors import ShardwiseError, StaleIndexError, StorageError
-from shardwise.parallel import in_processes, in_threads
-from shardwise.shown import base_name, shown
+from shardwise.base.arguments import directory_text
+from shardwise.base.cores import usable_cores
+from shardwise.base.errors import ShardwiseError, StaleIndexError, StorageError
+from shardwise.base.parallel import in_processes, in_threads
+from shardwise.base.shown import base_name, shown
 from shardwise.sources.tar.index.digests import payload_digests
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore, open_uncached

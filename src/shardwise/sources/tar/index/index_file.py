@@ -16,8 +16,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError
-from shardwise.shown import in_command
+from shardwise.base.errors import DataError
+from shardwise.base.shown import in_command
+from shardwise.base.version import __version__
 from shardwise.sources.tar.index.column_file import (
     MALFORMED,
     ColumnFileError,
@@ -27,7 +28,6 @@ from shardwise.sources.tar.index.column_file import (
     read_start,
 )
 from shardwise.storage import FileStat
-from shardwise.version import __version__
 
 _FORMAT = "shardwise-index"
 _VERSION = "1"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from shardwise.errors import DataError, MissingShardError, StaleIndexError, StorageError
-from shardwise.shown import in_command, shown
+from shardwise.base.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.base.shown import in_command, shown
 from shardwise.sources.tar.index.index_file import IndexHeader, decode, read_header
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from shardwise.sources.tar.index.shard_version import changed, fits, has_headers_of

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import DataError, MissingShardError, StaleIndexError
-from shardwise.parallel import in_threads
-from shardwise.shown import in_command, shown, without_query
+from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.base.parallel import in_threads
+from shardwise.base.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import NumberedNames, ShardNames
 from shardwise.sources.tar.index.build import index_for

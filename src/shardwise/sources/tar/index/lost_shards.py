@@ -14,8 +14,8 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from shardwise.errors import MissingShardError
-from shardwise.shown import shown
+from shardwise.base.errors import MissingShardError
+from shardwise.base.shown import shown
 from shardwise.storage import StorageOptions, expand, is_local, local_path
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.listing import is_remote_pattern

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError
-from shardwise.shown import shown
+from shardwise.base.errors import DataError
+from shardwise.base.shown import shown
+from shardwise.base.version import __version__
 from shardwise.sources.manifest import narrow
 from shardwise.sources.shard_names import NumberedNames, PackedNames, ShardNames
 from shardwise.sources.tar.index.column_file import (
@@ -34,7 +35,6 @@ from shardwise.sources.tar.index.column_file import (
     spread,
 )
 from shardwise.storage import FileStat
-from shardwise.version import __version__
 
 _FORMAT = "shardwise-manifest"
 _VERSION = "1"

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from shardwise.errors import DataError
-from shardwise.shown import in_command, shown, without_query
+from shardwise.base.errors import DataError
+from shardwise.base.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import is_manifest_file

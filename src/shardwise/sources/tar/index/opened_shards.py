@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from shardwise.cores import usable_cores
-from shardwise.errors import DataError
-from shardwise.parallel import in_threads
-from shardwise.shown import in_command, shown, without_query
+from shardwise.base.cores import usable_cores
+from shardwise.base.errors import DataError
+from shardwise.base.parallel import in_threads
+from shardwise.base.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_file import IndexHeader

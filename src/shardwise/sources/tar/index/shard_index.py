@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import fixed_width_texts
-from shardwise.errors import DataError
-from shardwise.shown import in_command
+from shardwise.base.columns import fixed_width_texts
+from shardwise.base.errors import DataError
+from shardwise.base.shown import in_command
 from shardwise.sources.tar.index.column_file import encode_columns, map_file, spread
 from shardwise.sources.tar.index.index_file import IndexHeader, decode
 from shardwise.sources.tar.scan.headers import BLOCK

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from shardwise.arguments import path_text
-from shardwise.shown import shown, without_query
+from shardwise.base.arguments import path_text
+from shardwise.base.shown import shown, without_query
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards, is_manifest_file, manifest_files

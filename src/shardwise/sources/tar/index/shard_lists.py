@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.errors import DataError
-from shardwise.shown import shown
+from shardwise.base.errors import DataError
+from shardwise.base.shown import shown
 from shardwise.sources.manifest import Shard
 from shardwise.storage import StorageOptions, is_local, local_path, read_whole
 from shardwise.storage.urls import scheme_of

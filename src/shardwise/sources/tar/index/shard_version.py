@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan.headers import (

@@ -15,8 +15,8 @@ from itertools import groupby, product
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Columns, PayloadColumn
-from shardwise.errors import DataError, StorageError
+from shardwise.base.columns import BytesColumn, Columns, PayloadColumn
+from shardwise.base.errors import DataError, StorageError
 from shardwise.sources.tar.read.ranges import GAP_BYTES, ReadPlan, plan_reads
 from shardwise.sources.tar.read.shards import ShardSet
 from shardwise.storage import File, FilePool, is_local, read_files, read_payloads

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import BytesColumn, Columns
-from shardwise.errors import DataError, StorageError
+from shardwise.base.columns import BytesColumn, Columns
+from shardwise.base.errors import DataError, StorageError
 from shardwise.sources.tar.read.ranges import GAP_BYTES
 from shardwise.sources.tar.read.reader import Reader
 

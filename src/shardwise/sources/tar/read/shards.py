@@ -11,8 +11,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.columns import fixed_width_texts
-from shardwise.errors import StaleIndexError
+from shardwise.base.columns import fixed_width_texts
+from shardwise.base.errors import StaleIndexError
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore

@@ -5,8 +5,8 @@ Single samples can't be read out of the middle of a compressed stream.
 
 from __future__ import annotations
 
-from shardwise.errors import DataError
-from shardwise.shown import in_command
+from shardwise.base.errors import DataError
+from shardwise.base.shown import in_command
 from shardwise.storage import is_local
 from shardwise.storage.known_formats import known_format
 

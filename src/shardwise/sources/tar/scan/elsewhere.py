@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.sources.tar.scan.names import split_names
 from shardwise.sources.tar.scan.walk import HeaderScan, shown
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError
-from shardwise.shown import shown as shown_url
+from shardwise.base.errors import DataError
+from shardwise.base.shown import shown as shown_url
 from shardwise.sources.tar.scan.elsewhere import (
     ELSEWHERE,
     EarlierMembers,

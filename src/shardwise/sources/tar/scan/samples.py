@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.sources.manifest import narrow
 from shardwise.sources.tar.index.column_file import shrink
 from shardwise.sources.tar.index.shard_index import Keys, missing_mark

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError
+from shardwise.base.errors import DataError
 from shardwise.sources.tar.scan.byte_source import ByteSource, FileBytes
 from shardwise.sources.tar.scan.compressed import refuse_compressed_start
 from shardwise.sources.tar.scan.header_prefetch import HeaderPrefetch

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from shardwise.errors import MissingShardError, ShardwiseError, StorageError
-from shardwise.shown import shown
+from shardwise.base.errors import MissingShardError, ShardwiseError, StorageError
+from shardwise.base.shown import shown
 from shardwise.sources.tar.index.build import index_of, with_digests
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan.elsewhere import Members

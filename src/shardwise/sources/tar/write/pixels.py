@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.pillow_import import import_pillow
+from shardwise.base.pillow_import import import_pillow
 
 # Extension -> Pillow's format, and its options. 95 is where JPEG's loss stops being seen; encode
 # the picture yourself, and give bytes, for another quality.

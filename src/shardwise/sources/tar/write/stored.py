@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.errors import DataError, StorageError
+from shardwise.base.errors import DataError, StorageError
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.read.reader import Reader
 from shardwise.sources.tar.scan.headers import BLOCK

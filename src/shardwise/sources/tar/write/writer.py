@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from shardwise.arguments import check_number, path_text, suggest_names
-from shardwise.errors import StorageError
-from shardwise.plugins import find
-from shardwise.shown import shown
+from shardwise.base.arguments import check_number, path_text, suggest_names
+from shardwise.base.errors import StorageError
+from shardwise.base.plugins import find
+from shardwise.base.shown import shown
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import ManifestBuilder, manifest_path
 from shardwise.sources.tar.scan.headers import BLOCK, round_up

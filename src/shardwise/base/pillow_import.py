@@ -1,0 +1,20 @@
+"""Pillow, imported at first use, so that one sentence says it is missing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from shardwise.base.errors import MissingExtraError
+
+
+def import_pillow() -> Any:
+    """Pillow's module `PIL.Image`.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        return import_module("PIL.Image")
+    except ImportError as error:
+        raise MissingExtraError("Pillow is not installed", extra="image") from error

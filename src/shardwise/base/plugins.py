@@ -1,0 +1,107 @@
+"""The seam between the core and its extensions: what an extension adds, by group and name.
+
+The core imports no extension. Where a program asks for something that an extension has (a public
+name, a command, a decoder, a sidecar of shards, a framework's guard), the core finds it here: in
+the table of the extensions of this distribution, or among the entry points of other distributions
+(group "shardwise.<group>"). A name in the table wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+# By group and name the module and the attribute.
+_OWN: Mapping[str, Mapping[str, str]] = {
+    # Public names of `shardwise`.
+    "names": {
+        "audio": "shardwise.extensions.media.decoders.audio:audio",
+        "build": "shardwise.extensions.build:build",
+        "fetch": "shardwise.extensions.build:fetch",
+        "from_webdataset": "shardwise.compat.native:from_webdataset",
+        "lance": "shardwise.extensions.tables.functions:lance",
+        "litdata": "shardwise.extensions.formats.functions:litdata",
+        "mds": "shardwise.extensions.formats.functions:mds",
+        "media": "shardwise.extensions.media.decoders.media:media",
+        "parquet": "shardwise.extensions.tables.functions:parquet",
+        "service": "shardwise.extensions.service.service:service",
+        "tfrecord": "shardwise.extensions.formats.functions:tfrecord",
+        "tokens": "shardwise.extensions.formats.functions:tokens",
+        "video": "shardwise.extensions.media.decoders.video:video",
+    },
+    # Commands of the shell: click commands.
+    "commands": {
+        "build": "shardwise.extensions.build.command:build",
+        "certify": "shardwise.extensions.certify.command:certify",
+        "convert": "shardwise.extensions.build.command:convert",
+        "reshard": "shardwise.extensions.build.command:reshard",
+        "serve": "shardwise.extensions.service.command:serve",
+    },
+    # What lies beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.
+    "sidecars": {"media": "shardwise.extensions.media.tar.media_sidecar:MEDIA"},
+    # Decoders of `shardwise.codecs`.
+    "decoders": {
+        "audio": "shardwise.extensions.media.decoders.audio:audio",
+        "media": "shardwise.extensions.media.decoders.media:media",
+        "video": "shardwise.extensions.media.decoders.video:video",
+    },
+    # Methods of `Dataset`: source, transforms, fields, arguments -> source, transforms.
+    "methods": {"clips": "shardwise.extensions.media.clips.make:make_clips"},
+    # Which public function opens the data that a file of this name describes: url -> name or None.
+    "kinds": {"index.json": "shardwise.extensions.formats.records.index_json:kind_of_index"},
+    # What `sw.wrap` makes of a class, by its full name: dataset -> source.
+    "wrapped": {
+        "datasets.arrow_dataset.Dataset": "shardwise.extensions.tables.huggingface:wrap_dataset"
+    },
+    # A `Guard` of `shardwise.loader.frameworks`, by the module that the program has imported.
+    "frameworks": {
+        "accelerate.state": "shardwise.integrations.guards:ACCELERATE",
+        "composer.trainer.trainer": "shardwise.integrations.guards:COMPOSER",
+        "keras": "shardwise.integrations.guards:KERAS",
+        "lightning.pytorch": "shardwise.integrations.guards:LIGHTNING",
+        "pytorch_lightning": "shardwise.integrations.guards:LIGHTNING",
+        "ray.train.torch.train_loop_utils": "shardwise.integrations.guards:RAY",
+        "torch.distributed.checkpoint": "shardwise.integrations.guards:CHECKPOINT",
+    },
+}
+
+
+def own_names(group: str) -> list[str]:
+    """The names of a group that this distribution adds; reads no file."""
+    return [*_OWN[group]]
+
+
+def names(group: str) -> list[str]:
+    """The names of a group, those of other distributions included."""
+    return list(dict.fromkeys([*_OWN[group], *_others(group)]))
+
+
+def find(group: str, name: str) -> Any:
+    """What an extension adds under a name; imports the extension.
+
+    Raises:
+        LookupError: no extension adds the name.
+        MissingExtraError: the extension's files are not installed.
+    """
+    own = _OWN[group].get(name)
+    if own is None:
+        return _others(group)[name].load()
+    module, _, attribute = own.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        from shardwise.base.errors import MissingExtraError
+
+        message = f"{name!r} is an extension's, and its module {error.name} is not there"
+        raise MissingExtraError(message, extra="all") from error
+
+
+@cache
+def _others(group: str) -> Mapping[str, Any]:
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=f"shardwise.{group}")}

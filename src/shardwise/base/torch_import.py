@@ -1,0 +1,22 @@
+"""torch, which is the user's own: imported here first, so that one sentence says it is missing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from shardwise.base.errors import MissingTorchError
+
+
+def import_torch() -> ModuleType:
+    """Torch itself.
+
+    Raises:
+        MissingTorchError: it is not installed.
+    """
+    try:
+        return import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingTorchError from None

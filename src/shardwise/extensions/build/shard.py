@@ -1,0 +1,161 @@
+"""Making one shard: samples encoded, under another name or without one, then put in place whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.errors import DataError
+from shardwise.extensions.build.parquet_writer import ParquetShard
+from shardwise.extensions.build.place import Place
+from shardwise.extensions.build.recipe import Failure, Outcome, Recipe
+from shardwise.sources.tar.write.copying_writer import CopyingWriter
+from shardwise.storage.write import upload
+
+
+@dataclass(frozen=True)
+class Job:
+    """A build, as its workers get it.
+
+    Attributes:
+        recipe: what shards are made of.
+        place: where they go.
+        pattern: the shards' names, with `{shard}`.
+        token: the builder's, for its workers.
+        generation: 0, or which retry of failed inputs this is.
+        failed: the inputs that a retry takes up, by the shard that they are missing in.
+    """
+
+    recipe: Recipe
+    place: Place
+    pattern: str
+    token: str
+    generation: int = 0
+    failed: dict[int, list[int]] | None = None
+
+    def shards(self) -> list[int]:
+        """The numbers of the shards to make."""
+        return list(range(self.recipe.num_shards)) if self.failed is None else sorted(self.failed)
+
+    def name(self, number: int) -> str:
+        """The name of a shard's file: of a retry, with its number behind."""
+        name = self.pattern.format(shard=number)
+        if not self.generation:
+            return name
+        return f"{name.removesuffix(self.recipe.suffix)}-r{self.generation}{self.recipe.suffix}"
+
+    def note_name(self, number: int) -> str:
+        """The name of a shard's note."""
+        return f"r{self.generation}-{number}"
+
+    def ids(self, number: int) -> NDArray[np.int64]:
+        """The inputs of a shard."""
+        if self.failed is None:
+            return self.recipe.ids(number)
+        return np.array(self.failed[number], np.int64)
+
+    def copies(self) -> bool:
+        """Whether the first shard to make begins with samples that are copied as they stand."""
+        parts = self.recipe.stored(self.ids(self.shards()[0]))
+        return any(run is not None for _, run in islice(parts, 1))
+
+
+def make_shard(job: Job, number: int) -> Outcome:
+    """Make a shard and note what became of its inputs. Equal arguments give equal bytes.
+
+    Raises:
+        DataError: an input failed, and errors are not recorded.
+        StorageError: the shard can't be written.
+    """
+    name = job.name(number)
+    if job.place.is_local:
+        with job.place.staging() as directory:
+            staged = f"{directory}/{name}"
+            outcome = _write(job, number, staged)
+            if outcome.num_out:
+                _put_in_place(staged, job.place.url(name))
+    elif job.recipe.suffix == ".tar":
+        outcome = _write(job, number, job.place.url(name))
+    else:
+        outcome = _write_remote(job, number)
+    note = job.place.note(job.note_name(number))
+    job.place.write(note, json.dumps(asdict(outcome)).encode())
+    return outcome
+
+
+def _write(job: Job, number: int, path: str) -> Outcome:
+    """Write the samples of a shard; without samples no file."""
+    outcome = Outcome()
+    writer: CopyingWriter | ParquetShard | None = None
+    keys: set[str] = set()
+    for ids, run in job.recipe.stored(job.ids(number)):
+        if run is not None and keys.isdisjoint(run.keys) and len({*run.keys}) == len(run.keys):
+            writer = writer or _writer_of(job, path)
+            assert isinstance(writer, CopyingWriter), "only tars are made of stored runs"
+            writer.copy(run)
+            keys.update(run.keys)
+            outcome.num_in += len(run.keys)
+            outcome.num_out += len(run.keys)
+            continue
+        for index, samples in job.recipe.samples(ids, outcome):
+            writer = writer or _writer_of(job, path)
+            try:
+                # All samples of an input are encoded before one is written: it fails as a whole.
+                encoded = [writer.encode(sample) for sample in samples]
+                _check_keys([key for key, _ in encoded], keys)
+            except (ValueError, TypeError, DataError) as error:
+                job.recipe.fail(index, str(samples[0]["__key__"]), error, outcome)
+                continue
+            for key, values in encoded:
+                writer.add(values)
+                keys.add(key)
+                outcome.num_out += 1
+    if writer is not None and outcome.num_out:
+        outcome.num_bytes = writer.finish()
+    return outcome
+
+
+def _writer_of(job: Job, path: str) -> CopyingWriter | ParquetShard:
+    if job.recipe.suffix == ".tar":
+        return CopyingWriter(path, media=job.recipe.media, storage=job.place.options)
+    return ParquetShard(path)
+
+
+def _write_remote(job: Job, number: int) -> Outcome:
+    """Write a file without a name, which the system removes after a kill, then upload it."""
+    with tempfile.TemporaryFile() as file:
+        path = f"/proc/self/fd/{file.fileno()}"
+        outcome = _write(job, number, path)
+        if outcome.num_out:
+            upload(job.place.url(job.name(number)), Path(path), options=job.place.options)
+    return outcome
+
+
+def _check_keys(new: list[str], keys: set[str]) -> None:
+    for place, key in enumerate(new):
+        if key in keys or key in new[:place]:
+            raise ValueError(
+                f"the key {key!r} is in this shard already: give each sample a '__key__' of its own"
+            )
+
+
+def _put_in_place(staged: str, path: str) -> None:
+    """Give a staged shard its name; its index and sidecar first: no shard is without them."""
+    for suffix in (".swi", ".media"):
+        if Path(staged + suffix).exists():
+            os.replace(staged + suffix, path + suffix)  # noqa: PTH105 - texts
+    os.replace(staged, path)  # noqa: PTH105 - texts
+
+
+def outcome_of(note: bytes) -> Outcome:
+    """What a note says."""
+    document = json.loads(note)
+    failures = [Failure(**each) for each in document.pop("failures")]
+    return Outcome(**document, failures=failures)

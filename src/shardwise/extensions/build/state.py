@@ -1,0 +1,151 @@
+"""Beside the shards: `build.json`, whose output this is and how far, and the failed inputs."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from shardwise.base.errors import DataError, StateError
+from shardwise.base.shown import shown
+from shardwise.extensions.build.place import STATE_NAME, Place
+from shardwise.extensions.build.recipe import Failure, Recipe
+
+_FORMAT = "shardwise-build"
+_VERSION = 1
+_ERRORS = ("errors.parquet", "errors.jsonl")
+
+
+@dataclass(frozen=True)
+class BuildState:
+    """The content of `build.json`.
+
+    Attributes:
+        identity: what the shards depend on: another one is refused.
+        generation: 0, or the number of the retry under way or done last.
+        is_complete: whether it is done; else the next call goes on with it.
+        files: the names of the shards that hold samples.
+        sizes: their bytes, where the output is a local directory.
+        failed: the inputs that failed, by the shard that they are missing in.
+        report: what `build` returned last; empty before.
+        functions_of_retry: a digest of the functions that the retry calls.
+    """
+
+    identity: dict[str, Any]
+    generation: int = 0
+    is_complete: bool = False
+    files: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    failed: dict[int, list[int]] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
+    functions_of_retry: str = ""
+
+    def require(self, identity: dict[str, Any], place: Place, *, retries: bool) -> None:
+        """Refuse another build's output. A retry may call other functions.
+
+        Raises:
+            StateError: the identities differ; the message has both.
+        """
+        there = dict(self.identity)
+        if self.generation and not self.is_complete:
+            there["functions"] = self.functions_of_retry
+        elif retries:
+            there["functions"] = identity["functions"]
+        lines = [
+            f"    {name}: {there.get(name)!r} there, {identity[name]!r} now"
+            for name in identity
+            if there.get(name) != identity[name]
+        ]
+        if lines:
+            raise StateError(
+                f"{shown(place.root)!r} holds the output of another build:\n"
+                + "\n".join(lines)
+                + "\ngive another directory, or remove this one"
+            )
+
+
+def identity_of(recipe: Recipe, pattern: str) -> dict[str, Any]:
+    """What the shards of a build depend on, as JSON."""
+    return {
+        "input": recipe.source.fingerprint(),
+        "num_inputs": len(recipe.source),
+        "functions": recipe.functions(),
+        "recipe": recipe.digest(),
+        "samples_per_shard": recipe.samples_per_shard,
+        "order": recipe.order,
+        "seed": recipe.seed,
+        "pattern": pattern,
+    }
+
+
+def load_state(place: Place) -> BuildState | None:
+    """What a directory says of itself; None where no build was.
+
+    Raises:
+        DataError: `build.json` is damaged.
+    """
+    data = place.read(STATE_NAME)
+    if data is None:
+        return None
+    try:
+        document = json.loads(data)
+        written_by = (document.pop("format"), document.pop("version"))
+        document["failed"] = {int(each): ids for each, ids in document["failed"].items()}
+        state = BuildState(**document)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"the state of the build can't be read ({error}): remove the directory, and build anew",
+            url=place.url(STATE_NAME),
+        ) from error
+    if written_by != (_FORMAT, _VERSION):
+        raise DataError(
+            f"the state is of {written_by[0]!r:.80}, version {written_by[1]!r:.80}, and this "
+            f"release reads {_FORMAT!r}, version {_VERSION}: give another directory",
+            url=place.url(STATE_NAME),
+        )
+    return state
+
+
+def save_state(place: Place, state: BuildState) -> None:
+    """Write `build.json`, whole or not at all."""
+    document = {"format": _FORMAT, "version": _VERSION, **asdict(state)}
+    place.write(STATE_NAME, json.dumps(document, indent=1).encode())
+
+
+def write_errors(place: Place, failures: Sequence[Failure], *, as_table: bool) -> str | None:
+    """Write `errors.parquet`, or `errors.jsonl` where pyarrow is not installed.
+
+    Args:
+        place: the output directory.
+        failures: the inputs that failed.
+        as_table: False for JSON in any case: beside Parquet shards, a table would be read as one.
+
+    Returns:
+        The file's name; None without failures: a file of an earlier run is then removed.
+    """
+    if not failures:
+        for name in _ERRORS:
+            if place.has(name):
+                place.remove(name)
+        return None
+    rows = [asdict(failure) for failure in failures]
+    if as_table and (data := _table(rows)) is not None:
+        place.write(_ERRORS[0], data)
+        return _ERRORS[0]
+    lines = [json.dumps(row) for row in rows]
+    place.write(_ERRORS[1], ("\n".join(lines) + "\n").encode())
+    return _ERRORS[1]
+
+
+def _table(rows: list[dict[str, Any]]) -> bytes | None:
+    """The bytes of a Parquet file; None without pyarrow."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        return None
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    return file.getvalue()

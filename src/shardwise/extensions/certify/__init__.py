@@ -1,0 +1,1 @@
+"""The command `certify`: proof that each sample was trained once."""

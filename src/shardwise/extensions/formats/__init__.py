@@ -1,0 +1,1 @@
+"""Formats that other libraries write: MDS, LitData, TFRecord, token files."""

@@ -1,0 +1,187 @@
+"""The source of MDS shards: MosaicML Streaming's format, read without conversion.
+
+`index.json` names the shards, their counts and their columns; each shard begins with the offsets of
+its samples. Compressed shards are decompressed whole, and kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from shardwise.base.columns import Column
+from shardwise.base.errors import DataError, MissingShardError
+from shardwise.base.foreign_bytes import as_data_error
+from shardwise.base.shown import shown
+from shardwise.extensions.formats.mds.encodings import form_of
+from shardwise.extensions.formats.records.forms import Form
+from shardwise.extensions.formats.records.index_json import (
+    beside,
+    index_urls,
+    integer,
+    read_index,
+    require_distinct,
+)
+from shardwise.extensions.formats.records.layout import cut_records, open_content, open_file_records
+from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
+from shardwise.extensions.formats.records.unzip import unzip
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.storage import StorageOptions
+
+
+class _Column(NamedTuple):
+    """A column; `size` is a value's in bytes, None where each sample has the size."""
+
+    name: str
+    encoding: str
+    size: int | None
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """One shard by the index.
+
+    Attributes:
+        shard: the file with all samples as they are.
+        zip_url: of the compressed file; "" if there is none.
+        compression: how.
+        hashes: of the compressed file, by the name of the algorithm.
+    """
+
+    shard: Shard
+    zip_url: str
+    compression: str
+    hashes: Mapping[str, str]
+
+
+class _Index(NamedTuple):
+    """All shards, and the columns of each."""
+
+    shards: list[_Stored]
+    columns: list[_Column]
+
+
+class MdsSource(RecordSource):
+    """Samples in MDS shards, by id; `shardwise.mds` says what the arguments are."""
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        storage: StorageOptions | None = None,
+        memory_bytes: int = 1 << 30,
+    ) -> None:
+        super().__init__(storage=storage, memory_bytes=memory_bytes)
+        self.urls = index_urls(urls)
+
+    def __repr__(self) -> str:
+        more = f", ... {len(self.urls)} streams" if len(self.urls) > 1 else ""
+        return f"MdsSource({shown(self.urls[0])!r}{more})"
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The shards of all indexes, in their order."""
+        return Manifest("mds", [stored.shard for stored in self._index.shards])
+
+    @cached_property
+    def _index(self) -> _Index:
+        shards: list[_Stored] = []
+        columns: list[_Column] = []
+        self._opened_ns = time.time_ns()
+        for url in self.urls:
+            document = read_index(self._pool, url)
+            first = len(shards)
+            if document.get("version") != 2 or not isinstance(document.get("shards"), list):
+                raise DataError(
+                    f"no MDS index: version {document.get('version')!r}, and version 2 is read",
+                    url=url,
+                )
+            for number, entry in enumerate(document["shards"]):
+                with as_data_error(f"shard {number} of the index", url=url):
+                    stored, own = _parse(entry, url)
+                if shards and own != columns:
+                    raise DataError(
+                        f"shard {number} has the columns {_encodings(own)}, those before it "
+                        f"{_encodings(columns)}: open them by themselves, and join them with "
+                        "sw.concat",
+                        url=url,
+                    )
+                columns = own
+                shards.append(stored)
+            require_distinct([each.shard.url for each in shards[first:]], url=url)
+            require_distinct([each.zip_url for each in shards[first:] if each.zip_url], url=url)
+        return _Index(shards, columns)
+
+    @cached_property
+    def _forms(self) -> Mapping[str, Form]:
+        forms = {}
+        for name, encoding in _encodings(self._index.columns).items():
+            with as_data_error(f"the encoding {encoding!r:.80}", url=self.urls[0], field=name):
+                forms[name] = form_of(encoding)
+        return forms
+
+    @property
+    def _is_zipped(self) -> bool:
+        return any(stored.zip_url for stored in self._index.shards)
+
+    def _open_shard(self, number: int) -> RecordShard:
+        stored = self._index.shards[number]
+        if stored.zip_url:
+            try:
+                return self._open_zipped(stored)
+            except MissingShardError:
+                # What a reader of MosaicML's has decompressed, and has not kept compressed.
+                pass
+        shard = stored.shard
+        found = self._first_stat(shard.url).num_bytes
+        return open_file_records(self._pool.get(shard.url), found, shard)
+
+    def _open_zipped(self, stored: _Stored) -> RecordShard:
+        url, shard = stored.zip_url, stored.shard
+        data = self._pool.get(url).read(0, self._first_stat(url).num_bytes)
+        for name, digest in stored.hashes.items():
+            if name in hashlib.algorithms_guaranteed and not name.startswith("shake"):
+                found = hashlib.new(name, data, usedforsecurity=False).hexdigest()
+                if found != digest:
+                    raise DataError(f"its {name} is {found}, and {digest} in the index", url=url)
+        content = unzip(data, stored.compression, shard.num_bytes, url=url)
+        return open_content(content, replace(shard, url=url))
+
+    def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:  # noqa: ARG002
+        columns = self._index.columns
+        cut = cut_records(records, [column.size for column in columns])
+        return {column.name: values for column, values in zip(columns, cut, strict=True)}
+
+
+def _encodings(columns: Sequence[_Column]) -> dict[str, str]:
+    return {column.name: column.encoding for column in columns}
+
+
+def _parse(shard: Mapping[str, Any], url: str) -> tuple[_Stored, list[_Column]]:
+    """One entry of the index; KeyError, TypeError and ValueError say what is wrong with it."""
+    kind = (shard["format"], shard["version"])
+    if kind != ("mds", 2):
+        raise ValueError(f"it is of the format {kind}, and ('mds', 2) is read")
+    names, encodings = tuple(shard["column_names"]), tuple(shard["column_encodings"])
+    sizes = tuple(size or None for size in shard["column_sizes"])
+    if not len(names) == len(encodings) == len(sizes) == len(set(names)):
+        raise ValueError(f"its columns do not fit together: {names}, {encodings}, {sizes}")
+    if not all(isinstance(text, str) for text in (*names, *encodings)):
+        raise ValueError(f"its columns are no names: {names}, {encodings}")
+    sizes = tuple(None if size is None else integer(size) for size in sizes)
+    raw, zipped = shard["raw_data"], shard.get("zip_data")
+    raw_shard = Shard(
+        beside(url, raw["basename"]), integer(shard["samples"]), integer(raw["bytes"])
+    )
+    stored = _Stored(
+        raw_shard,
+        zip_url=beside(url, zipped["basename"]) if zipped else "",
+        compression=str(shard.get("compression") or ""),
+        hashes=dict(zipped.get("hashes") or {}) if zipped else {},
+    )
+    return stored, list(map(_Column, names, encodings, sizes))

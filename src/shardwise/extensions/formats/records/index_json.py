@@ -1,0 +1,100 @@
+"""The `index.json` of a directory of shards: where it lies, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from shardwise.base.arguments import path_text
+from shardwise.base.errors import DataError, ShardwiseError
+from shardwise.base.foreign_bytes import as_data_error
+from shardwise.storage import FilePool, is_local, local_path, read_whole
+
+_NAME = "index.json"
+
+
+def index_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """The index files that a user names: by themselves, or by their directories."""
+    if not isinstance(urls, str | os.PathLike | Sequence):
+        raise TypeError(f"urls={urls!r:.80}: give a directory, or a list of them")
+    items = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
+    found = []
+    for item in items:
+        text = path_text("urls", item)
+        if not text:
+            raise ValueError("urls='': give a directory with an index.json")
+        try:
+            urlsplit(text)
+        except ValueError as error:
+            raise ValueError(f"urls={text!r:.80}: {error}") from None
+        if is_local(text) and "\0" in local_path(text):
+            raise ValueError(f"urls={text!r:.80}: a path has no NUL")
+        path, mark, query = text.partition("?") if "://" in text else (text, "", "")
+        if not path.endswith(".json"):
+            path = f"{path.rstrip('/')}/{_NAME}"
+        found.append(path + mark + query)
+    if not found:
+        raise ValueError("urls=[]: give at least one directory with an index.json")
+    if len(set(found)) < len(found):
+        raise ValueError("urls names a directory twice: its samples would be read twice")
+    return found
+
+
+def kind_of_index(url: str) -> str | None:
+    """Return the function of shardwise that reads what an `index.json` names; None for no index."""
+    try:
+        document = json.loads(read_whole(index_urls(url)[0]))
+    except (ShardwiseError, ValueError, RecursionError):
+        # What can't be read is told where it is opened.
+        return None
+    if not isinstance(document, dict):
+        return None
+    config = document.get("config")
+    if isinstance(config, dict) and "chunks" in document:
+        return "tokens" if config.get("item_loader") == "TokensLoader" else "litdata"
+    return "mds" if "shards" in document and "version" in document else None
+
+
+def read_index(pool: FilePool, url: str) -> dict[str, Any]:
+    """What an index says, which is a JSON object."""
+    text = read_whole(url, options=pool.options)
+    with as_data_error("the index is no JSON", url=url):
+        document = json.loads(text)
+    if not isinstance(document, dict):
+        raise DataError("the index is no JSON object", url=url)
+    return document
+
+
+def beside(url: str, name: Any) -> str:
+    """The URL of a file in the index's directory, or below it; ValueError for any other."""
+    if not isinstance(name, str) or not name or name.startswith("/") or "\0" in name:
+        raise ValueError(f"the file name {name!r:.80}")
+    try:
+        _ = os.fsencode(name) if is_local(url) else name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the file name {name!r:.80} holds a lone surrogate") from None
+    if "://" in name or ".." in name.replace("\\", "/").split("/"):
+        raise ValueError(f"the file {name!r:.80} does not lie beside the index")
+    path, mark, query = url.partition("?") if "://" in url else (url, "", "")
+    return f"{path.rpartition('/')[0]}/{name}{mark}{query}"
+
+
+def integer(value: Any) -> int:
+    """A count or a length of an index; ValueError for what is none."""
+    if type(value) is not int or not 0 <= value < 1 << 48:
+        raise ValueError(f"{value!r:.80} is no count")
+    return value
+
+
+def require_distinct(urls: Iterable[str], *, url: str) -> None:
+    """Refuse an index that names a file twice, in whatever spelling: it would be read twice."""
+    seen: set[str] = set()
+    for each in urls:
+        path = posixpath.normpath(each)
+        if path in seen:
+            raise DataError(f"the index names the file {each!r} twice", url=url)
+        seen.add(path)

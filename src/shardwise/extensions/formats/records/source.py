@@ -1,0 +1,252 @@
+"""Numbered records in shards: what the sources of MDS, LitData and TFRecord have in common.
+
+A record is one sample: a byte range of its shard, of which the format says how it is cut into
+fields. Shards are looked at when they are first read, once a process.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.columns import BytesColumn, Column, Columns
+from shardwise.base.errors import DataError
+from shardwise.extensions.formats.records.forms import (
+    STORED,
+    BadRowError,
+    Form,
+    column_of,
+    raw_picture,
+)
+from shardwise.sources.manifest import Manifest
+from shardwise.sources.protocol import SourceTraits
+from shardwise.sources.row_group_cache import RowGroupCache, window_within
+from shardwise.storage import (
+    FilePool,
+    FileStat,
+    StorageOptions,
+    is_local,
+    read_files,
+    require_not_written_since,
+)
+
+# Places of 4 million records, or a few unzipped shards.
+_DEFAULT_BYTES = 1 << 30
+# Unzipped shards that a window shuffle reads at a time.
+_MAX_LANES = 64
+
+
+@dataclass(frozen=True)
+class RecordShard:
+    """The records of one shard, as a process has opened it.
+
+    Attributes:
+        starts: int64 `[records]`, where each begins.
+        ends: int64 `[records]`, where it ends.
+        content: all bytes of the shard, uint8; None where records are read from the file.
+    """
+
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    content: NDArray[np.uint8] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes, in bytes."""
+        content = 0 if self.content is None else self.content.nbytes
+        return self.starts.nbytes + self.ends.nbytes + content
+
+
+@dataclass(frozen=True)
+class RecordFields:
+    """Records in a buffer, uint8 `[total]`: where each begins, and its length, int64 `[rows]`."""
+
+    buffer: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
+class RecordSource(ABC):
+    """Samples by id from numbered records; satisfies `shardwise.sources.protocol.Source`.
+
+    `memory_bytes` bounds the places of records and unzipped shards that a process keeps.
+    """
+
+    default_shuffle: Literal["window"] = "window"
+
+    def __init__(
+        self, *, storage: StorageOptions | None = None, memory_bytes: int = _DEFAULT_BYTES
+    ) -> None:
+        self._pool = FilePool(options=storage)
+        self._memory_bytes = memory_bytes
+        self._shards: RowGroupCache[RecordShard] = RowGroupCache(memory_bytes)
+        self._undecoded: frozenset[str] = frozenset()
+        # When an index without times was read.
+        self._opened_ns = 0
+
+    @property
+    @abstractmethod
+    def manifest(self) -> Manifest:
+        """The ordered shards with exact counts."""
+
+    @property
+    @abstractmethod
+    def _forms(self) -> Mapping[str, Form]:
+        """The fields in storage order, as they are when nothing is undecoded."""
+
+    @property
+    def _is_zipped(self) -> bool:
+        """Whether a shard is unzipped as a whole to read any of its records."""
+        return False
+
+    @abstractmethod
+    def _open_shard(self, number: int) -> RecordShard:
+        """Find the records of a shard; raises DataError for one that is damaged."""
+
+    @abstractmethod
+    def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
+        """Cut records into fields: for each name a `BytesColumn` of what is stored, or the values.
+
+        Raises:
+            BadRowError: a record is damaged.
+        """
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of all fields."""
+        return tuple(self._forms)
+
+    @cached_property
+    def traits(self) -> SourceTraits:
+        """Which fields are values; and that unzipped shards are read in few lanes."""
+        forms = {name: self._form(name) for name in self._forms}
+        urls = [shard.url for shard in self.manifest.shards]
+        is_remote = self._pool.options.cache is None and not all(map(is_local, urls))
+        window = window_within(self._memory_bytes, self.manifest, max_lanes=_MAX_LANES)
+        return SourceTraits(
+            value_fields=frozenset(name for name, form in forms.items() if form.is_value),
+            layouts={name: form.layout for name, form in forms.items() if form.layout is not None},
+            counts_waits=True,
+            random_reads_are_requests=is_remote and not self._is_zipped,
+            window_shape=window if self._is_zipped else None,
+        )
+
+    def undecoded(self, names: Sequence[str]) -> Self:
+        """The same samples with these fields as they are stored, where they are bytes."""
+        if not names:
+            return self
+        other = copy.copy(self)
+        other._undecoded = self._undecoded.union(names)
+        other.__dict__.pop("traits", None)
+        return other
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Read samples; see the protocol."""
+        names = self.fields if fields is None else fields
+        unknown = [name for name in names if name not in self._forms]
+        if unknown:
+            raise ValueError(f"no field {unknown[0]!r}: the shards have {', '.join(self.fields)}")
+        self.manifest.check(ids)
+        shards, rows = self.manifest.locate(ids)
+        keys = self.manifest.row_keys(shards, rows)
+        if not len(ids) or not names:
+            return Columns(ids, keys, {name: self._empty(name) for name in names})
+        records = self._read_records(shards, rows)
+        num_bytes = int(records.lengths.sum())
+        name = ""
+        try:
+            stored = self._cut(records, names)
+            columns = {}
+            for name in names:
+                column = stored[name]
+                if isinstance(column, BytesColumn):
+                    column = column_of(self._form(name), column)
+                columns[name] = column
+        except BadRowError as error:
+            row = error.row
+            shard = int(shards[row])
+            raise DataError(
+                error.reason,
+                url=self.manifest.shards[shard].url,
+                key=keys[row],
+                field=error.field or name or None,
+                offset=int(self._shard(shard).starts[rows[row]]),
+                index=int(ids[row]),
+            ) from error.__cause__
+        return Columns(ids, keys, columns, num_bytes)
+
+    def _form(self, name: str) -> Form:
+        form = self._forms[name]
+        if name not in self._undecoded or form.is_cut:
+            return form
+        # Pixels are no encoded file: a decoder of images says so better than of their stored form.
+        return form if form.decode is raw_picture else STORED
+
+    def _empty(self, name: str) -> Column:
+        form = self._form(name)
+        if form.layout is not None:
+            return np.empty((0, *form.layout[0]), form.layout[1])
+        return [] if form.is_value else BytesColumn.of([])
+
+    def _shard(self, number: int) -> RecordShard:
+        def make() -> tuple[RecordShard, int]:
+            shard = self._open_shard(number)
+            return shard, shard.num_bytes
+
+        return self._shards.get(number, make)
+
+    def _first_stat(self, url: str) -> FileStat:
+        """A shard of an index without times, as it is at its first read; it is pinned then.
+
+        Raises:
+            StaleIndexError: it was written since the index was read, or since an earlier read.
+        """
+        stat = self._pool.get(url).stat()
+        require_not_written_since(self._opened_ns, stat, url)
+        self._pool.pin(url, stat)
+        return stat
+
+    def _read_records(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> RecordFields:
+        """Read records into one buffer, adjacent ones by one read."""
+        order = np.lexsort((rows, shards))
+        starts = np.empty(len(rows), np.int64)
+        lengths = np.empty(len(rows), np.int64)
+        places = np.empty(len(rows), np.int64)
+        groups = []
+        total = 0
+        for part in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
+            number = int(shards[part[0]])
+            shard = self._shard(number)
+            starts[part] = shard.starts[rows[part]]
+            lengths[part] = shard.ends[rows[part]] - starts[part]
+            ends = total + np.cumsum(lengths[part])
+            places[part] = ends - lengths[part]
+            groups.append((number, shard, part, ends, total))
+            total = int(ends[-1])
+        buffer = np.empty(total, np.uint8)
+        reads = []
+        for number, shard, part, ends, begin in groups:
+            stops = starts[part] + lengths[part]
+            # A record that begins where the one before ends is read along with it.
+            is_last = np.append(starts[part][1:] != stops[:-1], True)
+            is_first = np.append(True, is_last[:-1])
+            offsets, marks = starts[part][is_first], ends[is_last]
+            if shard.content is not None:
+                at = begin
+                for offset, mark in zip(offsets.tolist(), marks.tolist(), strict=True):
+                    buffer[at:mark] = shard.content[offset : offset + mark - at]
+                    at = mark
+                continue
+            is_filled = np.diff(marks, prepend=begin) > 0
+            if is_filled.any():
+                url = self.manifest.shards[number].url
+                reads.append((url, offsets[is_filled].tolist(), marks[is_filled].tolist(), begin))
+        read_files(self._pool, reads, buffer.data)
+        return RecordFields(buffer, places, lengths)

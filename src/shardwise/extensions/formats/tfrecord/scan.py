@@ -1,0 +1,167 @@
+"""Where the records of a TFRecord file lie: found by one scan, kept in a small file beside it.
+
+    record: length uint64 | masked CRC-32C of the length | data | masked CRC-32C of the data
+
+The index file (`<file>.tfi`) is a header, the places as int64, and a CRC-32 of both. It holds the
+length and the time or ETag of the file that it was made from, and counts for no other.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.errors import DataError
+from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
+from shardwise.storage import File, FileStat, atomic_write, is_local, local_path
+from shardwise.storage.user_dirs import name_beside, user_cache_dir
+
+# Before the data of a record, and in all.
+_HEAD_BYTES, FRAME_BYTES = 12, 16
+_MAGIC = b"swtfi01\n"
+_SCAN_BYTES, _HEADS_BYTES = 8 << 20, 4 << 10
+# What is compressed as a whole begins so: gzip and zlib, which TensorFlow writes on request.
+_ZIPPED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+
+
+def find_records(file: File, index_dir: str | None) -> tuple[FileStat, NDArray[np.int64]]:
+    """The records of a file, which is pinned: from an index that fits, else by a scan.
+
+    Its index is kept in `index_dir`; None for beside it, or, of a remote file, the user's cache.
+    What can't be written is found again by each process.
+
+    Returns:
+        The file as it was scanned, and the data's ends and lengths, int64 `[2, records]`.
+
+    Raises:
+        DataError: the file is cut, damaged, or no TFRecord file; url and offset say where.
+    """
+    stat = file.stat()
+    file.pin(stat)
+    path = _index_path(file.url, index_dir)
+    records = _load(path, stat)
+    if records is None:
+        records = _scan(file, stat.num_bytes)
+        _save(path, stat, records)
+    return stat, records
+
+
+def _scan(file: File, num_bytes: int) -> NDArray[np.int64]:
+    ends: list[int] = []
+    lengths: list[int] = []
+    heads = bytearray()
+    at = first = 0
+    window = b""
+    # Shorter records are read along: that costs less than a read of each head.
+    skip_bytes = 4 * file.gap_bytes
+    while at < num_bytes:
+        if at + _HEAD_BYTES > num_bytes:
+            raise _cut(file.url, at, num_bytes)
+        if not first <= at <= first + len(window) - _HEAD_BYTES:
+            # Long records are stepped over: only their heads are read.
+            first = at
+            is_short = sum(lengths[-8:]) <= 8 * skip_bytes
+            window = file.read(at, min(_SCAN_BYTES if is_short else _HEADS_BYTES, num_bytes - at))
+        head = window[at - first : at - first + _HEAD_BYTES]
+        (length,) = struct.unpack_from("<Q", head)
+        end = at + _HEAD_BYTES + length
+        if at == 0 and len(_wrong_heads(head)):
+            raise _foreign(file.url, head)
+        if end + 4 > num_bytes:
+            if len(_wrong_heads(head)):
+                raise _damaged(file.url, at)
+            raise _cut(file.url, at, num_bytes)
+        heads += head
+        ends.append(end)
+        lengths.append(length)
+        at = end + 4
+    wrong = _wrong_heads(heads)
+    if len(wrong):
+        raise _damaged(file.url, ends[wrong[0]] - lengths[wrong[0]] - _HEAD_BYTES)
+    return np.array([ends, lengths], np.int64).reshape(2, len(ends))
+
+
+def _wrong_heads(heads: bytes | bytearray) -> NDArray[np.int64]:
+    """The numbers of the heads whose lengths have other checksums than theirs."""
+    rows = np.frombuffer(heads, np.uint8).reshape(-1, _HEAD_BYTES)
+    starts = np.arange(len(rows), dtype=np.int64) * _HEAD_BYTES
+    found = masked_crc32c(rows.reshape(-1), starts, np.full(len(rows), 8, np.int64))
+    stored = np.ascontiguousarray(rows[:, 8:]).view("<u4")[:, 0]
+    return np.flatnonzero(found != stored)
+
+
+def _foreign(url: str, head: bytes) -> DataError:
+    if head.startswith(_ZIPPED):
+        return DataError(
+            "the file is compressed (gzip or zlib), so that no record can be read by itself: "
+            "decompress it",
+            url=url,
+            offset=0,
+        )
+    return DataError(
+        "no TFRecord file: the checksum of the first length differs", url=url, offset=0
+    )
+
+
+def _damaged(url: str, at: int) -> DataError:
+    return DataError("the length of a record is damaged: its checksum differs", url=url, offset=at)
+
+
+def _cut(url: str, at: int, num_bytes: int) -> DataError:
+    return DataError(
+        f"the file ends at byte {num_bytes}, in the middle of a record: was it cut?",
+        url=url,
+        offset=at,
+    )
+
+
+def _index_path(url: str, index_dir: str | None) -> Path:
+    if index_dir is None and is_local(url):
+        return Path(f"{local_path(url)}.tfi")
+    folder = user_cache_dir() / "tfrecord" if index_dir is None else Path(local_path(index_dir))
+    whole = str(Path(local_path(url)).absolute()) if is_local(url) else url.partition("?")[0]
+    return folder / f"{name_beside(url, whole)}.tfi"
+
+
+def _load(path: Path, stat: FileStat) -> NDArray[np.int64] | None:
+    """The records by an index; None if there is none that is whole and of this version."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    if len(data) < len(_MAGIC) + 8 or not data.startswith(_MAGIC):
+        return None
+    if zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
+        return None
+    at = len(_MAGIC) + 4
+    length = int.from_bytes(data[at - 4 : at], "little")
+    try:
+        if json.loads(data[at : at + length]) != _version(stat):
+            return None
+        records = np.frombuffer(data[at + length : -4], "<i8").reshape(2, -1)
+    except Exception:  # noqa: BLE001 - damage, of whatever kind: the file is scanned
+        return None
+    # Records lie one behind the other, and fill the file.
+    sizes = np.diff(records[0], prepend=-4, append=stat.num_bytes - 4)
+    is_whole = (sizes[:-1] == records[1] + FRAME_BYTES).all() and sizes[-1] == 0
+    return records if is_whole and (records[1] >= 0).all() else None
+
+
+def _save(path: Path, stat: FileStat, records: NDArray[np.int64]) -> None:
+    text = json.dumps(_version(stat)).encode()
+    body = _MAGIC + len(text).to_bytes(4, "little") + text + records.astype("<i8").tobytes()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as out:
+            out.write(body + zlib.crc32(body).to_bytes(4, "little"))
+    except OSError:
+        return  # a read-only place: each process scans
+
+
+def _version(stat: FileStat) -> list[int | str]:
+    return [stat.num_bytes, "" if stat.etag else str(stat.mtime_ns), stat.etag]

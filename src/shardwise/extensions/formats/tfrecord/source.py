@@ -1,0 +1,253 @@
+"""The source of TFRecord files: records by number, and the features of `tf.train.Example`.
+
+Every file is scanned for its records at the first use of the manifest, unless an index has them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.arguments import path_text
+from shardwise.base.columns import BytesColumn, Column, PayloadColumn
+from shardwise.base.errors import DataError, StaleIndexError
+from shardwise.base.parallel import in_threads
+from shardwise.base.shown import shown
+from shardwise.extensions.formats.records.forms import STORED, VALUES, BadRowError, Form
+from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
+from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
+from shardwise.extensions.formats.tfrecord.example import KINDS, parse_example
+from shardwise.extensions.formats.tfrecord.scan import find_records
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.per_process import MadeOnce
+from shardwise.storage import FileStat, StorageOptions, expand, is_local, local_path
+
+_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
+_RECORD = "record"
+_THREADS = 16
+# A feature that none of so many records has is misspelt.
+_MAX_LOOKED_AT = 1000
+
+# A file, and the ends and lengths of its records: int64 `[2, records]`.
+_Records: TypeAlias = tuple[FileStat, NDArray[np.int64]]
+
+
+class _Feature(NamedTuple):
+    """What is taken of a feature: a list of values of a kind, or exactly one."""
+
+    kind: str
+    is_list: bool = False
+
+
+_STORED_BYTES = _Feature("bytes")
+
+
+class TfRecordSource(RecordSource):
+    """Records of TFRecord files, by id; `shardwise.tfrecord` says what the arguments are."""
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        features: Mapping[str, str] | Iterable[str] | None = None,
+        index: str | os.PathLike[str] | None = None,
+        storage: StorageOptions | None = None,
+    ) -> None:
+        super().__init__(storage=storage)
+        self.urls = expand(urls, suffixes=_SUFFIXES, options=storage)
+        self._index_dir = None if index is None else path_text("index", index)
+        if self._index_dir is not None and (
+            not is_local(self._index_dir) or "\0" in local_path(self._index_dir)
+        ):
+            raise ValueError(f"index={self._index_dir!r:.80}: give a directory of this machine")
+        self._asked = _asked(features)
+        self._found: MadeOnce[list[_Records]] = MadeOnce()
+
+    def __repr__(self) -> str:
+        more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
+        return f"TfRecordSource({shown(self.urls[0])!r}{more})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the places of records: other processes load the index files."""
+        return self.__dict__ | {"_found": MadeOnce()}
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The files, in their order; the first use scans those without an index."""
+        found = zip(self.urls, self._places(), strict=True)
+        return Manifest(
+            "tfrecord",
+            [Shard(url, records.shape[1], stat.num_bytes) for url, (stat, records) in found],
+        )
+
+    def _places(self) -> list[_Records]:
+        return self._found.get(lambda: list(in_threads(self._find, self.urls, _THREADS)))
+
+    def _find(self, url: str) -> _Records:
+        stat, records = find_records(self._pool.get(url), self._index_dir)
+        self._pool.pin(url, stat)
+        return stat, records
+
+    @cached_property
+    def _features(self) -> Mapping[str, _Feature] | None:
+        """What is taken of each record; None for the record itself."""
+        asked = self._asked
+        if isinstance(asked, dict):
+            self._require_features(asked)
+            return {name: _feature(text) for name, text in asked.items()}
+        if asked == ():
+            return None
+        first = self._first_record()
+        if first is None:
+            return None if asked is None else dict.fromkeys(asked, _STORED_BYTES)
+        url, data = first
+        try:
+            found = parse_example(data)
+        except ValueError:
+            found = {}
+        known = {name: _Feature(kind, len(values) != 1) for name, (kind, values) in found.items()}
+        if asked is None:
+            return known or None
+        for name in asked:
+            if name not in known:
+                raise DataError(
+                    f"the first record has no feature {name!r}, but "
+                    f"{', '.join(sorted(known)) or 'none'}: give its kind, as "
+                    f"features={{{name!r}: 'bytes'}}",
+                    url=url,
+                )
+        return {name: known[name] for name in asked}
+
+    def _require_features(self, names: Mapping[str, str]) -> None:
+        """Refuse a name that none of the first records has: it is misspelt, and would be None."""
+        known: set[str] = set()
+        for data in islice(self._records(), _MAX_LOOKED_AT):
+            try:
+                known.update(parse_example(data))
+            except ValueError:
+                # Reading it says what is wrong.
+                return
+            if names.keys() <= known:
+                return
+        missing = [name for name in names if name not in known]
+        if known and missing:
+            raise DataError(
+                f"the first {_MAX_LOOKED_AT} records have no feature {missing[0]!r}, but "
+                f"{', '.join(map(repr, sorted(known)))}",
+                url=self.urls[0],
+                field=missing[0],
+            )
+
+    def _records(self) -> Iterator[bytes]:
+        for url, (_, (ends, lengths)) in zip(self.urls, self._places(), strict=True):
+            for end, length in zip(ends.tolist(), lengths.tolist(), strict=True):
+                yield self._pool.get(url).read(end - length, length)
+
+    def _first_record(self) -> tuple[str, bytes] | None:
+        for url, (_, (ends, lengths)) in zip(self.urls, self._places(), strict=True):
+            if len(ends):
+                start = int(ends[0] - lengths[0])
+                return url, self._pool.get(url).read(start, int(lengths[0]))
+        return None
+
+    @cached_property
+    def _forms(self) -> Mapping[str, Form]:
+        if self._features is None:
+            return {_RECORD: STORED}
+        return {
+            name: STORED if feature == _STORED_BYTES else VALUES
+            for name, feature in self._features.items()
+        }
+
+    def _open_shard(self, number: int) -> RecordShard:
+        shard = self.manifest.shards[number]
+        stat, (ends, lengths) = self._places()[number]
+        if len(ends) != shard.num_samples or stat.num_bytes != shard.num_bytes:
+            raise StaleIndexError(
+                f"the file was replaced while it was in use: it had {shard.num_samples} records "
+                f"in {shard.num_bytes} bytes, and has {len(ends)} in {stat.num_bytes}; open the "
+                "dataset anew, and begin the epoch anew",
+                url=shard.url,
+            )
+        # The checksum of the data is read along with it.
+        return RecordShard(ends - lengths, ends + 4)
+
+    def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
+        buffer, starts, lengths = records.buffer, records.starts, records.lengths - 4
+        ends = starts + lengths
+        stored = buffer[ends[:, None] + np.arange(4)].view("<u4")[:, 0]
+        wrong = np.flatnonzero(masked_crc32c(buffer, starts, lengths) != stored)
+        if len(wrong):
+            raise BadRowError(int(wrong[0]), "the record is damaged: its checksum differs")
+        features = self._features
+        if features is None:
+            return {_RECORD: BytesColumn(buffer, starts, lengths)}
+        rows: dict[str, list[Any]] = {name: [] for name in names}
+        for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            try:
+                found = parse_example(buffer[start:end].tobytes())
+                for name in names:
+                    rows[name].append(_value(name, features[name], found.get(name)))
+            except ValueError as error:
+                raise BadRowError(row, str(error)) from error
+        return {
+            name: PayloadColumn(values) if features[name] == _STORED_BYTES else values
+            for name, values in rows.items()
+        }
+
+
+def _value(name: str, feature: _Feature, found: tuple[str, Any] | None) -> Any:
+    """The value of a feature; None where the record lacks it."""
+    if found is None:
+        return None
+    kind, values = found
+    if not len(values) and not feature.is_list:
+        return None
+    if kind != feature.kind:
+        # A list without values may be of any kind.
+        if not len(values):
+            return [] if feature.kind == "bytes" else np.empty(0, feature.kind)
+        raise ValueError(
+            f"the feature {name!r} is {kind}, and was {feature.kind} when it was asked"
+        )
+    if feature.is_list:
+        return values
+    if len(values) != 1:
+        raise ValueError(
+            f"the feature {name!r} has {len(values)} values: take it as a list, "
+            f"features={{{name!r}: '{kind}[]'}}"
+        )
+    return values[0] if kind == "bytes" else values[0].item()
+
+
+def _asked(features: Any) -> dict[str, str] | tuple[str, ...] | None:
+    if features is None:
+        return None
+    if isinstance(features, str | bytes) or not isinstance(features, Iterable):
+        raise TypeError(f"features={features!r:.80}: give a dict of kinds, or a sequence of names")
+    if isinstance(features, Mapping):
+        asked = dict(features)
+        for name, text in asked.items():
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise TypeError(f"features={{{name!r:.80}: {text!r:.80}}}: give texts")
+            _feature(text)
+        return asked
+    names = tuple(features)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(f"features={names!r:.80}: give names, each once")
+    return names
+
+
+def _feature(text: str) -> _Feature:
+    kind = text.removesuffix("[]")
+    if kind not in KINDS.values():
+        raise ValueError(
+            f"the kind {text!r:.80} of a feature: give bytes, float32 or int64, with [] for a list"
+        )
+    return _Feature(kind, text.endswith("[]"))

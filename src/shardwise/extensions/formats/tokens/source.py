@@ -1,0 +1,127 @@
+"""Blocks of tokens as samples: block i of a file is its tokens i * block to i * block + block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.columns import Columns
+from shardwise.base.errors import DataError
+from shardwise.base.shown import shown
+from shardwise.extensions.formats.tokens.open_files import expand_tokens, open_token_files
+from shardwise.extensions.formats.tokens.read import TokenReader
+from shardwise.extensions.formats.tokens.token_file import TokenFile, checked_dtype
+from shardwise.sources.manifest import Manifest, Shard
+from shardwise.sources.protocol import SourceTraits
+from shardwise.storage import StorageOptions
+
+
+class TokenSource:
+    """What the two ways to cut tokens into samples share: files, fields and traits.
+
+    `shardwise.tokens` says what the arguments are.
+    """
+
+    fields = ("tokens",)
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        block: int,
+        dtype: Any = None,
+        storage: StorageOptions | None = None,
+    ) -> None:
+        self.block = block
+        self._dtype = checked_dtype(dtype)
+        self._options = StorageOptions() if storage is None else storage
+        self.urls = expand_tokens(urls, self._options)
+
+    def __repr__(self) -> str:
+        more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
+        return f"{type(self).__name__}({shown(self.urls[0])!r}{more}, block={self.block})"
+
+    @cached_property
+    def reader(self) -> TokenReader:
+        """The opened files."""
+        return TokenReader(open_token_files(self.urls, self._dtype, self._options), self._options)
+
+    @property
+    def files(self) -> tuple[TokenFile, ...]:
+        """The files of tokens, in order."""
+        return self.reader.files
+
+    @property
+    def default_shuffle(self) -> Literal["full", "window"]:
+        """In full where files are mapped: a block costs the same wherever it lies."""
+        return "full" if self.reader.are_local else "window"
+
+    @cached_property
+    def traits(self) -> SourceTraits:
+        """The one field is an array of a fixed shape."""
+        return SourceTraits(
+            value_fields=self.fields,
+            layouts={"tokens": ((self.block + 1,), self.reader.dtype)},
+            random_reads_are_requests=not self.reader.are_local,
+        )
+
+    def _refuse_none(self, count: int) -> None:
+        if count < 1:
+            most = max(file.num_tokens for file in self.files)
+            raise DataError(
+                f"no block of {self.block} + 1 tokens: the longest file has {most}; use a smaller "
+                "block",
+                url=self.files[0].url,
+            )
+
+
+class TokenBlocks(TokenSource):
+    """Blocks of each file; satisfies `shardwise.sources.protocol.Source`.
+
+    Neighbouring blocks share a token: the last target of one is the first input of the next. Up to
+    `block` tokens at the end of a file are in none; `num_dropped` counts these.
+    """
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """A shard for each file."""
+        counts = [max(0, (file.num_tokens - 1) // self.block) for file in self.files]
+        self._refuse_none(sum(counts))
+        kind = f"tokens {self.block} {self.reader.dtype.str}"
+        files = zip(self.files, counts, strict=True)
+        return Manifest(kind, [Shard(f.url, count, f.stat.num_bytes) for f, count in files])
+
+    @property
+    def num_dropped(self) -> int:
+        """Tokens that are in no block."""
+        used = self.manifest.sizes * self.block + (self.manifest.sizes > 0)
+        return sum(file.num_tokens for file in self.files) - int(used.sum())
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Read blocks; see the protocol."""
+        ids = np.asarray(ids, dtype=np.int64)
+        shards, rows = self.manifest.locate(ids)
+        keys = self.manifest.row_keys(shards, rows)
+        if fields == ():
+            return Columns(ids, keys, {})
+        tokens = self._read(shards, rows)
+        return Columns(ids, keys, {"tokens": tokens}, tokens.nbytes)
+
+    def _read(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[Any]:
+        reader, width = self.reader, self.block + 1
+        if not reader.are_local:
+            counts = np.full(len(rows), width)
+            return reader.runs(shards, rows * self.block, counts).reshape(len(rows), width)
+        files = np.unique(shards).tolist()
+        if len(files) == 1:
+            return reader.blocks(files[0], rows, self.block)
+        out = np.empty((len(rows), width), reader.dtype)
+        for file in files:
+            places = np.flatnonzero(shards == file)
+            out[places] = reader.blocks(file, rows[places], self.block)
+        return out

@@ -1,0 +1,72 @@
+"""One file of tokens: where its tokens begin, how many there are, and where documents end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.errors import DataError
+from shardwise.storage import FileStat
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """A run of tokens in a file.
+
+    Attributes:
+        url: the file.
+        stat: its version when it was opened.
+        dtype: of a token, little-endian.
+        offset: the byte of the first token.
+        num_tokens: tokens, which lie one behind the other.
+        read_documents: reads where the documents end: int64 `[documents]`, ascending, the last one
+            is `num_tokens`. None where the format does not say.
+    """
+
+    url: str
+    stat: FileStat
+    dtype: np.dtype[Any]
+    offset: int
+    num_tokens: int
+    read_documents: Callable[[], NDArray[np.int64]] | None = None
+
+
+def checked_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """The user's dtype of raw tokens, which are integers, little-endian."""
+    if dtype is None:
+        return None
+    try:
+        made: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError):
+        made = np.dtype(object)
+    if made.kind not in "iu":
+        raise TypeError(f"dtype={dtype!r:.60}: tokens are integers, such as 'uint16' or 'uint32'")
+    if made.byteorder == ">":
+        raise TypeError(
+            f"dtype={dtype!r:.60}: tokens are read little-endian; swap the bytes once, "
+            f"np.fromfile(path, {made.str!r}).astype({made.str.replace('>', '<')!r}).tofile(...)"
+        )
+    return made
+
+
+def require_dtype(url: str, given: np.dtype[Any] | None, own: np.dtype[Any], source: str) -> None:
+    """Hold the user's dtype, if there is one, against what `source` says of a file."""
+    if given is not None and given != own:
+        raise DataError(f"dtype={given.name} was given, and {source} says {own.name}", url=url)
+
+
+def tokens_between(url: str, offset: int, end: int, dtype: np.dtype[Any]) -> int:
+    """How many tokens lie between two bytes of a file, the last of them whole."""
+    count, rest = divmod(end - offset, dtype.itemsize)
+    if rest:
+        raise DataError(
+            f"{end - offset} bytes of tokens are no multiple of {dtype.itemsize}, the size of "
+            f"{dtype.name}: the file is cut, or its tokens have another dtype",
+            url=url,
+            offset=end - rest,
+        )
+    return count

@@ -1,0 +1,1 @@
+"""Video and sound: files, decoders, clips, and their sidecars of tar shards."""

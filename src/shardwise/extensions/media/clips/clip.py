@@ -1,0 +1,137 @@
+"""A clip between reading and decoding: its bytes and its index; and the decoders of clips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.errors import DataError
+from shardwise.extensions.media.clips.chosen import ChosenClip
+from shardwise.extensions.media.files.frames import decode_frames, form_of
+from shardwise.extensions.media.files.pictures import clip_shape
+from shardwise.extensions.media.files.sound_window import open_sound, read_window
+
+
+class HeldRanges:
+    """A file of which some ranges are in memory; others are read when they are asked for.
+
+    Args:
+        num_bytes: the file's size.
+        held: pairs of a range's start and its bytes.
+        fetch: reads another range.
+    """
+
+    def __init__(
+        self,
+        num_bytes: int,
+        held: list[tuple[int, memoryview]],
+        fetch: Callable[[int, int], memoryview],
+    ) -> None:
+        self.num_bytes = num_bytes
+        self._held = held
+        self._fetch = fetch
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Bytes `[start, stop)`."""
+        for begin, data in self._held:
+            if begin <= start and stop <= begin + len(data):
+                return data[start - begin : stop - begin]
+        return self._fetch(start, stop)
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """A clip that is read and not decoded.
+
+    Attributes:
+        reader: the file, with the clip's ranges in memory.
+        chosen: its frames; -1 for a frame of zeros.
+    """
+
+    reader: HeldRanges
+    chosen: ChosenClip
+
+    @cached_property
+    def sound(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """The sound of the same time, float32 `[channels, samples]`, and where there is one."""
+        index, (first, length) = self.chosen.index, self.chosen.ticks
+        picture, heard = index.first("video"), index.first("audio")
+        sound = open_sound(self.reader, index=index)
+        tick = Fraction(*picture.time_base)
+        begin = first * tick - heard.origin * Fraction(*heard.time_base)
+        start = round(begin * sound.rate)
+        count = max(1, round(length * tick * sound.rate))
+        values = read_window(sound, start, count, rate=sound.rate, channels=None)
+        places = np.arange(start, start + count)
+        return values, (places >= 0) & (places < sound.num_samples)
+
+    @property
+    def described(self) -> str:
+        """Its frames, for messages."""
+        shown = self.chosen.frames[self.chosen.frames >= 0]
+        frames = f"frames {int(shown.min())} to {int(shown.max())}" if len(shown) else "no frames"
+        return f"clip of {frames}"
+
+    def named(self, error: DataError) -> DataError:
+        """The error with the clip's frames in it."""
+        return DataError(f"{self.described}: {error.reason}", offset=error.offset)
+
+
+@dataclass(frozen=True)
+class ClipDecoder:
+    """Decodes the pictures of clips, as options of `Dataset.clips` say."""
+
+    frames: int
+    size: tuple[int, int] | None
+    fit: str
+    layout: str
+    backend: str
+
+    @property
+    def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+        """Shape and dtype of every clip; None without a size."""
+        if self.size is None:
+            return None
+        return clip_shape(self.frames, *self.size, self.layout), np.dtype(np.uint8)
+
+    def __call__(self, clip: Clip) -> NDArray[np.uint8]:
+        """Decode a clip."""
+        return self._decode(clip, None)
+
+    def decode_into(self, clip: Clip, out: NDArray[Any]) -> None:
+        """Decode a clip into a row of a batch."""
+        self._decode(clip, out)
+
+    def _decode(self, clip: Clip, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+        index, frames = clip.chosen.index, clip.chosen.frames
+        form = form_of(index, size=self.size, fit=self.fit, layout=self.layout)
+        try:
+            return decode_frames(
+                clip.reader, index, frames, form=form, out=out, backend=self.backend
+            )
+        except DataError as error:
+            raise clip.named(error) from error
+
+
+@dataclass(frozen=True)
+class SoundDecoder:
+    """Decodes the sound of clips.
+
+    Attributes:
+        mask: where there is sound, in place of it: False before its beginning and behind its end.
+    """
+
+    mask: bool = False
+
+    def __call__(self, clip: Clip) -> NDArray[Any]:
+        """float32 `[channels, samples]`, or bool `[samples]`."""
+        try:
+            return clip.sound[self.mask]
+        except DataError as error:
+            raise clip.named(error) from error

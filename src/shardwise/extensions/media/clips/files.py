@@ -1,0 +1,127 @@
+"""Media files of a dataset's samples, with their indexes: of sources that know them, and others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.columns import values_of
+from shardwise.base.errors import DataError
+from shardwise.extensions.media.files.byte_reader import BytesReader
+from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
+from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
+from shardwise.sources.protocol import Source
+
+# Samples that are indexed at the first use: reading 10,000 clips of 1 MB takes a minute.
+_MAX_FILES = 10_000
+# A file that can't be used has the reason in place of its index, as in a sidecar.
+_BAD = b"!"
+
+
+class MediaFiles(Protocol):
+    """The media files of a field, by the samples' ids in the source; pickles without open files."""
+
+    def identity(self) -> str:
+        """A text that changes with the indexes."""
+        ...
+
+    def index(self, sample: int) -> MediaIndex:
+        """The index of a sample's file.
+
+        Raises:
+            DataError: the file can't be used; url, key and field say which.
+        """
+        ...
+
+    def place(self, sample: int) -> tuple[str, str]:
+        """Url and key of a sample."""
+        ...
+
+    def read(
+        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+        """By sample, pairs of a range's start and its bytes."""
+        ...
+
+
+def files_of(source: Source, field: str, ids: NDArray[np.int64]) -> MediaFiles:
+    """The media files of a source.
+
+    Raises:
+        ValueError: they have no index, and are too many to be indexed now.
+    """
+    media_files = getattr(source, "media_files", None)
+    if media_files is not None:
+        files: MediaFiles = media_files(field)
+        return files
+    if len(ids) > _MAX_FILES:
+        raise ValueError(
+            f"clips() of {len(ids)} samples of {type(source).__name__}: up to {_MAX_FILES} are "
+            "indexed at the first use; write them to tar shards with TarWriter(media=True), which "
+            "keeps the index beside them"
+        )
+    return StoredFiles(source, field, ids)
+
+
+class StoredFiles:
+    """Files of a source without media indexes: each is read whole, now once for its index."""
+
+    def __init__(self, source: Source, field: str, ids: NDArray[np.int64]) -> None:
+        self._source = source
+        self._field = field
+        self._blocks: dict[int, bytes] = {}
+        for sample in np.unique(ids).tolist():
+            data = self._payload(sample)
+            try:
+                self._blocks[sample] = b"" if data is None else _block(data)
+            except DataError as error:
+                self._blocks[sample] = _BAD + error.reason.encode()
+
+    def identity(self) -> str:
+        """16 hex digits of all indexes."""
+        digest = hashlib.sha256()
+        for sample, block in self._blocks.items():
+            digest.update(b"%d %d " % (sample, len(block)) + block)
+        return digest.hexdigest()[:16]
+
+    def index(self, sample: int) -> MediaIndex:
+        """The index of a sample's file."""
+        block = self._blocks[sample]
+        if block and not block.startswith(_BAD):
+            return index_from_bytes(block)
+        reason = block[1:].decode() if block else f"the sample has no {self._field!r}"
+        url, key = self.place(sample)
+        raise DataError(reason, url=url, key=key, field=self._field)
+
+    def place(self, sample: int) -> tuple[str, str]:
+        """Url and key of a sample."""
+        ids = np.array([sample], np.int64)
+        shard, _ = self._source.manifest.locate(ids)
+        return self._source.manifest.urls[int(shard[0])], str(self._source.read(ids, ()).keys[0])
+
+    def read(
+        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+        """Whole files."""
+        for sample in wanted:
+            data = self._payload(sample)
+            yield sample, [] if data is None else [(0, memoryview(data))]
+
+    def _payload(self, sample: int) -> bytes | None:
+        columns = self._source.read(np.array([sample], np.int64), (self._field,))
+        value: Any = values_of(columns.fields[self._field])[0]
+        if value is not None and not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"clips({self._field!r}): a video is bytes, and sample {sample} has a "
+                f"{type(value).__name__}"
+            )
+        return None if value is None else bytes(value)
+
+
+def _block(data: bytes) -> bytes:
+    reader = BytesReader(data)
+    return index_to_bytes(with_checksums(index_media(reader), reader))

@@ -1,0 +1,121 @@
+"""Which clips a dataset's videos have: from their indexes alone, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.errors import DataError
+from shardwise.extensions.media.clips.files import MediaFiles
+from shardwise.extensions.media.clips.options import ClipOptions
+from shardwise.extensions.media.clips.windows import ClipTable
+from shardwise.extensions.media.files.media_index import MediaIndex
+from shardwise.extensions.media.files.timeline import Span, Timeline, span_between
+
+# From a video's place to the value of its field of cuts.
+CutReader = Callable[[int], Any]
+_MAX_SECONDS = 1e9
+
+
+def clip_table(
+    files: MediaFiles, ids: NDArray[np.int64], options: ClipOptions, cuts: CutReader | None
+) -> ClipTable:
+    """The clips of some samples' videos.
+
+    `ids` are the samples' in the source, int64 `[videos]`. `cuts` gives the value of the field of
+    cuts by the place in `ids`; None for whole videos.
+
+    Raises:
+        DataError: a video can't be used or is too short, and the options say "error".
+    """
+    rows: list[tuple[int, int, int, int, int]] = []
+    num_short = num_bad = 0
+    for video, sample in enumerate(ids.tolist()):
+        try:
+            spans = list(_spans(files.index(sample), options, cuts, video))
+        except DataError as error:
+            if options.on_bad == "drop":
+                num_bad += 1
+                continue
+            if error.key is not None:
+                raise
+            url, key = files.place(sample)
+            field = error.field or options.field
+            raise DataError(error.reason, url=url, key=key, field=field) from error
+        for span, cut in spans:
+            num_clips = options.num_clips(span)
+            if num_clips:
+                rows.append((video, span.first, span.stop, cut, num_clips))
+            elif options.short == "error":
+                url, key = files.place(sample)
+                raise DataError(_too_short(span, options, cut), url=url, key=key,
+                                field=options.field)  # fmt: skip
+            else:
+                num_short += 1
+    return ClipTable.of_rows(rows, num_short=num_short, num_bad=num_bad)
+
+
+def _spans(
+    index: MediaIndex, options: ClipOptions, cuts: CutReader | None, video: int
+) -> Iterator[tuple[Span, int]]:
+    track = index.first("video")
+    if options.audio is not None:
+        index.first("audio")
+    if cuts is None:
+        yield Span(track, 0, track.num_frames), -1
+        return
+    for number, cut in enumerate(cut_rows(cuts(video), options)):
+        start, end = _times(cut, number, options)
+        yield span_between(track, start, end), number
+
+
+def cut_rows(value: Any, options: ClipOptions) -> list[Any]:
+    """The rows of cuts in the JSON of a sample.
+
+    Raises:
+        DataError: there is no list of them.
+    """
+    assert options.cuts is not None
+    field, *path = options.cuts.split(".")
+    if isinstance(value, bytes | bytearray | memoryview | str):
+        try:
+            value = json.loads(value if isinstance(value, str) else bytes(value))
+        except ValueError as error:
+            raise DataError(f"cuts={options.cuts!r}: no JSON: {error}", field=field) from error
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if not isinstance(value, list):
+        raise DataError(
+            f"cuts={options.cuts!r} is to be a list of cuts, and is {type(value).__name__}",
+            field=field,
+        )
+    return value
+
+
+def _times(cut: Any, number: int, options: ClipOptions) -> tuple[float, float]:
+    """Start and end of a cut in seconds: of {"start": s, "end": s, ...} or [s, s, ...]."""
+    try:
+        pair = (cut["start"], cut["end"]) if isinstance(cut, Mapping) else (cut[0], cut[1])
+        start, end = map(float, pair)
+    except (KeyError, IndexError, TypeError, ValueError):
+        start, end = 0.0, 0.0
+    if not 0 <= start < end < _MAX_SECONDS:
+        assert options.cuts is not None
+        raise DataError(
+            f"cuts={options.cuts!r}: row {number} is {cut!r:.60}: give start and end in seconds, "
+            'start before end, as {"start": 1.5, "end": 4.0} or [1.5, 4.0]',
+            field=options.cuts.split(".")[0],
+        )
+    return start, end
+
+
+def _too_short(span: Timeline, options: ClipOptions, cut: int) -> str:
+    what = "the video" if cut < 0 else f"cut {cut}"
+    return (
+        f"{what} has {span.num_frames} frames, too few for a clip {options.rule.described}: take "
+        "short='drop', 'mask' or 'repeat'"
+    )

@@ -1,0 +1,1 @@
+"""Decoders of video and sound, and the lazy `media`."""

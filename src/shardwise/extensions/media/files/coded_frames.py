@@ -1,0 +1,155 @@
+"""The bytes of a clip's coded frames: one range of the file, checked where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.errors import DataError, StaleIndexError
+from shardwise.base.stages import spent_in
+from shardwise.extensions.media.files.byte_reader import RangeReader, read_exactly
+from shardwise.extensions.media.files.demux import demux
+from shardwise.extensions.media.files.limits import Limits
+from shardwise.extensions.media.files.media_index import MediaIndex, checksum_groups, checksum_of
+from shardwise.extensions.media.files.references import is_unreferenced, length_bytes
+from shardwise.extensions.media.files.track import Segment, Track
+
+# Frames nearer than this are read by one range: a request costs about as much as 64 KiB.
+_GAP_BYTES = 64 << 10
+
+
+@spent_in("demux")
+def with_payloads(index: MediaIndex, reader: RangeReader, limits: Limits) -> MediaIndex:
+    """An index whose frames can be had: one of a scattered container gets their bytes by a demux.
+
+    Raises:
+        StaleIndexError: the file is not the one that was indexed.
+    """
+    if index.num_bytes != reader.num_bytes:
+        raise StaleIndexError(
+            f"the media index is of a file of {index.num_bytes} bytes, and this one has "
+            f"{reader.num_bytes}: make it again with `shardwise index --media --force`"
+        )
+    if index.payloads is not None or all(track.is_ranged for track in index.tracks):
+        return index
+    _, payloads = demux(read_exactly(reader, 0, reader.num_bytes), limits)
+    if [len(own) for own in payloads] != [len(t.columns.pts) for t in index.tracks]:
+        raise StaleIndexError(
+            "the file has other frames than its media index says: make it again with "
+            "`shardwise index --media --force`"
+        )
+    return replace(index, payloads=tuple(payloads))
+
+
+@spent_in("demux")
+def read_segments(
+    index: MediaIndex, track: Track, segments: Sequence[Segment], reader: RangeReader
+) -> list[list[bytes] | list[memoryview]]:
+    """The payloads of the samples of some segments, one list a segment.
+
+    One range holds them all, with what lies between (sound, pictures that are left out), unless
+    gaps are larger than 64 KiB.
+
+    Raises:
+        DataError: a group's checksum is not the one of the index.
+    """
+    stored = index.payloads_of(track)
+    if stored is not None:
+        parts: list[list[bytes] | list[memoryview]] = [
+            [stored[number] for number in segment.samples.tolist()] for segment in segments
+        ]
+    else:
+        samples = np.concatenate([segment.samples for segment in segments])
+        views = iter(_read_ranges(track, samples, reader))
+        parts = [list(islice(views, len(segment.samples))) for segment in segments]
+    for segment, payloads in zip(segments, parts, strict=True):
+        _check(track, segment, payloads)
+    return parts
+
+
+def _read_ranges(track: Track, samples: NDArray[np.int64], reader: RangeReader) -> list[memoryview]:
+    starts = track.columns.offset[samples]
+    stops = starts + track.columns.size[samples]
+    views: list[memoryview] = [memoryview(b"")] * len(starts)
+    for part in _near(starts, stops):
+        base = int(starts[part[0]])
+        data = memoryview(read_exactly(reader, base, int(stops[part].max())))
+        for row in part.tolist():
+            views[row] = data[int(starts[row]) - base : int(stops[row]) - base]
+    return views
+
+
+def _near(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+    """The rows whose ranges are read together, each group in the order of the file."""
+    by_place = np.argsort(starts, kind="stable")
+    gaps = starts[by_place][1:] - np.maximum.accumulate(stops[by_place])[:-1]
+    parts = np.split(by_place, np.flatnonzero(gaps > _GAP_BYTES) + 1)
+    return parts if len(starts) else []
+
+
+def byte_ranges(track: Track, samples: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """The ranges of the file that hold some coded frames, as `read_segments` reads them."""
+    starts = track.columns.offset[samples]
+    return _joined(starts, starts + track.columns.size[samples])
+
+
+def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges in order; those that lie near each other become one.
+
+    >>> joined_ranges([(500_000, 500_100), (0, 100), (50, 300)])
+    [(0, 300), (500000, 500100)]
+    """
+    starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
+    return _joined(starts, stops)
+
+
+def _joined(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[tuple[int, int]]:
+    return [(int(starts[part[0]]), int(stops[part].max())) for part in _near(starts, stops)]
+
+
+def _check(track: Track, segment: Segment, payloads: list[bytes] | list[memoryview]) -> None:
+    """Compare the groups that were read whole with their checksums."""
+    if track.checksums is None:
+        return
+    bounds = checksum_groups(track)
+    if len(track.checksums) != len(bounds) - 1:
+        raise DataError(f"{len(track.checksums)} checksums for {len(bounds) - 1} groups")
+    rows = {number: row for row, number in enumerate(segment.samples.tolist())}
+    first, last = int(segment.samples[0]), int(segment.samples[-1])
+    low = int(np.searchsorted(bounds, first, side="left"))
+    high = int(np.searchsorted(bounds, last + 1, side="right")) - 1
+    for group in range(low, high):
+        members = range(int(bounds[group]), int(bounds[group + 1]))
+        if any(number not in rows for number in members):
+            continue
+        if checksum_of(payloads[rows[number]] for number in members) != track.checksums[group]:
+            offset = int(track.columns.offset[members[0]])
+            raise DataError(
+                f"coded {track.kind} frames {members[0]} to {members[-1]} are not the ones that "
+                "were indexed: their CRC-32 differs",
+                offset=offset if offset >= 0 else None,
+            )
+
+
+def without_unneeded(
+    track: Track, segment: Segment, payloads: list[bytes] | list[memoryview]
+) -> tuple[Segment, list[bytes | memoryview]]:
+    """A segment without the pictures that are neither wanted nor needed by another one.
+
+    About a fifth of the pictures of common H.264 files; of other codecs none is left out.
+    """
+    num_length_bytes = length_bytes(track) if track.codec == "h264" else None
+    if num_length_bytes is None:
+        return segment, list(payloads)
+    wanted = set(segment.wanted.tolist())
+    rows = [
+        row
+        for row, number in enumerate(segment.samples.tolist())
+        if number in wanted or not is_unreferenced(payloads[row], num_length_bytes)
+    ]
+    kept = replace(segment, samples=segment.samples[rows])
+    return kept, [payloads[row] for row in rows]

@@ -1,0 +1,118 @@
+"""Coded frames through one PyAV codec context: no container, no seek, no probing.
+
+A packet carries its number in decode order in the place of its time, and the decoder hands it on to
+the picture: so a picture is known by what it was coded in, not by arithmetic with times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Container, Iterable, Iterator
+from typing import Any
+
+from shardwise.base.errors import DataError
+from shardwise.extensions.media.files.limits import Limits
+from shardwise.extensions.media.files.pyav_import import import_av
+from shardwise.extensions.media.files.track import Track
+
+
+def decoded_frames(
+    track: Track,
+    samples: Iterable[tuple[int, bytes | memoryview]],
+    limits: Limits,
+    *,
+    may_fail: Container[int] = (),
+) -> Iterator[tuple[int, Any]]:
+    """Decode a run of coded frames.
+
+    Args:
+        track: its codec.
+        samples: number in decode order and payload of each, the first one a key frame.
+        limits: the largest picture, whatever the container says.
+        may_fail: numbers of coded frames whose errors do not count.
+
+    Yields:
+        Number and frame of PyAV, in the order in which they are shown.
+
+    Raises:
+        DataError: the decoder does not take a frame. One that it hands out may be called damaged
+            (`is_corrupt`) all the same.
+    """
+    av = import_av(f"decoding {track.codec}")
+    number = -1
+    try:
+        context = _context(av, track.codec)
+        if track.config:
+            context.extradata = track.config
+        if track.kind == "video":
+            context.width, context.height = track.width, track.height
+            context.thread_count = 1
+            context.options = {
+                "max_pixels": str(limits.max_pixels),
+                # Errors are errors, not pictures that were guessed. The check is of the checksums
+                # of a stream that has some: HEVC's picture hashes, the slices of FFV1.
+                "err_detect": "crccheck+explode",
+            }
+        elif track.codec != "flac":
+            # Decoders of some codecs have no header in their packets.
+            context.sample_rate = track.rate
+            context.layout = _layout(track.num_channels)
+        for number, payload in samples:
+            packet = packet_of(av, payload)
+            packet.pts = packet.dts = number
+            for frame in _decoded(av, context, packet, may_fail=number in may_fail):
+                yield number_of(frame), frame
+        for frame in context.decode(None):
+            yield number_of(frame), frame
+    except av.error.FFmpegError as error:
+        raise damaged(track, number, error.strerror or str(error)) from error
+
+
+def _decoded(av: Any, context: Any, packet: Any, *, may_fail: bool) -> list[Any]:
+    try:
+        return list(context.decode(packet))
+    except av.error.InvalidDataError:
+        if not may_fail:
+            raise
+        return []
+
+
+def packet_of(av: Any, payload: bytes | memoryview) -> Any:
+    """A packet with a copy of a payload.
+
+    `av.Packet(payload)` takes the bytes as they lie. FFmpeg's decoders read some bytes past the
+    end, and call a sound frame damaged for what they find there; a copy has zeros behind it.
+    """
+    packet = av.Packet(len(payload))
+    packet.update(bytes(payload))
+    return packet
+
+
+def _context(av: Any, codec: str) -> Any:
+    """A decoder of pixels: FFmpeg's own of AV1 needs a GPU, so dav1d and libaom come first."""
+    for name in {"av1": ("libdav1d", "libaom-av1")}.get(codec, ()):
+        with contextlib.suppress(ValueError):  # not in this build
+            return av.CodecContext.create(name, "r")
+    return av.CodecContext.create(codec, "r")
+
+
+def _layout(num_channels: int) -> str:
+    return {1: "mono", 2: "stereo"}.get(num_channels, f"{num_channels}c")
+
+
+def number_of(frame: Any) -> int:
+    """The number of the packet that a frame was coded in; -1 where the decoder does not say."""
+    return -1 if frame.pts is None else int(frame.pts)
+
+
+def damaged(track: Track, number: int, reason: str) -> DataError:
+    """The error of one coded frame: its number, and its place in the file where it has one."""
+    columns, where = track.columns, ""
+    offset = None
+    if 0 <= number < len(columns.offset):
+        offset = int(columns.offset[number])
+        where = f" at byte {offset} of the file" if offset >= 0 else ""
+    return DataError(
+        f"{track.codec}: coded {track.kind} frame {number}{where} can't be decoded: {reason}",
+        offset=offset if offset is not None and offset >= 0 else None,
+    )

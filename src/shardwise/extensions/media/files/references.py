@@ -1,0 +1,102 @@
+"""What coded pictures need of others, read from their NAL units.
+
+Pictures that no other needs may be left out where they are not wanted (H.264 only: ITU-T H.264,
+7.4.1, nal_ref_idc is 0 in all slices of such a picture). Behind an instantaneous decoding refresh
+(IDR) a decoder uses nothing of before, so that what lies before it may be left out, too. Of the
+other key frames H.264 says from which picture on all are right (recovery point, D.2.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.extensions.media.files.made_description import with_lengths
+from shardwise.extensions.media.files.track import Track
+
+# Where H.264's and HEVC's configurations hold the size of the lengths.
+_LENGTH_AT = {"h264": 4, "hevc": 21}
+_INTRA_SLICES = (2, 4, 7, 9)
+_MESSAGES, _RECOVERY_POINT = 6, 6
+# Of a unit, the beginning that is looked at. Recovery points stand before long messages.
+_LOOKED_AT = 64
+
+
+def length_bytes(track: Track) -> int | None:
+    """Bytes before each NAL unit of H.264 or HEVC; None where the frames have no such lengths."""
+    at = _LENGTH_AT.get(track.codec)
+    if at is None or len(track.config) < at + 3 or track.config[0] != 1:
+        return None
+    return (track.config[at] & 3) + 1
+
+
+def is_unreferenced(payload: bytes | memoryview, num_length_bytes: int) -> bool:
+    """Whether a coded H.264 picture is of no use to any other picture."""
+    seen, stop = False, 0
+    for begin, end in _units(payload, num_length_bytes):
+        header, stop = payload[begin], end
+        if 1 <= header & 31 <= 5:
+            if header >> 5 & 3:
+                return False
+            seen = True
+    return seen and stop == len(payload)
+
+
+def is_refresh(track: Track, payload: bytes | memoryview) -> bool:
+    """Whether a coded picture is an IDR of H.264 or HEVC; its first slice says it."""
+    payload = with_lengths(track, payload)
+    for begin, _ in _units(payload, length_bytes(track) or 4):
+        header = payload[begin]
+        if track.codec == "h264" and 1 <= header & 31 <= 5:
+            return header & 31 == 5
+        if track.codec == "hevc" and header >> 1 & 63 < 32:
+            return header >> 1 & 63 in (19, 20)
+    return False
+
+
+def is_whole_by_itself(track: Track, payload: bytes | memoryview) -> bool:
+    """Whether a coded H.264 picture needs no other, nor does one that is shown after it.
+
+    Its slices are intra slices, and no recovery point says that pictures are right only later.
+    """
+    payload = with_lengths(track, payload)
+    has_slices = False
+    for begin, end in _units(payload, length_bytes(track) or 4):
+        unit = bytes(payload[begin : min(end, begin + _LOOKED_AT)]).replace(b"\0\0\3", b"\0\0")
+        kind = unit[0] & 31 if unit else 0
+        if kind == _MESSAGES and _recovery_frames(unit[1:]):
+            return False
+        if 1 <= kind <= 5:
+            has_slices = True
+            _, at = _number(unit, 8)
+            if _number(unit, at)[0] not in _INTRA_SLICES:
+                return False
+    return has_slices
+
+
+def _units(payload: bytes | memoryview, num_length_bytes: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each NAL unit; the end of a cut one lies behind the payload's."""
+    at = 0
+    while at + num_length_bytes < len(payload):
+        begin = at + num_length_bytes
+        at = begin + int.from_bytes(payload[at:begin], "big")
+        yield begin, at
+
+
+def _recovery_frames(messages: bytes) -> int:
+    """How many frames after a picture all are right, by its messages; 0 if they don't say."""
+    at = 0
+    while at + 2 < len(messages):
+        kind, num_bytes, at = messages[at], messages[at + 1], at + 2
+        if kind == _RECOVERY_POINT:
+            return _number(messages, 8 * at)[0]
+        if 255 in (kind, num_bytes):
+            break
+        at += num_bytes
+    return 0
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """An Exp-Golomb number (9.1) at a bit, and the bit behind it."""
+    bits = "".join(f"{byte:08b}" for byte in data[at // 8 : at // 8 + 12])[at % 8 :]
+    zeros = len(bits) - len(bits.lstrip("0"))
+    return int(bits[zeros : 2 * zeros + 1] or "1", 2) - 1, at + 2 * zeros + 1

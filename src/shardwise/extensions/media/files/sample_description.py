@@ -1,0 +1,176 @@
+"""The sample description of an mp4 track (`stsd`): which codec, and what its decoder must know."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from shardwise.base.errors import DataError
+from shardwise.extensions.media.files.boxes import find, make_box, walk
+
+# Fourcc -> (FFmpeg's codec, the box with its configuration).
+_VIDEO: dict[bytes, tuple[str, bytes]] = {
+    b"avc1": ("h264", b"avcC"),
+    b"avc3": ("h264", b"avcC"),
+    b"hvc1": ("hevc", b"hvcC"),
+    b"hev1": ("hevc", b"hvcC"),
+    b"av01": ("av1", b"av1C"),
+    b"vp08": ("vp8", b""),
+    b"vp09": ("vp9", b""),
+}
+_AUDIO: dict[bytes, tuple[str, bytes]] = {b"fLaC": ("flac", b"dfLa"), b"Opus": ("opus", b"dOps")}
+# MPEG-4 object types of `esds` (the registration authority's list).
+_OBJECTS = {
+    0x20: "mpeg4",
+    0x40: "aac",
+    0x60: "mpeg2video",
+    0x61: "mpeg2video",
+    0x66: "aac",
+    0x67: "aac",
+    0x68: "aac",
+    0x69: "mp3",
+    0x6A: "mpeg1video",
+    0x6B: "mp3",
+    0x6C: "mjpeg",
+}
+_HEVC_ENTRIES = (b"hvc1", b"hev1")
+# An HEVC unit of type 39 whose first message is of type 5: text of the encoder's (ITU-T H.265).
+_PREFIX_SEI, _USER_DATA = 39, 5
+_VISUAL_BYTES = 78  # before the boxes of a visual sample entry
+_SOUND_BYTES = 28
+
+
+@dataclass(frozen=True)
+class SampleDescription:
+    """What `stsd` says; of pictures height and width, of sound rate and channels."""
+
+    codec: str
+    config: bytes
+    height: int = 0
+    width: int = 0
+    rate: int = 0
+    num_channels: int = 0
+
+
+def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None:
+    """Read the content of a `stsd` box.
+
+    Returns:
+        None for codecs that are not known here, and where the description changes inside the file:
+        FFmpeg has to say.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    entries = list(walk(stsd, 8, len(stsd)))
+    if len(entries) != 1:
+        return None
+    kind, begin, end = entries[0]
+    fixed = _VISUAL_BYTES if is_video else _SOUND_BYTES
+    if end - begin < fixed:
+        raise DataError(f"the sample description {kind!r} is cut", offset=begin)
+    known = (_VIDEO if is_video else _AUDIO).get(kind)
+    # QuickTime's entries of sound are longer.
+    version = 0 if is_video else int.from_bytes(stsd[begin + 8 : begin + 10], "big")
+    if version > 1:
+        return None
+    boxes = (begin + fixed + 16 * version, end)
+    if kind in (b"mp4v", b"mp4a"):
+        esds = find(stsd, boxes, b"esds") or find(stsd, boxes, b"wave", b"esds")
+        found = None if esds is None else _read_esds(stsd[esds[0] + 4 : esds[1]])
+        if found is None:
+            return None
+        codec, config = found
+    elif known is None:
+        return None
+    else:
+        codec, box = known
+        span = find(stsd, boxes, box) if box else (0, 0)
+        if span is None:
+            raise DataError(f"the sample description {kind!r} has no {box!r}", offset=begin)
+        config = _converted(codec, stsd[slice(*span)])
+    if is_video:
+        width, height = struct.unpack_from(">HH", stsd, begin + 24)
+        return SampleDescription(codec, config, height=height, width=width)
+    channels, rate = struct.unpack_from(">16xH6xI", stsd, begin)
+    if codec == "aac" and len(config) >= 2 and config[0] >> 3 < 31 and config[1] >> 3 & 15:
+        channels = config[1] >> 3 & 15  # writers put 2 into the entry, whatever it is
+    return SampleDescription(codec, config, rate=rate >> 16, num_channels=channels)
+
+
+def without_notes(stsd: bytes) -> bytes:
+    """A description without the text that x265 puts into it: 1.4 kB, which no decoder needs."""
+    entries = list(walk(stsd, 8, len(stsd)))
+    if len(entries) != 1 or entries[0][0] not in _HEVC_ENTRIES:
+        return stsd
+    kind, begin, end = entries[0]
+    inner = begin + _VISUAL_BYTES
+    boxes = [
+        make_box(name, _without_user_data(stsd[a:b]) if name == b"hvcC" else stsd[a:b])
+        for name, a, b in walk(stsd, inner, end)
+    ]
+    shorter = stsd[:8] + make_box(kind, stsd[begin:inner], *boxes)
+    return shorter if len(shorter) < len(stsd) else stsd
+
+
+def _without_user_data(config: bytes) -> bytes:
+    """An `hvcC` without such units; as it is, if it is none (ISO/IEC 14496-15, 8.3.3.1)."""
+    if len(config) < 23:
+        return config
+    at, arrays = 23, []
+    for _ in range(config[22]):
+        if at + 3 > len(config):
+            return config
+        head, num_units = config[at], int.from_bytes(config[at + 1 : at + 3])
+        at += 3
+        units = []
+        for _ in range(num_units):
+            size = int.from_bytes(config[at : at + 2])
+            unit, at = config[at : at + 2 + size], at + 2 + size
+            if at > len(config):
+                return config
+            if head & 63 != _PREFIX_SEI or unit[4:5] != bytes([_USER_DATA]):
+                units.append(unit)
+        if units:
+            arrays.append(struct.pack(">BH", head, len(units)) + b"".join(units))
+    return config[:22] + bytes([len(arrays)]) + b"".join(arrays) + config[at:]
+
+
+def _converted(codec: str, config: bytes) -> bytes:
+    """A configuration as FFmpeg's decoders take it."""
+    if codec == "flac":
+        return config[8:42]  # STREAMINFO without the headers around it
+    if codec == "opus" and len(config) >= 11:
+        _, channels, skip, rate, gain = struct.unpack_from(">BBHIh", config)
+        return struct.pack("<8sBBHIh", b"OpusHead", 1, channels, skip, rate, gain) + config[10:]
+    return config
+
+
+def _read_esds(data: bytes) -> tuple[str, bytes] | None:
+    """Codec and configuration of an elementary stream descriptor (ISO/IEC 14496-1)."""
+    codec, at = None, 0
+    while at + 2 <= len(data):
+        tag, at = data[at], at + 1
+        size = 0
+        for _ in range(4):
+            if at >= len(data):
+                return None
+            byte, at = data[at], at + 1
+            size = size << 7 | byte & 0x7F
+            if not byte & 0x80:
+                break
+        if tag == 3:
+            if at + 3 > len(data):
+                return None
+            flags, at = data[at + 2], at + 3
+            if flags & 0xE0:
+                return None  # parts that no mp4 file has
+        elif tag == 4:
+            if at + 13 > len(data):
+                return None
+            codec, at = _OBJECTS.get(data[at]), at + 13
+        elif tag == 5:
+            return None if codec is None else (codec, data[at : at + size])
+        else:
+            at += size
+    return None if codec is None else (codec, b"")

@@ -1,0 +1,68 @@
+"""The batches that a server made last: trainers that read one plan in step share each of them.
+
+A batch that is being built counts as there: a second request for it waits for the first one's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from shardwise.extensions.service.frames import Encoded, Kind
+
+Answer = tuple[Kind, Encoded]
+
+
+class BatchCache:
+    """The least recently used batches go first.
+
+    Args:
+        max_bytes: of the batches that are kept; 0 keeps none once it is built.
+
+    Attributes:
+        num_built: batches that were not there.
+        num_shared: batches that were.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.num_built = self.num_shared = 0
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._answers: OrderedDict[bytes, Future[Answer]] = OrderedDict()
+        self._num_bytes = 0
+
+    def get(self, key: bytes, build: Callable[[Future[Answer]], None]) -> Future[Answer]:
+        """The answer of a key.
+
+        Args:
+            key: names the batch completely.
+            build: called if the batch is not there; sees to it that the future gets a result.
+        """
+        with self._lock:
+            future = self._answers.get(key)
+            if future is not None:
+                self._answers.move_to_end(key)
+                self.num_shared += 1
+                return future
+            self.num_built += 1
+            future = self._answers[key] = Future()
+        future.add_done_callback(lambda done: self._keep(key, done))
+        build(future)
+        return future
+
+    def _keep(self, key: bytes, done: Future[Answer]) -> None:
+        """Count a finished batch, and let go of others; an error is asked for again."""
+        kind, answer = done.result()
+        with self._lock:
+            if kind != Kind.BATCH or answer.num_bytes > self._max_bytes:
+                del self._answers[key]
+                return
+            self._num_bytes += answer.num_bytes
+            for other, future in list(self._answers.items()):
+                if self._num_bytes <= self._max_bytes:
+                    break
+                if future.done() and other != key:
+                    del self._answers[other]
+                    self._num_bytes -= future.result()[1].num_bytes

@@ -1,0 +1,191 @@
+"""Requests and batches as frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.stages import Stages
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.request import Batch, BatchRequest, BatchRows
+from shardwise.extensions.service.frames import Encoded, Frame, FrameError, decoding, encoded
+from shardwise.extensions.service.values import Decoder, Encoder
+
+# Above any epoch, step and count; the account adds them up.
+_MOST = 1 << 62
+
+
+def encode_request(request: BatchRequest) -> Encoded:
+    """A request as a frame."""
+    arrays = [np.ascontiguousarray(request.ids)]
+    if request.valid is not None:
+        arrays.append(np.ascontiguousarray(request.valid))
+    body = {"epoch": request.epoch, "step": request.step, "sizes": list(request.sizes)}
+    return encoded(body, arrays)
+
+
+def decode_request(frame: Frame) -> BatchRequest:
+    """The request of a frame.
+
+    Raises:
+        FrameError: it is no request.
+    """
+    with decoding("request"):
+        body = frame.body
+        ids, *others = frame.arrays
+        valid = others[0] if others else None
+        sizes = _counts(body["sizes"])
+        epoch, step = _counts([body["epoch"], body["step"]])
+        is_sound = len(others) <= 1 and ids.dtype == np.int64 and ids.ndim == 1
+        is_sound &= valid is None or (valid.dtype == np.bool_ and valid.shape == ids.shape)
+        is_sound &= not sizes or sum(sizes) == len(ids)
+    if not is_sound:
+        raise FrameError("an invalid request: its ids, or sizes that are not theirs")
+    return BatchRequest(epoch, step, ids, valid, sizes)
+
+
+def encode_batch(batch: Batch) -> Encoded:
+    """A batch, and what building it cost, as a frame.
+
+    Raises:
+        TypeError: a value that is no array, number, text, bytes, or list, tuple or dict of these.
+    """
+    encoder = Encoder()
+    return encoded(_body(batch, encoder), encoder.arrays)
+
+
+def _body(batch: Batch, encoder: Encoder) -> dict[str, Any]:
+    rows, stages = batch.rows, batch.stages
+    return {
+        "data": _data(batch.data, encoder),
+        "counts": [batch.num_rows, batch.num_skipped, batch.num_replaced, rows.num_padded],
+        "rows": [encoder.array(ids) for ids in (rows.ids, rows.skipped, rows.replaced)],
+        "seconds": stages.seconds,
+        "costs": [stages.num_bytes, stages.cpu_s],
+        "storage": stages.storage,
+        "chunks": [[encoder.array(ids), seconds] for ids, seconds in batch.chunks],
+        "parts": [_body(part, encoder) for part in batch.parts],
+    }
+
+
+def _data(data: Any, encoder: Encoder) -> Any:
+    if type(data) is not dict:
+        return _value("the batch", data, encoder)
+    return {"dict": [[encoder.value(n), _value(n, each, encoder)] for n, each in data.items()]}
+
+
+def _value(name: object, value: Any, encoder: Encoder) -> Any:
+    try:
+        return encoder.value(value)
+    except TypeError as error:
+        raise TypeError(
+            f"a batch server sends arrays, tensors, numbers, text, bytes, and lists, tuples and "
+            f"dicts of these, and {name!r} has {error}: make it one of them in a decoder or map(), "
+            "or leave out executor=sw.service(...)"
+        ) from None
+
+
+def decode_batch(frame: Frame) -> Batch:
+    """The batch of a frame.
+
+    Raises:
+        FrameError: it is no batch.
+    """
+    with decoding("batch"):
+        return _batch(frame.body, Decoder(frame.arrays))
+
+
+def check_batch(batch: Batch, request: BatchRequest, builder: BatchBuilder) -> None:
+    """Compare the rows that a server names with those of the request: each has one fate.
+
+    Args:
+        batch: as it was decoded.
+        request: of this process.
+        builder: what the server should have built it with.
+
+    Raises:
+        FrameError: it is another batch.
+    """
+    sizes = request.sizes or (len(request.ids),)
+    parts = batch.parts if request.sizes else [batch]
+    if len(parts) != len(sizes) or (request.sizes and (batch.num_rows or batch.data is not None)):
+        raise FrameError(f"a batch in {len(batch.parts)} parts, of {len(request.sizes)}")
+    start = 0
+    for part, size in zip(parts, sizes, strict=True):
+        rows = slice(start, start + size)
+        valid = None if request.valid is None else request.valid[rows]
+        _check_part(part, request.ids[rows], valid, builder)
+        start += size
+
+
+def _check_part(
+    batch: Batch, ids: NDArray[np.int64], valid: NDArray[np.bool_] | None, builder: BatchBuilder
+) -> None:
+    rows, on_error = batch.rows, builder.on_error
+    asked = ids if valid is None else ids[valid]
+    fates = (rows.ids, rows.skipped, rows.replaced)
+    fits = np.array_equal(rows.ids, asked)
+    if on_error != "raise":
+        fits = np.array_equal(np.sort(np.concatenate(fates)), np.sort(asked))
+        fits &= not len(rows.skipped if on_error == "replace" else rows.replaced)
+    # Rows of the padding may be skipped and replaced, too.
+    num_extra = batch.num_replaced - len(rows.replaced)
+    fits &= batch.num_rows == len(rows.ids) + len(rows.replaced) + rows.num_padded
+    fits &= batch.num_rows + batch.num_skipped == len(ids) and 0 <= num_extra <= rows.num_padded
+    fits &= len(rows.skipped) <= batch.num_skipped
+    if builder.collate is None and fits:
+        index = batch.data.get("__index__") if type(batch.data) is dict else None
+        if not isinstance(index, np.ndarray) or index.dtype != np.int64:
+            index = np.empty((0, 0))
+        fits = index.shape == (batch.num_rows,)
+        if not batch.num_skipped and not batch.num_replaced:
+            fits = np.array_equal(index, ids)
+    num_samples = len(builder.dataset)
+    fits &= sum(len(each) for each, _ in batch.chunks) <= len(ids) and not batch.parts
+    fits &= all(((each >= 0) & (each < num_samples)).all() for each, _ in batch.chunks)
+    if not fits:
+        raise FrameError(
+            f"another batch than was asked for: {batch.num_rows} rows, {batch.num_skipped} skipped "
+            f"and {batch.num_replaced} replaced, with the samples {rows.ids[:8].tolist()}, where "
+            f"{len(ids)} rows with {asked[:8].tolist()} were asked for"
+        )
+
+
+def _batch(body: Mapping[str, Any], decoder: Decoder) -> Batch:
+    num_rows, num_skipped, num_replaced, num_padded = _counts(body["counts"])
+    ids, skipped, replaced = (_ids(number, decoder) for number in body["rows"])
+    num_bytes, cpu_s = body["costs"]
+    _counts([num_bytes, *body["storage"].values()])
+    names = [*body["seconds"], *body["storage"]]
+    times = [cpu_s, *body["seconds"].values(), *(seconds for _, seconds in body["chunks"])]
+    if not all(len(name) < 40 and name.isascii() and name.isprintable() for name in names):
+        raise ValueError("names of stages or counts")
+    # The difference of two clocks may be a little below 0.
+    if not all(type(each) in (int, float) and -1 < each < _MOST for each in times):
+        raise ValueError("seconds")
+    return Batch(
+        decoder.value(body["data"]),
+        num_rows=num_rows,
+        num_skipped=num_skipped,
+        num_replaced=num_replaced,
+        rows=BatchRows(ids, skipped, replaced, num_padded),
+        stages=Stages(dict(body["seconds"]), num_bytes, cpu_s, dict(body["storage"])),
+        chunks=[(_ids(number, decoder), seconds) for number, seconds in body["chunks"]],
+        parts=[_batch(part, decoder) for part in body["parts"]],
+    )
+
+
+def _counts(numbers: list[Any]) -> tuple[int, ...]:
+    if not all(type(each) is int and 0 <= each < _MOST for each in numbers):
+        raise ValueError(f"counts of {numbers}")
+    return tuple(numbers)
+
+
+def _ids(number: int, decoder: Decoder) -> NDArray[np.int64]:
+    ids = decoder.array(number)
+    if ids.dtype != np.int64 or ids.ndim != 1:
+        raise ValueError("ids")
+    return ids

@@ -1,0 +1,54 @@
+"""Which transport an address and a server's option name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from shardwise.extensions.service import tcp, tls
+from shardwise.extensions.service.addresses import scheme_of
+from shardwise.extensions.service.tcp import TcpListener
+from shardwise.extensions.service.tls import TlsFiles, TlsListener
+from shardwise.extensions.service.transport import Connect, Connection, Listener
+
+
+def connect_to(addresses: Sequence[str], *, files: TlsFiles | None = None) -> Connect:
+    """What opens connections as each address says: `tcp://`, `tls://` or `ucx://`; it pickles.
+
+    Args:
+        addresses: all that it will be asked for.
+        files: for those of `tls://`.
+
+    Raises:
+        ModuleNotFoundError: one of them needs an extra that is not installed.
+        ServiceError: the files of `tls://` can't be used.
+    """
+    if files is not None:
+        files.context(is_server=False)
+    if any(scheme_of(address) == "ucx" for address in addresses):
+        from shardwise.extensions.service.ucx_worker import load_ucxx
+
+        load_ucxx()
+    return partial(_connect, files or TlsFiles())
+
+
+def _connect(files: TlsFiles, address: str, *, timeout_s: float) -> Connection:
+    scheme = scheme_of(address)
+    if scheme == "tls":
+        return tls.connect(address, files, timeout_s=timeout_s)
+    if scheme == "ucx":
+        from shardwise.extensions.service import ucx
+
+        return ucx.connect(address, timeout_s=timeout_s)
+    return tcp.connect(address, timeout_s=timeout_s)
+
+
+def listen(transport: str, host: str, port: int, *, files: TlsFiles | None = None) -> Listener:
+    """A listener of the transport "tcp", by TLS with its files, or "ucx"; errors as theirs."""
+    if files is not None:
+        return TlsListener(host, port, files)
+    if transport == "ucx":
+        from shardwise.extensions.service.ucx import UcxListener
+
+        return UcxListener(host, port)
+    return TcpListener(host, port)

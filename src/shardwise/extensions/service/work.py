@@ -1,0 +1,129 @@
+"""A batch that is asked for, and what the client knows of a server."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from shardwise.base.errors import ServiceError
+from shardwise.engine.request import Batch, BatchRequest
+
+# Latencies that the median is taken of.
+_NUM_LATENCIES = 64
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One request, until its batch is handed out.
+
+    Attributes:
+        number: names it on the wire; later requests have higher ones.
+        request: the batch.
+        shard: that of its first sample.
+        result: the batch, or the error that is raised in its place.
+        holders: the servers that have it now.
+        num_deaths: connections that ended while they had it.
+        sent_at: when it was first sent to the server that has it.
+        is_local: whether it is made here.
+        is_dropped: no caller waits for it any more.
+    """
+
+    number: int
+    request: BatchRequest
+    shard: int
+    result: Batch | Exception | None = None
+    holders: list[Server] = field(default_factory=list)
+    num_deaths: int = 0
+    sent_at: float = 0.0
+    is_local: bool = False
+    is_dropped: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody still waits for a result."""
+        return self.result is None and not self.is_dropped
+
+
+class Server:
+    """A server as its client sees it; changed under the dispatcher's lock.
+
+    Attributes:
+        address: where it is.
+        outbox: works to send on the open connection; None while there is none.
+        credits: works that may be under way there.
+        held: works under way there, with the time at which each was sent.
+        trouble: why there is no connection; None while there is one, or nothing was tried.
+        refusal: why it may not be used.
+        num_malformed: what it sent since its last answer that was no frame, or another batch.
+        num_connected, num_sent, num_answered, num_hedges: counts.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.outbox: SimpleQueue[Work | None] | None = None
+        self.credits = 0
+        self.held: dict[int, tuple[Work, float]] = {}
+        self.trouble: str | None = None
+        self.refusal: ServiceError | None = None
+        self.num_malformed = 0
+        self.num_connected = self.num_sent = self.num_answered = self.num_hedges = 0
+        self.latencies: deque[float] = deque(maxlen=_NUM_LATENCIES)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a connection."""
+        return self.outbox is not None
+
+    @property
+    def silence(self) -> str:
+        """What it waits for while there is no trouble."""
+        return "connected, asked for batches" if self.is_live else "does not answer"
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether it takes one more work now."""
+        return self.outbox is not None and len(self.held) < self.credits
+
+    def weight(self, shard: int) -> bytes:
+        """For rendezvous hashing: of all servers, the heaviest one for a shard reads it.
+
+        Each client finds the same one, and a server that comes or goes moves its own shards only.
+        """
+        return hashlib.blake2b(f"{self.address} {shard}".encode(), digest_size=8).digest()
+
+    def send(self, work: Work) -> None:
+        """Give it a work."""
+        assert self.outbox is not None
+        now = time.monotonic()
+        self.held[work.number] = (work, now)
+        if not work.holders:
+            work.sent_at = now
+        work.holders.append(self)
+        self.num_sent += 1
+        self.outbox.put(work)
+
+    def answered(self, number: int) -> Work | None:
+        """The work of an answer, which it has no more; None where it had none of this number."""
+        work, sent_at = self.held.pop(number, (None, 0.0))
+        if work is not None:
+            self.latencies.append(time.monotonic() - sent_at)
+            self.num_answered += 1
+            work.holders.remove(self)
+        return work
+
+    def stats(self) -> dict[str, Any]:
+        """Its counts; JSON."""
+        median = statistics.median(self.latencies) if self.latencies else None
+        return {
+            "requests": self.num_sent,
+            "answers": self.num_answered,
+            "hedges": self.num_hedges,
+            "reconnects": max(0, self.num_connected - 1),
+            "latency_s": median,
+            "is_connected": self.is_live,
+        }

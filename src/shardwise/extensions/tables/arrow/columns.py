@@ -1,0 +1,242 @@
+"""Arrow to columns: from a table's fields to what the rest of the library reads.
+
+Numbers of one shape are one numpy array, binary columns are a `BytesColumn` over Arrow's own
+buffers, and nothing is copied before rows are taken. A row that Arrow calls null is a field that
+the sample lacks: None. No row of a number, a string or binary column goes through `to_pylist`.
+
+| Arrow | value |
+|---|---|
+| bool, integers, floats | a number; a column of them is an array `[rows]` |
+| date, time, timestamp, duration | a whole number, in the column's own unit |
+| fixed-size lists and tensors of these | an array; a column of them is an array `[rows, ...]` |
+| lists of these | an array; nested ones too where the lengths agree, else a list of arrays |
+| binary of every kind | bytes |
+| strings of every kind | str |
+| lists of strings, of bytes | a list |
+| dictionary | what the dictionary says |
+| struct | a field for each of its fields: "meta.width" |
+| struct of bytes and path | its bytes, under the struct's own name |
+| everything else | the Python object that pyarrow makes of it, one by one |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from shardwise.base.columns import Column, LazyBytesColumn, merge_columns
+from shardwise.base.errors import DataError
+from shardwise.extensions.tables.arrow.convert import convert
+from shardwise.extensions.tables.arrow.types import no_values
+from shardwise.extensions.tables.arrow.validate import validated
+from shardwise.extensions.tables.arrow.views import ArrowColumn, Bytes, Numbers, RowError
+
+
+def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
+    """The column of a field, inside of structs too: null where any struct around it is.
+
+    None if there is no such field; DataError if its data are damaged.
+    """
+    path: list[str] = []
+    rest: str | None = name
+    fields: Any = table.schema
+    # A name may have dots of its own.
+    while rest is not None:
+        whole = [field for field in fields if field.name == rest]
+        step = next((f for f in [*whole, *fields] if f"{rest}.".startswith(f"{f.name}.")), None)
+        if step is None:
+            return None
+        path.append(step.name)
+        rest = None if rest == step.name else rest[len(step.name) + 1 :]
+        fields = list(step.type) if pa.types.is_struct(step.type) else []
+    if "bytes" in {field.name for field in fields}:  # of an image, or of audio
+        path.append("bytes")
+    column = table.column(path[0])
+    if path[1:]:
+        column = pc.struct_field(validated(column, name, fully=False), path[1:])
+    return validated(column, name)
+
+
+class BatchColumns:
+    """The fields of a batch, each converted at its first use; two threads may both do it."""
+
+    __slots__ = ("_batch", "_columns")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self._columns: dict[str, ArrowColumn] = {}
+
+    def columns(self, names: Sequence[str]) -> Mapping[str, ArrowColumn]:
+        """These fields, and maybe others."""
+        for name in names:
+            if name not in self._columns:
+                self._columns[name] = convert(leaf(self._batch, name))
+        return self._columns
+
+
+def empty_columns(types: Mapping[str, pa.DataType], names: Sequence[str]) -> dict[str, Column]:
+    """Columns of these fields without a row."""
+    return {name: convert(no_values(types[name])).take(slice(None)) for name in names}
+
+
+def gather(
+    names: Sequence[str],
+    groups: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    columns_of: Callable[[int], Mapping[str, ArrowColumn]],
+    *,
+    ids: NDArray[np.int64],
+    locate: Callable[[int], tuple[str, str]],
+) -> dict[str, Column]:
+    """Take rows out of several groups of Arrow columns, all rows of a group together.
+
+    Args:
+        names: the fields.
+        groups: int64 `[k]`, k > 0: the group of each row.
+        rows: int64 `[k]`, its row in that group.
+        columns_of: gives a group's columns by its number; called once for each group.
+        ids: int64 `[k]`, the sample ids, for messages.
+        locate: gives url and key of row i of the result, for messages.
+    """
+
+    def data_error(name: str, row: int, error: RowError) -> DataError:
+        url, key = locate(row)
+        return DataError(str(error), url=url, key=key, field=name, index=int(ids[row]))
+
+    def open_group(number: int, row: int) -> Mapping[str, ArrowColumn]:
+        try:
+            return columns_of(number)
+        except DataError as error:
+            error.url = error.url or locate(row)[0]
+            raise
+
+    columns: dict[str, Column] = {}
+    if (groups == groups[0]).all():
+        group = open_group(int(groups[0]), 0)
+        for name in names:
+            try:
+                columns[name] = group[name].take(rows)
+            except RowError as error:
+                raise data_error(name, error.row, error) from None
+        return columns
+    order = np.argsort(groups, kind="stable")
+    ascending = groups[order]
+    starts = np.flatnonzero(np.diff(ascending, prepend=ascending[0] - 1)).tolist()
+    in_groups = [open_group(int(ascending[start]), int(order[start])) for start in starts]
+    sorted_rows = rows[order]
+    ends = [*starts[1:], len(rows)]
+    parts = [(start, sorted_rows[start:end]) for start, end in zip(starts, ends, strict=True)]
+    for name in names:
+        try:
+            columns[name] = _join([group[name] for group in in_groups], parts, order)
+        except RowError as error:
+            raise data_error(name, int(order[error.row]), error) from None
+    return columns
+
+
+# For each column: where its rows begin among all rows, and the rows to take of it.
+Parts = Sequence[tuple[int, NDArray[np.int64]]]
+
+# Bytes that are copied to their places at a time: what stays in the processor's cache.
+_CHUNK_BYTES = 64 << 10
+
+
+def _join(own: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]) -> Column:
+    """Rows of several columns; `order` says where each of them stands in the result."""
+    # Bytes of some files may lie in dictionaries.
+    kinds = set(map(type, own))
+    if kinds == {Numbers}:
+        array = _join_numbers(cast("Sequence[Numbers]", own), parts, order)
+        if array is not None:
+            return array
+    if kinds == {Bytes}:
+        return ScatteredBytes(cast("Sequence[Bytes]", own), parts, order)
+    columns = []
+    for column, (start, rows) in zip(own, parts, strict=True):
+        try:
+            columns.append((order[start : start + len(rows)], column.take(rows)))
+        except RowError as error:
+            raise RowError(start + error.row, str(error)) from None
+    return merge_columns(columns, len(order))
+
+
+def _join_numbers(
+    columns: Sequence[Numbers], parts: Parts, order: NDArray[np.int64]
+) -> NDArray[Any] | None:
+    """One array, without one for each column; None with rows missing, or of different forms."""
+    arrays = [c.values for c in columns if c.valid is None and c.broken is None]
+    first = columns[0].values
+    form = (first.shape[1:], first.dtype)
+    if len(arrays) < len(columns) or any((a.shape[1:], a.dtype) != form for a in arrays):
+        return None
+    out = np.empty((len(order), *form[0]), form[1])
+    _scatter(arrays, parts, order, out)
+    return out
+
+
+def _scatter(
+    arrays: Sequence[NDArray[Any]], parts: Parts, order: NDArray[np.int64], out: NDArray[Any]
+) -> None:
+    """Copy rows of each array to their places in `out`: those of several small parts at a time."""
+    chunk: list[NDArray[Any]] = []
+    num_bytes = done = 0
+    for number, (array, (start, rows)) in enumerate(zip(arrays, parts, strict=True), 1):
+        # Much faster than an index in brackets.
+        chunk.append(array.take(rows, axis=0))
+        num_bytes += chunk[-1].nbytes
+        if num_bytes >= _CHUNK_BYTES or number == len(parts):
+            end = start + len(rows)
+            out[order[done:end]] = chunk[0] if len(chunk) == 1 else np.concatenate(chunk)
+            chunk, num_bytes, done = [], 0, end
+
+
+class ScatteredBytes(LazyBytesColumn):
+    """Payloads in the buffers of several columns, packed into one buffer at the first look.
+
+    Decoders of raw arrays copy whole columns, straight from where the payloads lie.
+    """
+
+    __slots__ = ("_columns", "_order", "_parts")
+
+    def __init__(self, columns: Sequence[Bytes], parts: Parts, order: NDArray[np.int64]) -> None:
+        self._columns = columns
+        self._parts = parts
+        self._order = order
+        widths = {None if c.matrix is None else c.matrix.shape[1] for c in columns}
+        if len(widths) == 1 and None not in widths:
+            self.lengths = np.full(len(order), widths.pop(), np.int64)
+        else:
+            self.lengths = np.empty(len(order), np.int64)
+            _scatter([c.column.lengths for c in columns], parts, order, self.lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def copy_rows(self, out: NDArray[np.uint8]) -> bool:
+        """Copy all payloads into `out`, uint8 `[rows, length]`; False if one is not that long."""
+        matrices = [c.matrix for c in self._columns if c.matrix is not None]
+        widths = {matrix.shape[1] for matrix in matrices}
+        if len(matrices) < len(self._columns) or widths != {out.shape[1]}:
+            return super().copy_rows(out)
+        _scatter(matrices, self._parts, self._order, out)
+        return True
+
+    def _pack(self) -> None:
+        sizes = np.maximum(self.lengths, 0)[self._order]
+        views: list[memoryview] = []
+        for each, (start, rows) in zip(self._columns, self._parts, strict=True):
+            view = each.column.buffer.data
+            starts = each.column.starts[rows]
+            ends = (starts + sizes[start : start + len(rows)]).tolist()
+            views += [view[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]
+        # The payloads lie by part; `starts` says whose they are.
+        starts = np.empty(len(sizes), np.int64)
+        starts[self._order] = np.cumsum(sizes) - sizes
+        self.starts = starts
+        self.buffer = np.frombuffer(b"".join(views), np.uint8)
+        self._view = self.buffer.data

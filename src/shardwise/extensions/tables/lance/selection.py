@@ -1,0 +1,79 @@
+"""Which rows of a table there are: the manifest, and where each sample lies. Pure numpy.
+
+Without a filter sample i is live row i of the version, and nothing is stored beyond O(fragments)
+(I7). A filter is evaluated once, where the dataset is made: 4 bytes for each row that it keeps,
+which travel with the pickled dataset and count in the fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.sources.manifest import Manifest, Shard
+
+if TYPE_CHECKING:
+    from shardwise.extensions.tables.lance.table import Description
+
+
+class RowSelection:
+    """The samples of a version of a table: fragments are shards, empty ones among them.
+
+    `selected`, int64 and ascending, are the places of the live rows that the filter `condition`
+    keeps.
+
+    Attributes:
+        description: what the version holds.
+        manifest: a shard a fragment.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        description: Description,
+        *,
+        condition: str | None = None,
+        selected: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.description = description
+        sizes = description.sizes
+        ends = np.cumsum(sizes)
+        self._starts: NDArray[np.int64] = ends - sizes
+        self._rows: NDArray[np.uint32] | None = None
+        kind = f"lance version {description.version} {description.digest}"
+        if selected is not None:
+            fragment = np.searchsorted(ends, selected, side="right")
+            # A fragment has less than 2**32 rows: Lance's addresses have 32 bits for them.
+            self._rows = (selected - self._starts[fragment]).astype(np.uint32)
+            sizes = np.bincount(fragment, minlength=len(ends)).astype(np.int64)
+            digest = hashlib.sha256(f"{condition}\n".encode())
+            digest.update(sizes.astype("<i8").data)
+            digest.update(self._rows.astype("<u4").data)
+            kind += f" filter {digest.hexdigest()[:16]}"
+        shards = [
+            Shard(f"{uri}#fragment={number}", num_samples, num_bytes)
+            for number, num_samples, num_bytes in zip(
+                description.fragments.tolist(),
+                sizes.tolist(),
+                description.num_bytes.tolist(),
+                strict=True,
+            )
+        ]
+        self.manifest = Manifest(kind, shards)
+
+    def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where samples lie among the live rows of the version, ascending as ids do."""
+        if self._rows is None:
+            return ids
+        fragment, _ = self.manifest.locate(ids)
+        return self._starts[fragment] + self._rows[ids]
+
+    def keys(self, ids: NDArray[np.int64]) -> list[str]:
+        """What samples are called: "fragment:row", the row among those that are not deleted."""
+        fragment, row = self.manifest.locate(ids)
+        rows: list[int] = (row if self._rows is None else self._rows[ids]).tolist()
+        numbers = self.description.fragments[fragment].tolist()
+        return [f"{number}:{place}" for number, place in zip(numbers, rows, strict=True)]

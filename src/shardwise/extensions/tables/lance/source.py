@@ -1,0 +1,242 @@
+"""The source of Lance tables: samples by id, from one version of a table.
+
+Opens the table at the first use, once a process; a forked child of a process that used Lance reads
+through a process of its own. Lance and pyarrow are imported where a table is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.columns import BytesColumn, Columns
+from shardwise.base.errors import DataError, MissingShardError, StorageError
+from shardwise.base.shown import shown
+from shardwise.extensions.tables.lance.selection import RowSelection
+from shardwise.sources.manifest import Manifest
+from shardwise.sources.per_process import PerProcess
+from shardwise.sources.protocol import SourceTraits
+from shardwise.storage import StorageOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from shardwise.extensions.tables.lance.forked import ForkedTable
+    from shardwise.extensions.tables.lance.row_blocks import BlockCache
+    from shardwise.extensions.tables.lance.schema import TableSchema
+    from shardwise.extensions.tables.lance.table import LanceTable
+
+
+class LanceSource:
+    """Rows of a version of a Lance table; `shardwise.lance` says what the arguments are.
+
+    A fragment is a shard, its live rows in storage order are its samples. The key is the column
+    "__key__" where there is one, else "fragment:row". Columns keep their values: numbers and
+    fixed-size lists are arrays, strings str, binaries and blobs bytes; a struct is a field for
+    each of its parts ("meta.width"). A null is a field that the sample lacks.
+
+    The first use of the manifest looks up the version, and with a filter reads the columns that
+    it names. From then on the version stays the same, whatever is added to the table, also in
+    pickled copies. `condition` is the `filter` of `shardwise.lance`.
+    """
+
+    default_shuffle: Literal["window"] = "window"
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        condition: str | None = None,
+        version: int | str | None = None,
+        fill: Any = None,
+        storage: StorageOptions | Mapping[str, Any] | None = None,
+        memory_bytes: int = 256 << 20,
+    ) -> None:
+        if memory_bytes < 0:
+            raise ValueError(f"memory_bytes={memory_bytes}: use 0 or more")
+        self.uri = uri
+        self._condition = condition
+        self._version = version
+        self._fill = fill
+        self._storage = StorageOptions.of(storage)
+        self._memory_bytes = memory_bytes
+        self._selection: RowSelection | None = None
+        self._here: PerProcess[_Here] = PerProcess()
+
+    def __repr__(self) -> str:
+        version = self._version if self._selection is None else self._selection.description.version
+        more = "" if version is None else f", version={version!r}"
+        if self._condition is not None:
+            more += f", filter={self._condition!r}"
+        return f"LanceSource({shown(self.uri)!r}{more})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # It follows from the selection, and may be large.
+        return {name: value for name, value in self.__dict__.items() if name != "_schema"}
+
+    @property
+    def manifest(self) -> Manifest:
+        """A shard a fragment, with exact counts; the first use opens the table."""
+        return self.selection.manifest
+
+    @property
+    def selection(self) -> RowSelection:
+        """Which rows there are."""
+        if self._selection is None:
+            self._open()
+        assert self._selection is not None
+        return self._selection
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns, in the table's order, structs taken apart."""
+        return self._schema.fields
+
+    @property
+    def traits(self) -> SourceTraits:
+        """Parts are "_rowid" and the like, and "image.bytes"; windows suit Lance's runs of rows."""
+        return self._schema.traits
+
+    @cached_property
+    def _schema(self) -> TableSchema:
+        from shardwise.extensions.tables.lance.schema import TableSchema
+
+        return TableSchema(self.selection.description)
+
+    @cached_property
+    def _fills(self) -> dict[str, Any]:
+        from shardwise.extensions.tables.arrow.fill import fills_of
+
+        schema = self._schema
+        return fills_of(self._fill, {name: schema.types[name] for name in schema.names})
+
+    def expand(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """The fields of columns: a struct stands for all its parts."""
+        from shardwise.extensions.tables.arrow.types import expand_names
+
+        return expand_names(columns, self._schema.names, url=self.uri)
+
+    def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
+        """Read samples; see the protocol. Fields may be `traits.parts`, too."""
+        from shardwise.extensions.tables.arrow.columns import empty_columns
+        from shardwise.extensions.tables.arrow.fill import fill_nulls
+        from shardwise.extensions.tables.arrow.types import KEY, check_names
+
+        selection, schema = self.selection, self._schema
+        ids = np.asarray(ids, dtype=np.int64)
+        names = schema.fields if fields is None else tuple(fields)
+        check_names(names, schema.names, url=self.uri)
+        selection.manifest.check(ids)
+        keys = [] if schema.has_keys else selection.keys(ids)
+        plain = [name for name in names if name not in schema.blobs]
+        if schema.has_keys:
+            plain.append(KEY)
+        columns: dict[str, Any] = {}
+        num_bytes = 0
+        try:
+            here = self._open()
+            if not len(ids):
+                columns = empty_columns(schema.types, plain)
+            elif plain:
+                rows = here.cache.read(ids, schema.paths_of(plain))
+                num_bytes = rows.num_bytes
+                columns = rows.columns(ids, plain, self.uri)
+            for name in schema.blobs.intersection(names):
+                columns[name] = self._blobs(here, ids, name)
+                num_bytes += len(columns[name].buffer)
+        except DataError as error:
+            if len(ids) == 1:
+                error.url, error.index = self._url(ids), int(ids[0])
+                error.key = keys[0] if keys else None
+            raise
+        for name, value in self._fills.items():
+            if name in columns:
+                columns[name] = fill_nulls(columns[name], value)
+        if schema.has_keys:
+            keys = list(map(str, columns.pop(KEY)))
+        return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
+
+    def _blobs(self, here: _Here, ids: NDArray[np.int64], name: str) -> BytesColumn:
+        if not len(ids):
+            return BytesColumn.of([])
+        ascending, back = np.unique(ids, return_inverse=True)
+        column = BytesColumn.of(here.table.blobs(self.selection.places(ascending), name))
+        return BytesColumn(column.buffer, column.starts[back], column.lengths[back])
+
+    def _url(self, ids: NDArray[np.int64]) -> str:
+        shard, _ = self.selection.manifest.locate(ids[:1])
+        return self.selection.manifest.shards[int(shard[0])].url
+
+    # Opening, once a process.
+
+    def _open(self) -> _Here:
+        def open_here() -> _Here:
+            table = self._table()
+            return _Here(table, self._cache(table))
+
+        return self._here.get(open_here)
+
+    def _table(self) -> LanceTable | ForkedTable:
+        from shardwise.extensions.tables.lance.table import LanceTable, is_usable_here
+
+        make: type[LanceTable | ForkedTable] = LanceTable
+        if not is_usable_here():
+            from shardwise.extensions.tables.lance.forked import ForkedTable
+
+            make = ForkedTable
+        settings = _texts(self._storage.settings())
+        if self._selection is None:
+            table = make(self.uri, self._version, settings)
+            description = table.description()
+            condition = self._condition
+            selected = None if condition is None else table.select(condition)
+            self._selection = RowSelection(
+                self.uri, description, condition=condition, selected=selected
+            )
+            return table
+        first = self._selection.description
+        try:
+            table = make(self.uri, first.version, settings)
+        except MissingShardError as error:
+            raise StorageError(
+                f"{self.uri}: the table that was planned is not there any more: {error.reason}"
+            ) from error
+        digest = table.description().digest
+        if digest != first.digest:
+            raise StorageError(
+                f"{self.uri}: another table has taken the place of the one that was planned: its "
+                f"version {first.version} has other files (digest {digest}, not "
+                f"{first.digest}): make the dataset anew"
+            )
+        return table
+
+    def _cache(self, table: LanceTable | ForkedTable) -> BlockCache:
+        from shardwise.extensions.tables.lance.row_blocks import BlockCache
+
+        selection = self.selection
+
+        def take(ids: NDArray[np.int64], paths: tuple[str, ...]) -> pa.RecordBatch:
+            return table.take(selection.places(ids), paths)
+
+        num_rows = selection.manifest.num_samples
+        return BlockCache(take, num_rows=num_rows, max_bytes=self._memory_bytes)
+
+
+@dataclass(frozen=True)
+class _Here:
+    """What belongs to one process: the open table, and rows that it keeps."""
+
+    table: LanceTable | ForkedTable
+    cache: BlockCache
+
+
+def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in settings.items()
+    }

@@ -1,0 +1,296 @@
+"""A Parquet file over the library's storage: its footer, and row groups column by column.
+
+Of a row group the bytes of the columns asked for are read in one go, into one buffer, and pyarrow
+decodes from there: so it needs no file system of its own, and reads are counted, pinned to one
+version and retried like all others. pyarrow's own threads are not used: the engine has threads,
+and a pool of them does not live through a fork. Format: https://parquet.apache.org/docs/file-format/
+
+Metadata of column chunks is never asked for: `RowGroupMetaData.column()` ends the process where a
+footer is damaged, or a column encrypted (pyarrow 26). Which bytes a row group needs is what
+`read_row_group`, whose errors can be caught, asks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from shardwise.base.errors import DataError
+from shardwise.base.foreign_bytes import as_data_error
+from shardwise.extensions.tables.arrow.types import field_types
+from shardwise.storage import File, FileStat, require_same
+
+_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+# The first read at the end of a file; longer footers take a second one.
+_TAIL_BYTES = 64 << 10
+# The header of a page of -1 bytes, which pyarrow refuses; after zeros it would try a longer one.
+_NO_PAGE = np.frombuffer(b"\x15\x00\x15\x01\x15\x01\x00", np.uint8)
+# Errors that pyarrow raises for damaged bytes.
+_BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError)
+# Of pyarrow's error for a nested column that takes more than 2 GB. Source: Arrow's
+# cpp/src/parquet/arrow/reader.cc, "Nested data conversions not implemented for chunked array".
+_TOO_LARGE = "chunked array"
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """The facts in a file's footer.
+
+    Attributes:
+        url: where it lies.
+        stat: which version of it this is.
+        schema: its Arrow schema.
+        rows: int64 `[groups]`, rows a row group.
+        sizes: int64 `[groups]`, its bytes before compression, all columns together.
+    """
+
+    url: str
+    stat: FileStat
+    schema: pa.Schema
+    rows: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+class ParquetFile:
+    """One file; makes no request before it must. `stat` is as for `open_table`."""
+
+    def __init__(self, file: File, stat: FileStat | None = None) -> None:
+        self._file = file
+        self._stat = file.stat() if stat is None else stat
+        file.pin(self._stat)
+        self._metadata: pq.FileMetaData | None = None
+
+    def info(self) -> FileInfo:
+        """The facts in the footer."""
+        footer = self._footer()
+        with as_data_error("its footer is damaged", url=self._file.url):
+            schema = footer.schema.to_arrow_schema()
+            field_types(schema)  # decodes the names, which may be no UTF-8
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        rows = [group.num_rows for group in groups]
+        if min(rows, default=0) < 0 or sum(rows) != footer.num_rows:
+            raise DataError(
+                f"its footer is damaged: {sum(rows)} rows in its row groups, and "
+                f"{footer.num_rows} in all",
+                url=self._file.url,
+            )
+        sizes = [max(0, group.total_byte_size) for group in groups]
+        return FileInfo(
+            self._file.url,
+            self._stat,
+            schema,
+            np.array(rows, dtype=np.int64),
+            np.array(sizes, dtype=np.int64),
+        )
+
+    def read(self, group: int, names: Sequence[str]) -> tuple[pa.Table, int]:
+        """A row group with these fields (of structs, "a.b"), and the bytes read for it.
+
+        Columns that the file does not have are left out.
+        """
+        check_version(self._file, self._stat)
+        footer = self._footer()
+        # A read for each column of a local file is quicker than finding out what will be read.
+        fetched = self._fetch(footer, group, names) if self._file.is_remote else {}
+        source = _BufferedFile(self._file, self._stat.num_bytes, fetched)
+        with as_data_error(f"row group {group} can't be decoded", url=self._file.url):
+            try:
+                table = _decode_parts(source, footer, group, names)
+            except (pa.ArrowException, OSError) as error:
+                if "ecrypt" not in str(error):
+                    raise
+                raise DataError(
+                    f"row group {group}: a column among {', '.join(map(repr, names))} is "
+                    f"encrypted, which is not supported: name the other columns by columns= "
+                    f"({error})",
+                    url=self._file.url,
+                ) from error
+        num_rows = footer.row_group(group).num_rows
+        if len(table) != num_rows:
+            raise DataError(
+                f"row group {group} has {len(table)} rows, its footer says {num_rows}",
+                url=self._file.url,
+            )
+        return table, source.num_read
+
+    def _footer(self) -> pq.FileMetaData:
+        if self._metadata is None:
+            self._metadata = _read_footer(self._file, self._stat.num_bytes)
+        return self._metadata
+
+    def _fetch(
+        self, footer: pq.FileMetaData, group: int, names: Sequence[str]
+    ) -> dict[tuple[int, int], memoryview]:
+        """The bytes that some columns of a row group are decoded from, by their place."""
+        recorder = _RangeRecorder(self._stat.num_bytes)
+        # pyarrow reads all columns before it decodes the first one, which fails here by design.
+        # Other damage is an error when the bytes are decoded.
+        with contextlib.suppress(*_BROKEN):
+            _decode(recorder, footer, group, names)
+        spans = sorted(recorder.spans)
+        ends = list(accumulate(end - begin for begin, end in spans))
+        buffer = np.empty(ends[-1] if ends else 0, np.uint8).data
+        self._file.read_spans([begin for begin, _ in spans], ends, buffer, 0)
+        return {
+            (begin, end): buffer[stop - (end - begin) : stop]
+            for (begin, end), stop in zip(spans, ends, strict=True)
+        }
+
+
+def check_version(file: File, stat: FileStat) -> None:
+    """Hold a local file to the version that was opened; remote ones are pinned."""
+    if not file.is_remote:
+        require_same(stat, file.stat(), file.url)
+
+
+def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
+    tail_bytes = min(num_bytes, _TAIL_BYTES)
+    tail = file.read(num_bytes - tail_bytes, tail_bytes)
+    if tail[-4:] == _ENCRYPTED:
+        raise DataError("the Parquet file is encrypted, which is not supported", url=file.url)
+    if num_bytes < 12 or tail[-4:] != _MAGIC:
+        raise DataError(
+            f"it is not a Parquet file, or was cut short: its {num_bytes} bytes end in "
+            f"{tail[-4:]!r}, not in {_MAGIC!r}",
+            url=file.url,
+        )
+    footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+    if footer_bytes > num_bytes:
+        raise DataError(
+            f"its footer of {footer_bytes} bytes is longer than the file of {num_bytes}: damaged",
+            url=file.url,
+        )
+    if footer_bytes > tail_bytes:
+        tail = file.read(num_bytes - footer_bytes, footer_bytes)
+    with as_data_error("its footer is damaged", url=file.url):
+        return pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
+
+
+def _decode(
+    source: _PyarrowFile,
+    footer: pq.FileMetaData,
+    group: int,
+    names: Sequence[str],
+    num_rows: int | None = None,
+) -> pa.Table:
+    """A row group, all or `num_rows` at a time; pages that have a checksum are verified."""
+    reader = pq.ParquetFile(
+        pa.PythonFile(source, mode="r"),
+        metadata=footer,
+        pre_buffer=False,
+        page_checksum_verification=True,
+    )
+    if num_rows is None:
+        return reader.read_row_group(group, columns=list(names), use_threads=False)
+    return pa.Table.from_batches(
+        reader.iter_batches(num_rows, row_groups=[group], columns=list(names), use_threads=False)
+    )
+
+
+def _decode_parts(
+    source: _PyarrowFile, footer: pq.FileMetaData, group: int, names: Sequence[str]
+) -> pa.Table:
+    """A row group whole, or in the largest parts that pyarrow decodes.
+
+    It decodes no more than 2 GB of a nested column at a time. How many rows these are can't be told
+    from the footer: a page of a few bytes may name large values of a dictionary many times.
+    """
+    num_rows = None
+    while True:
+        try:
+            return _decode(source, footer, group, names, num_rows)
+        except pa.ArrowNotImplementedError as error:
+            if _TOO_LARGE not in str(error):
+                raise
+            if num_rows == 1:
+                raise ValueError(
+                    f"a row has more than 2 GB in a nested column of {', '.join(map(repr, names))}"
+                    f": write smaller rows, and smaller row groups ({error})"
+                ) from error
+            num_rows = -(-(num_rows or footer.row_group(group).num_rows) // 8)
+
+
+class _PyarrowFile:
+    """What `pa.PythonFile` asks of a file; `read_at` gives its bytes."""
+
+    closed = False
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+        self._at = 0
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> Any:
+        """Read from here, as far as the file goes."""
+        at = self._at
+        left = max(0, self._num_bytes - at) if at >= 0 else 0
+        size = left if size < 0 else min(size, left)
+        self._at += size
+        return self.read_at(at, size) if size else b""
+
+    def read_at(self, at: int, size: int) -> Any:
+        """Bytes that lie in the file."""
+        raise NotImplementedError
+
+
+class _RangeRecorder(_PyarrowFile):
+    """A file without a column that can be decoded, which records the ranges that pyarrow reads.
+
+    `spans` are (begin, end) in the file.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(num_bytes)
+        self.spans: set[tuple[int, int]] = set()
+        self._left = num_bytes
+
+    def read_at(self, at: int, size: int) -> Any:
+        """A page that pyarrow refuses, and zeros, which take no memory."""
+        self._left -= size
+        if self._left < 0:  # a damaged footer: columns lie over each other
+            return b""
+        self.spans.add((at, at + size))
+        column = np.zeros(size, np.uint8)
+        column[: len(_NO_PAGE)] = _NO_PAGE[:size]
+        return column.data
+
+
+class _BufferedFile(_PyarrowFile):
+    """A file of which some ranges are in memory already.
+
+    `num_read` counts the bytes of the file that were read, those ranges among them.
+    """
+
+    def __init__(
+        self, file: File, num_bytes: int, fetched: Mapping[tuple[int, int], memoryview]
+    ) -> None:
+        super().__init__(num_bytes)
+        self._file = file
+        self._fetched = fetched
+        self.num_read = sum(map(len, fetched.values()))
+
+    def read_at(self, at: int, size: int) -> Any:
+        """What is in memory is not copied."""
+        data = self._fetched.get((at, at + size))
+        if data is None:
+            self.num_read += size
+            return self._file.read(at, size)
+        return data

@@ -1,0 +1,167 @@
+"""What a dataset is to the loader and the engine: one protocol, and what loading costs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.columns import Layout
+from shardwise.base.stages import Stages
+from shardwise.plan import WindowShape
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCost:
+    """What loading a sample costs. Threads and rows a task follow from it, and no value does.
+
+    Attributes:
+        row_bytes: mean stored bytes of a sample where reading is all that it costs; None where it
+            costs more, or the bytes are unknown.
+        runs_python: functions of the user's run for each sample, which hold the GIL.
+        one_thread_suffices: one thread loads as quickly as several, unless reads have to wait.
+        random_reads_are_requests: reading one sample out of order costs a remote request.
+        batch_is_one_request: the samples of a batch are one remote request if read together.
+    """
+
+    row_bytes: float | None = None
+    runs_python: bool = False
+    one_thread_suffices: bool = False
+    random_reads_are_requests: bool = False
+    batch_is_one_request: bool = False
+
+
+class DecodeWatch(Protocol):
+    """Learns what a thread that loads samples does, so that a stuck decoder is found."""
+
+    def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
+        """A decoder or function begins.
+
+        Args:
+            sample: the sample's id; -1 where a decoder gets a whole column.
+            key: its key.
+            part: the place of the field among the fields; of a `map()` -1 less its place.
+            detail: what of the sample is decoded, such as the frames of a clip; "" for all of it.
+
+        Raises:
+            DecodeTimeoutError: this part of this sample was stopped before.
+        """
+        ...
+
+    def end(self) -> None:
+        """No decoder or function runs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """The arguments of one `Samples.load`, which has their meaning."""
+
+    ids: NDArray[np.int64]
+    epoch: int = 0
+    seed: int = 0
+    out: Mapping[str, NDArray[Any]] | None = None
+    stats: Stages | None = None
+    watch: DecodeWatch | None = None
+
+    def row(self, row: int) -> LoadRequest:
+        """The request for one row alone, with its row of each array."""
+        out = {name: rows[row : row + 1] for name, rows in (self.out or {}).items()}
+        return replace(self, ids=self.ids[row : row + 1], out=out)
+
+
+class Samples(Protocol):
+    """Samples by index, as columns of a batch; `shardwise.Dataset` is one."""
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        ...
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a batch; of samples from a `map()` those before it."""
+        ...
+
+    @property
+    def mask_fields(self) -> tuple[str, ...]:
+        """The fields of masks that decoders make beside their own, such as "mp4.mask"."""
+        ...
+
+    @property
+    def padding(self) -> Mapping[str, Any]:
+        """Field -> what its arrays are padded with where they differ, whatever `ragged=` is."""
+        ...
+
+    @property
+    def whole_fields(self) -> Collection[str]:
+        """Fields whose dicts and tuples are values, and are not collated within."""
+        ...
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the fields of a batch are known from loaded samples only."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Which samples these are, in which order: part of every state."""
+        ...
+
+    @property
+    def default_shuffle(self) -> Literal["full", "window"]:
+        """What `shuffle=True` means."""
+        ...
+
+    @property
+    def shard_sizes(self) -> NDArray[np.int64]:
+        """Samples a shard, int64 `[shards]`, in the order of the ids."""
+        ...
+
+    @property
+    def window_shape(self) -> WindowShape | None:
+        """Lanes and window of a window shuffle; None for the default."""
+        ...
+
+    @property
+    def cost(self) -> LoadCost:
+        """What loading a sample costs."""
+        ...
+
+    def url_of(self, index: int) -> str:
+        """The url of the shard that holds a sample."""
+        ...
+
+    def describe(self, index: int) -> str:
+        """Where a sample lies, for messages."""
+        ...
+
+    def layout(self) -> Mapping[str, Layout]:
+        """Shape and dtype of the fields that can be decoded straight into a batch's rows."""
+        ...
+
+    def load(
+        self,
+        ids: NDArray[np.int64],
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        stats: Stages | None = None,
+        watch: DecodeWatch | None = None,
+    ) -> Mapping[str, Sequence[Any]]:
+        """Read, decode and transform samples: a column a field, "__key__" among them.
+
+        Args:
+            ids: int64 `[rows]`, each in [0, len(self)), in any order.
+            epoch: with `seed` and the sample, keys the randomness of decoders and transforms.
+            seed: see `epoch`.
+            out: arrays `[rows, *shape]` of fields in `layout()`: filled, and returned as columns.
+            stats: counts the seconds of the stages, and the bytes read; "read" before a decoder or
+                transform runs.
+            watch: learns of each decoder and transform that begins; the caller says that the last
+                one has ended. None without decode timeouts.
+        """
+        ...

@@ -1,0 +1,86 @@
+"""The two stored formats: bytes of version 1 mean what they meant, and are written as they were."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import fields
+
+import numpy as np
+
+from shardwise.extensions.media.files.index_format import index_from_bytes
+from shardwise.extensions.media.files.media_index import MediaIndex
+from shardwise.extensions.media.files.track import Track, TrackColumns
+from shardwise.extensions.media.tar.sidecar import (
+    MediaSidecar,
+    SidecarHeader,
+    bad_block,
+    encode_sidecar,
+)
+
+INDEX = (
+    "U1dNAQohTBZ6AAAAePnhO4XCrdI9DoAgDIZhxesw9I8Ej+Rg4gW8u5GFAi2Dsdu3dHjyHmFppQnes7i/i+4/klIGTcod"
+    "KTSgyeHEPOPkSDNNNjTpjm6W58WKqSKBGZ0IwqBEhhIipApFnLC3Kq8m+bVW7FnJYCU6vbIUD/qxrWF7AH8QvrF42mNg"
+    "+M/AwMDCzsIAAAgvAQ942mNgYGCoYAESjAAC7wB+eNp7EBEQwaDExACCDAxMABuvAgt42ktgYDjBAAQsDAAJSgEteNpj"
+    "YmFhYQMAADkAFQEAAAD/////eNpbyMDAwcAAAAPkAKp42mNgYOBkYAAAACEACnjac3JxYWZmBgAECADUeNpjY2MDAAAn"
+    "ABM="
+)
+SIDECAR = (
+    "c2hhcmR3aXNlLW1lZGlhAU4AAADK+MBceyJudW1fYnl0ZXMiOjEwMjQwLCJudW1fc2FtcGxlcyI6MiwiZmllbGRzIjpb"
+    "Im1wNCIsIm1wMyJdLCJsYXlvdXQiOjM3MzU5Mjg1NTl9jgAAAAAAAACRAAAAAAAAAJEAAAAAAAAAlQAAAAAAAACZAAAA"
+    "AAAAAG9uZSFjdXRmb3Vy"
+)
+HEADER = SidecarHeader(10240, 2, ("mp4", "mp3"), 0xDEADBEEF)
+BLOCKS = [b"one", b"", bad_block("cut"), b"four"]
+
+
+def index() -> MediaIndex:
+    """Five coded frames with a B-frame, one before an edit; and three packets of sound."""
+    video = Track(
+        kind="video", codec="h264", config=b"\1\2\3", time_base=(1, 12800),
+        columns=TrackColumns(
+            pts=np.array([0, 1024, 512, 1536, 2048]),
+            duration=np.array([512, 512, 512, 512, 700]),
+            size=np.array([70_000, 300, 40, 300, 65_536]),
+            offset=np.array([48, 70_048, 70_348, 71_000, 71_300]),
+            key=np.array([True, False, False, False, True]),
+            shown=np.array([False, True, True, True, True]),
+        ),
+        height=480, width=854, rotation=90,
+        checksums=np.array([1, 0xFFFFFFFF], np.uint32),
+    )  # fmt: skip
+    sound = Track(
+        kind="audio", codec="mp3", config=b"", time_base=(1, 44100),
+        columns=TrackColumns(
+            pts=np.array([-1105, 47, 1199]),
+            duration=np.array([1152, 1152, 1152]),
+            size=np.array([417, 418, 418]),
+            offset=np.array([-1, -1, -1]),
+            key=np.ones(3, bool),
+            shown=np.ones(3, bool),
+        ),
+        rate=44100, num_channels=2, origin=0, lead=1105, length=2351,
+    )  # fmt: skip
+    return MediaIndex(200_000, (video, sound))
+
+
+def test_a_stored_index_of_version_1_is_read():
+    found, expected = index_from_bytes(base64.b64decode(INDEX)), index()
+    assert found.num_bytes == expected.num_bytes
+    assert len(found.tracks) == len(expected.tracks)
+    for mine, theirs in zip(found.tracks, expected.tracks, strict=True):
+        for part, its in ((mine, theirs), (mine.columns, theirs.columns)):
+            for each in fields(part):
+                one, other = getattr(part, each.name), getattr(its, each.name)
+                if isinstance(other, np.ndarray):
+                    np.testing.assert_array_equal(one, other)
+                elif each.name != "columns":
+                    assert one == other, each.name
+
+
+def test_a_sidecar_of_version_1_has_these_bytes():
+    data = encode_sidecar(HEADER, BLOCKS)
+    assert data == base64.b64decode(SIDECAR)
+    sidecar = MediaSidecar(lambda start, stop: data[start:stop], path="v.tar.media")
+    assert sidecar.header == HEADER
+    blocks = [sidecar.block(row, field) for row in range(2) for field in HEADER.fields]
+    assert blocks == BLOCKS
