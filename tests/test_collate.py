@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise import collate as collate_module
+from shardwise.base import collate as collate_module
 from shardwise.base.collate import collate, collate_owned, join
 from shardwise.base.columns import BytesColumn
 from shardwise.testing.decoders import same_value

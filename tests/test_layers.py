@@ -35,8 +35,9 @@ _EMPTY = [
         "shardwise.codecs.image", "shardwise.codecs.text", "shardwise.sources",
         "shardwise.sources.tar", "shardwise.sources.tar.index.shard_index",
         "shardwise.sources.wrap.source", "shardwise.extensions.tables.parquet.source",
-        "shardwise.sources.manifest", "shardwise.engine", "shardwise.loader", "shardwise.torch",
-        "shardwise.tensors",         "shardwise.base.ranks", "shardwise.cli",
+        "shardwise.extensions.tables", "shardwise.extensions.media", "shardwise.extensions",
+        "shardwise.compat", "shardwise.compat.webdataset", "shardwise.sources.manifest", "shardwise.engine", "shardwise.loader", "shardwise.torch",
+        "shardwise.tensors", "shardwise.base.ranks", "shardwise.cli",
     )
 ]  # fmt: skip
 
@@ -69,6 +70,10 @@ _EMPTY = [
         ("shardwise.plan.new", "import os\nos.environ['A']"),
         ("shardwise.plan.new", "from os import environ"),
         ("shardwise.novelty", "import shardwise.plan"),
+        ("shardwise.cli.new", "def f():\n    from shardwise.extensions import tables"),
+        ("shardwise.loader.new", "from shardwise.compat import webdataset"),
+        ("shardwise.extensions.media.new", "from shardwise.extensions import tables"),
+        ("shardwise.extensions.media.new", "from shardwise.compat import webdataset"),
     ],
 )
 def test_a_rule_notices(importer: str, text: str) -> None:
@@ -85,6 +90,8 @@ def test_a_rule_notices(importer: str, text: str) -> None:
         ("shardwise.codecs.image_headers", "from shardwise.codecs.image import image"),
         ("shardwise.engine.new", "def f():\n    import torch"),
         ("shardwise.torch.new", "import torch"),
+        ("shardwise.extensions.media.new", "from shardwise.sources.tar import TarSource"),
+        ("shardwise.compat.new", "from shardwise.extensions import media"),
         ("shardwise.base.ranks", "import os\nos.environ['A']"),
     ],
 )

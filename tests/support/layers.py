@@ -8,80 +8,52 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-# Each part may import parts of a lower level and itself, nothing else.
-LEVELS = {
-    # What messages show of a URL (the errors stand on it), and what arguments may be.
-    "shown": -1,
-    "version": -1,
-    "arguments": -1,
-    "cores": -1,
-    "errors": 0,
-    # The seam to extensions, which it imports by name only.
-    "plugins": 0.5,
-    "framework_guards": 1.5,
-    "parallel": 0.5,
-    "foreign_bytes": 0.5,
-    "hints": 0,
-    "markup": 0,
-    "progress_bar": 0,
-    "columns": 0,
-    "stages": 0,
-    "pillow_import": 1,
-    "torch_import": 1,
-    # Frames and sound out of files; the layer under the codecs.
-    "media_files": 1.5,
-    "plan": 1,
-    # What torch says of this process.
-    "process_group": 0,
-    "ranks": 1,
-    "storage": 2,
+# The core, from the ground up: a part may import itself and those before it.
+CORE = (
+    "base",
+    "plan",
+    "storage",
     # Public names of storage, for stores of a program's own.
-    "stores": 2.5,
-    "codecs": 2,
-    "collate": 2,
-    "epoch_sampler": 2,
-    # What a dataset is to the loader.
-    "samples": 2,
-    "sources": 3,
-    "dataset": 4,
-    "formats": 5,
-    # The doors to tables, and to what other loaders wrote.
-    "foreign_formats": 6,
-    "engine": 6,
-    # Batches made by servers: an executor of the engine's kind, and the other end.
-    "serving": 7,
+    "stores",
+    "codecs",
+    "sources",
+    "dataset",
+    "engine",
     # Batches as tensors: below the loader, which makes them.
-    "tensors": 7,
-    "loader": 8,
-    "torch": 9,
-    "building": 10,
-    "compat": 10,
-    "integrations": 10,
-    "testing": 10,
-    "cli": 11,
-    "__main__": 12,
-    "": 13,  # shardwise/__init__.py, the public names
+    "tensors",
+    "loader",
+    "torch",
+    "testing",
+    "cli",
+)
+# Extensions import the core. Those below have public paths of their own.
+EXTENSIONS = {"extensions", "compat", "integrations"}
+# The public names: who may use them.
+PUBLIC = ""
+USES_PUBLIC = {*EXTENSIONS, "testing", "cli", "__main__"}
+# Which extension imports another one, and why.
+NEIGHBOURS = {
+    # Arguments of `sw.from_webdataset` and of video2dataset's loader are decoders of media.
+    ("compat", "media"),
 }
-# Who may find out ranks, and who may use the public names.
-USERS_OF = {
-    "ranks": {"loader", "torch", "compat", "testing", "cli", ""},
-    "process_group": {"ranks", "loader", "serving"},
-    "": {"compat", "testing", "cli", "__main__"},
-}
-# What the parts of one format or one family of codecs share, and who may know them all.
+# Packages that share a folder and know nothing of each other, but for what all may use.
 SHARED = {
-    "sources": {
-        "shard_names",
-        "tables.arrow",
-        "manifest",
-        "per_process",
-        "protocol",
-        "records",
-        "row_group_cache",
-    },
+    "sources": {"manifest", "per_process", "protocol", "row_group_cache", "samples", "shard_names"},
     "codecs": {"part_decoder", "protocol", "rows"},
+    "extensions.formats": {"records"},
+    "extensions.tables": {"arrow"},
 }
-KNOWS_ALL = {"sources": {""}, "codecs": {"", "registry"}}
+KNOWS_ALL = {
+    "sources": {""},
+    "codecs": {"", "registry"},
+    "extensions.formats": {"functions"},
+    "extensions.tables": {"functions"},
+}
+# Who may find out ranks.
+USERS_OF = {
+    "base.ranks": {"base", "loader", "torch", "testing", "cli", PUBLIC, *EXTENSIONS},
+    "base.process_group": {"base", "loader", *EXTENSIONS},
+}
 IMPORTS_TORCH = {"tensors", "torch", "compat", "integrations"}
 # Who looks into the environment: to find ranks, and to hand it on to worker processes as it is.
 READS_ENVIRONMENT = {
@@ -208,40 +180,64 @@ def _part(name: str) -> str:
     return name.split(".")[1] if "." in name else ""
 
 
+def _extension(name: str) -> str:
+    """The extension that a module belongs to; "" for one of the core."""
+    parts = [*name.split(".")[1:], ""]
+    return parts[1] if parts[0] == "extensions" else parts[0] if parts[0] in EXTENSIONS else ""
+
+
 def _reason(importer: str, target: str, imported: Import) -> str | None:
     mine, theirs = _part(importer), _part(target)
     for part in (mine, theirs):
-        if part not in LEVELS:
+        if part not in {*CORE, *EXTENSIONS, PUBLIC, "__main__"}:
             return f"{part!r} has no layer: give it one in tests/support/layers.py"
-    if mine == theirs:
-        return _sideways(importer, target) if mine in SHARED else None
-    if theirs in USERS_OF and mine not in USERS_OF[theirs]:
-        return f"only {', '.join(sorted(map(repr, USERS_OF[theirs])))} may"
+    if mine == PUBLIC:
+        return None
+    if theirs == PUBLIC:
+        return None if mine in USES_PUBLIC else "only those above the core may"
+    for module, users in USERS_OF.items():
+        if target.startswith(f"shardwise.{module}") and mine not in users:
+            return f"only {', '.join(sorted(map(repr, users)))} may"
     if theirs == "tensors" and imported.at_import and mine not in IMPORTS_TORCH:
         return "only inside a function: it imports torch"
+    if theirs in EXTENSIONS:
+        return _between_extensions(importer, target)
+    if mine == theirs:
+        return _sideways(importer, target, mine) if mine in SHARED else None
     if mine == "engine" and (
         theirs == "codecs"
         or (theirs == "sources" and target.rpartition(".")[2] not in SHARED[theirs])
     ):
         return "the engine sees sources and decoders as protocols only"
-    if theirs and LEVELS[theirs] >= LEVELS[mine]:
+    if mine in CORE and CORE.index(theirs) > CORE.index(mine):
         return f"{theirs!r} does not lie under {mine!r}"
     return None
 
 
-def _sideways(importer: str, target: str) -> str | None:
+def _between_extensions(importer: str, target: str) -> str | None:
+    if _part(importer) not in EXTENSIONS:
+        return "the core finds extensions through shardwise.base.plugins"
+    mine, theirs = _extension(importer), _extension(target)
+    if mine == theirs:
+        package = f"extensions.{mine}"
+        return _sideways(importer, target, package) if package in SHARED else None
+    if theirs and (mine, theirs) not in NEIGHBOURS:
+        return f"the extension {mine!r} knows nothing of {theirs!r}"
+    return None
+
+
+def _sideways(importer: str, target: str, package: str) -> str | None:
     """Two formats, or two families of codecs, know nothing of each other."""
-    mine, theirs = _format(importer), _format(target)
-    part = _part(importer)
-    if mine in KNOWS_ALL[part] or theirs in SHARED[part] or _family(mine) == _family(theirs):
+    mine, theirs = _below(importer, package), _below(target, package)
+    shared = theirs in SHARED[package] or _family(mine) == _family(theirs)
+    if shared or mine in KNOWS_ALL[package]:
         return None
-    return f"nothing goes sideways between two of {part}"
+    return f"nothing goes sideways between two of {package}"
 
 
-def _format(name: str) -> str:
-    """The format or the family that a module belongs to; of tables each is one."""
-    names = [*name.split(".")[2:], ""]
-    return ".".join(names[:2]) if names[0] == "tables" else names[0]
+def _below(name: str, package: str) -> str:
+    """The format or the family that a module belongs to."""
+    return [*name.removeprefix(f"shardwise.{package}").split("."), ""][1]
 
 
 def _family(name: str) -> str:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
+# Schemes of URLs, and the families of stores that serve them.
+FAMILIES = {
+    "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs",
+    "az": "az", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az",
+    "http": "http", "https": "http", "hf": "hf", "ais": "ais",
+}  # fmt: skip
 _SCHEME = re.compile(r"(?P<scheme>pipe(?=:)|[A-Za-z][A-Za-z0-9+.-]*(?=://))")
 
 

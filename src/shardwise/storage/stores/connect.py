@@ -21,14 +21,8 @@ from shardwise.storage.stores.obstore_client import ObstoreClient, client_option
 from shardwise.storage.stores.registered import registered
 from shardwise.storage.stores.setting_checks import check_settings
 from shardwise.storage.stores.web import Web, WebClient
-from shardwise.storage.urls import scheme_of
+from shardwise.storage.urls import FAMILIES, scheme_of
 
-# Schemes of URLs, and the families of stores that serve them.
-_FAMILIES = {
-    "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs",
-    "az": "az", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az",
-    "http": "http", "https": "http", "hf": "hf", "ais": "ais",
-}  # fmt: skip
 _PREFIXES = ("aws_", "azure_", "google_", "gcs_")
 # Settings of obstore's HTTP client.
 _CLIENT_SETTINGS = frozenset(
@@ -67,12 +61,7 @@ class StoreLocation(NamedTuple):
     @property
     def uses_obstore(self) -> bool:
         """Whether its client is obstore's, which does not survive a fork."""
-        return self.family in _FAMILIES.values()
-
-
-def is_built_in(scheme: str) -> bool:
-    """Whether this library has a client for a scheme."""
-    return scheme in _FAMILIES or scheme in ("file", "pipe")
+        return self.family in FAMILIES.values()
 
 
 def location_of(url: str) -> StoreLocation:
@@ -83,7 +72,7 @@ def location_of(url: str) -> StoreLocation:
         MissingExtraError: the package for it is not installed.
     """
     scheme = scheme_of(url)
-    family = _FAMILIES.get(scheme, "")
+    family = FAMILIES.get(scheme, "")
     if scheme in registered():
         root, _, key = url.partition("://")[2].partition("/")
         root = f"{scheme}://{root}"

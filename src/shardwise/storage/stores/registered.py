@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from shardwise.storage.urls import FAMILIES
+
 if TYPE_CHECKING:
     from shardwise.storage.options import StorageOptions
     from shardwise.storage.requests.client import Client
@@ -45,11 +47,9 @@ def register(scheme: str, factory: ClientFactory) -> None:
         data = sw.tar("mem://bucket/train-{000..099}.tar")
         ```
     """
-    from shardwise.storage.stores.connect import is_built_in
-
     if not isinstance(scheme, str) or not _SCHEME.fullmatch(scheme):
         raise ValueError(f"scheme={scheme!r:.60}: lower-case letters, digits, '+', '-' and '.'")
-    if is_built_in(scheme):
+    if scheme in FAMILIES or scheme in ("file", "pipe"):
         raise ValueError(f"scheme={scheme!r}: shardwise has a client for it; choose another one")
     if not callable(factory):
         raise TypeError(f"factory={factory!r:.80}: a function of (root, options)")

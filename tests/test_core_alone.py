@@ -1,0 +1,82 @@
+"""The core lives without its extensions: a copy from which they are deleted trains and certifies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "shardwise"
+EXTENSIONS = ("extensions", "compat", "integrations")
+# Tests of the core that need no extension; the directories of the others name theirs.
+CORE_TESTS = ("plan", "storage", "codecs", "sources", "dataset", "engine", "loader", "torch_layer")
+
+_PROGRAM = """
+import pkgutil
+from importlib import import_module
+
+import numpy as np
+
+import shardwise
+import shardwise as sw
+
+for module in pkgutil.walk_packages(shardwise.__path__, "shardwise."):
+    if not module.name.endswith("__main__"):
+        import_module(module.name)
+
+with sw.TarWriter("s-{shard:03d}.tar", max_samples=40) as writer:
+    for i in range(100):
+        writer.write({"__key__": f"{i:03d}", "npy": np.full(3, i), "cls": i % 7})
+
+if __name__ == "__main__":
+    data = sw.mix({"a": (sw.tar(writer.shards).decode(npy=sw.npy(), cls=int), 1.0)})
+    for options in ({"num_threads": 0}, {"num_threads": 2}, {"num_workers": 2}):
+        with sw.DataLoader(data, batch_size=8, shuffle=True, output="numpy", **options) as loader:
+            seen = np.concatenate([batch["__index__"] for batch in loader])
+            assert len(set(seen.tolist())) == len(seen) == 96
+            assert loader.certificate()["ok"], loader.certificate()
+    try:
+        sw.parquet("x.parquet")
+    except sw.MissingExtraError as error:
+        print(error)
+"""
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Path:
+    """A copy of the package without its extensions."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    target = shutil.copytree(PACKAGE, tmp_path / "src" / "shardwise", ignore=ignored)
+    for name in EXTENSIONS:
+        shutil.rmtree(target / name)
+    return tmp_path
+
+
+def test_the_core_trains_with_every_extension_deleted(core: Path) -> None:
+    program = core / "program.py"
+    program.write_text(_PROGRAM)
+    done = _run(core, [sys.executable, str(program)])
+    assert done.returncode == 0, done.stderr
+    assert "'parquet' is an extension's" in done.stdout
+
+
+@pytest.mark.long
+def test_the_tests_of_the_core_pass_with_every_extension_deleted(core: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__", "extensions", "compat", "integrations")
+    shutil.copytree(ROOT / "tests", core / "tests", ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", core)
+    tests = [f"tests/{name}" for name in CORE_TESTS]
+    done = _run(core, [sys.executable, "-m", "pytest", "-q", "-m", "not long", *tests])
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def _run(core: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(core / "src")}
+    return subprocess.run(
+        command, cwd=core, env=environment, capture_output=True, text=True, timeout=1200
+    )
