@@ -4,7 +4,7 @@
 
 Clips of 8 frames out of 1 s of H.264. Each way runs in a process of its own, and prints the largest
 anonymous memory (RssAnon, looked at each 5 ms) above that after the imports and the making of the
-dataset. "no bound" takes away the bound of `shardwise.extensions.media.files.picture_memory`. "of the
+dataset. "no bound" takes away the bound of `shardwise.engine.batch.decoder_memory`. "of the
 pictures' size" asks the loader for clips of 199 MB under `prefetch_bytes` of 1 GiB: two a batch, so
 that a batch alone takes 0.4 GB. Linux; needs ffmpeg.
 """

@@ -1,4 +1,4 @@
-"""The core lives without its extensions: a copy from which they are deleted trains and certifies."""
+"""The core lives without its extensions: a copy without them trains and certifies."""
 
 from __future__ import annotations
 
@@ -78,5 +78,11 @@ def test_the_tests_of_the_core_pass_with_every_extension_deleted(core: Path) -> 
 def _run(core: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(core / "src")}
     return subprocess.run(
-        command, cwd=core, env=environment, capture_output=True, text=True, timeout=1200
+        command,
+        check=False,
+        cwd=core,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1200,
     )

@@ -36,7 +36,8 @@ _EMPTY = [
         "shardwise.sources.tar", "shardwise.sources.tar.index.shard_index",
         "shardwise.sources.wrap.source", "shardwise.extensions.tables.parquet.source",
         "shardwise.extensions.tables", "shardwise.extensions.media", "shardwise.extensions",
-        "shardwise.compat", "shardwise.compat.webdataset", "shardwise.sources.manifest", "shardwise.engine", "shardwise.loader", "shardwise.torch",
+        "shardwise.compat", "shardwise.compat.webdataset", "shardwise.sources.manifest",
+        "shardwise.engine", "shardwise.loader", "shardwise.torch",
         "shardwise.tensors", "shardwise.base.ranks", "shardwise.cli",
     )
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The samples in `tests/extensions/formats/foreign/data`, which the packages themselves have written."""
+"""The samples in `tests/extensions/formats/foreign/data`, as the packages themselves wrote them."""
 
 from __future__ import annotations
 

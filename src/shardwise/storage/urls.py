@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from typing import Any
 from urllib.parse import unquote
 
 # Schemes of URLs, and the families of stores that serve them.
@@ -37,3 +39,17 @@ def strip_file_scheme(url: str) -> str:
     if path.startswith("localhost/"):
         path = path.removeprefix("localhost")
     return unquote(path)
+
+
+def beside(url: str, name: Any) -> str:
+    """The URL of a file in the index's directory, or below it; ValueError for any other."""
+    if not isinstance(name, str) or not name or name.startswith("/") or "\0" in name:
+        raise ValueError(f"the file name {name!r:.80}")
+    try:
+        _ = os.fsencode(name) if scheme_of(url) in ("", "file") else name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the file name {name!r:.80} holds a lone surrogate") from None
+    if "://" in name or ".." in name.replace("\\", "/").split("/"):
+        raise ValueError(f"the file {name!r:.80} does not lie beside the index")
+    path, mark, query = url.partition("?") if "://" in url else (url, "", "")
+    return f"{path.rpartition('/')[0]}/{name}{mark}{query}"

@@ -1,4 +1,4 @@
-"""A build as a program, which the tests kill: `python -m tests.extensions.build.program OUT WORKERS`.
+"""A build that the tests kill: `python -m tests.extensions.build.program OUT WORKERS`.
 
 WORKERS is a number of processes, or the address of a Ray cluster.
 """

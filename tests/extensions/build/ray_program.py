@@ -1,4 +1,4 @@
-"""Builds on Ray as a program: `python -m tests.extensions.build.ray_program SCENARIO DIRECTORY ADDRESS`.
+"""Builds on Ray: `python -m tests.extensions.build.ray_program SCENARIO DIRECTORY ADDRESS`.
 
 It works in DIRECTORY and writes what happened there, `SCENARIO.json`.
 """

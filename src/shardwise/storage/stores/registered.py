@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from shardwise.storage.urls import FAMILIES
 
 if TYPE_CHECKING:
-    from shardwise.storage.options import StorageOptions
     from shardwise.storage.requests.client import Client
 
-    ClientFactory = Callable[[str, StorageOptions], Client]
+    # Of a store's root and the user's `StorageOptions`.
+    ClientFactory = Callable[[str, Any], Client]
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 # The one state of a process that is no argument: a URL in a list names its store by the scheme

@@ -31,7 +31,6 @@ from shardwise.extensions.formats.litdata.serializers import form_of
 from shardwise.extensions.formats.litdata.tree import Node, fields_of, parse
 from shardwise.extensions.formats.records.forms import VALUES, BadRowError, Form, column_of
 from shardwise.extensions.formats.records.index_json import (
-    beside,
     index_urls,
     integer,
     read_index,
@@ -42,6 +41,7 @@ from shardwise.extensions.formats.records.source import RecordFields, RecordShar
 from shardwise.extensions.formats.records.unzip import unzip
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.storage import StorageOptions
+from shardwise.storage.urls import beside
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from shardwise.base.shown import shown
 from shardwise.extensions.formats.mds.encodings import form_of
 from shardwise.extensions.formats.records.forms import Form
 from shardwise.extensions.formats.records.index_json import (
-    beside,
     index_urls,
     integer,
     read_index,
@@ -32,6 +31,7 @@ from shardwise.extensions.formats.records.source import RecordFields, RecordShar
 from shardwise.extensions.formats.records.unzip import unzip
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.storage import StorageOptions
+from shardwise.storage.urls import beside
 
 
 class _Column(NamedTuple):

@@ -69,20 +69,6 @@ def read_index(pool: FilePool, url: str) -> dict[str, Any]:
     return document
 
 
-def beside(url: str, name: Any) -> str:
-    """The URL of a file in the index's directory, or below it; ValueError for any other."""
-    if not isinstance(name, str) or not name or name.startswith("/") or "\0" in name:
-        raise ValueError(f"the file name {name!r:.80}")
-    try:
-        _ = os.fsencode(name) if is_local(url) else name.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"the file name {name!r:.80} holds a lone surrogate") from None
-    if "://" in name or ".." in name.replace("\\", "/").split("/"):
-        raise ValueError(f"the file {name!r:.80} does not lie beside the index")
-    path, mark, query = url.partition("?") if "://" in url else (url, "", "")
-    return f"{path.rpartition('/')[0]}/{name}{mark}{query}"
-
-
 def integer(value: Any) -> int:
     """A count or a length of an index; ValueError for what is none."""
     if type(value) is not int or not 0 <= value < 1 << 48:

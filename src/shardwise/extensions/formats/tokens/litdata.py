@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.base.foreign_bytes import as_data_error
-from shardwise.extensions.formats.records.index_json import beside, require_distinct
+from shardwise.extensions.formats.records.index_json import require_distinct
 from shardwise.extensions.formats.tokens.token_file import TokenFile, require_dtype, tokens_between
 from shardwise.storage import StorageOptions, open_file
+from shardwise.storage.urls import beside
 
 # Numbers of dtypes of integers: torch's, and those of numpy's.
 _DTYPES = {

@@ -24,8 +24,8 @@ from shardwise.base.columns import Column
 from shardwise.base.errors import DataError, MissingShardError
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.base.shown import base_name, without_query
-from shardwise.extensions.formats.records.index_json import beside
 from shardwise.storage import StorageOptions, expand, is_local, local_path
+from shardwise.storage.urls import beside
 
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow")
 # The hub's names: train-00000-of-00002.parquet, with a hash behind it at times.
