@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib.metadata import version
 from typing import Any
 
 from numpy.typing import NDArray
@@ -39,6 +38,8 @@ _HASHED_NAME = re.compile(r"(.*)/([^/]*)-[0-9a-f]{12}", re.DOTALL)
 @lru_cache(maxsize=1)
 def _release() -> str:
     """The release of this package; looking it up takes 1 ms."""
+    from importlib.metadata import version
+
     return version("shardwise")
 
 
