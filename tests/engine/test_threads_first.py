@@ -1,4 +1,4 @@
-"""Decoders by default: threads at first, processes once there is work, the same batches all along."""
+"""Decoders by default: threads first, processes once there is work, the same batches always."""
 
 import io
 import logging

@@ -49,7 +49,7 @@ def probe(data: memoryview) -> ImageHeader:
         )
     frame_at = 0
     try:
-        if data[:2] == b"\xff\xd8":
+        if bytes(data[:2]) == b"\xff\xd8":
             name, frame_at = "jpeg", _jpeg_frame(data)
             height, width = _FRAME.unpack_from(data, frame_at + 1)
         else:

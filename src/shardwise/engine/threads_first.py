@@ -80,7 +80,7 @@ class ThreadsFirstExecutor:
             return False
         try:
             self.processes.start()
-            return self.processes.is_ready
+            is_ready = self.processes.is_ready
         except (TypeError, WorkerError) as error:
             self._is_refused = True
             self.processes.close()
@@ -90,3 +90,4 @@ class ThreadsFirstExecutor:
                 "num_workers=0 asks for them", message_of(error), cause,
             )  # fmt: skip
             return False
+        return is_ready
