@@ -83,6 +83,17 @@ def test_images_are_decoded_to_the_size_that_is_asked_for(tmp_path, monkeypatch)
     assert "fields       jpg, cls, json, images of 9 x 9\n" in written
 
 
+def test_a_loop_beside_the_loader_is_measured_alone_and_beside(data, monkeypatch):
+    monkeypatch.setattr("shardwise.cli.bench_beside._RUN_S", 0.1)
+    found = bench(data, "--beside")["beside"]
+    assert found["ratio"] == pytest.approx(found["beside_per_s"] / found["alone_per_s"])
+    assert found["alone_slice_p99_s"] > 0 < found["beside_slice_p99_s"]
+    assert bench(data)["beside"] is None
+    told = run("bench", data, "--batches", 2, "--beside").stdout
+    assert "of its speed beside the loader" in told
+    assert "alone" in told
+
+
 def test_without_decoding_damaged_values_do_not_matter(tmp_path):
     write_tar(tmp_path / "a.tar", [(f"{i}.cls", b"no number") for i in range(8)])
     assert "no number" in run("bench", tmp_path, exit_code=1).stderr

@@ -16,6 +16,7 @@ import click
 
 import shardwise as sw
 from shardwise.base.progress_bar import progress
+from shardwise.cli.bench_beside import measure_beside
 from shardwise.cli.bench_plot import draw, drawable
 from shardwise.cli.data import open_data
 from shardwise.cli.options import (
@@ -43,6 +44,8 @@ from shardwise.engine.request import Concurrency
 from shardwise.sources.protocol import value_fields_of
 
 _DEFAULT_S = 5.0
+# Processes take over from threads after some 2 s at most: they are what a training has.
+_SETTLING_S = 5.0
 # Seconds between two counts of the batches that are ready: 20 a second cost nothing.
 _SAMPLING_S = 0.05
 _STAGES = ("read", "demux", "decode", "convert", "transform", "collate", "hand over")
@@ -103,6 +106,7 @@ class Run:
     type=PathType(dir_okay=False, path_type=Path),
     help="Draw it, as .png, .svg or .pdf; needs matplotlib.",
 )
+@click.option("--beside", is_flag=True, help="Measure what a Python loop beside it loses, too.")
 @shard_options
 @common_options
 def bench(
@@ -117,13 +121,15 @@ def bench(
     batches: int | None,
     seconds: float | None,
     plot: Path | None,
+    beside: bool,
     index: str | None,
     accept_unfinished: bool,
 ) -> None:
     """Measure how fast samples can be loaded here, and name what limits it.
 
     Loads as one rank, epoch after epoch, and throws the batches away. The first batch warms up and
-    is not counted. Exit code 1 if a shard is missing or damaged.
+    is not counted, nor, without --batches, are those before worker processes take over. Exit code
+    1 if a shard is missing or damaged.
     """
     if seconds is None and batches is None:
         seconds = _DEFAULT_S
@@ -149,6 +155,11 @@ def bench(
     total, unit = (batches, "batches") if batches else (seconds or 0.0, "s")
     with loader, progress("loading", total, unit=unit) as report:
         run = _measure(loader, batches, seconds, report)
+        lost = None
+        if beside:
+            with closing(_epochs(loader)) as made:
+                next(made)
+                lost = measure_beside(made, run.seconds / max(1, run.stats["batches"]))
     document = {
         "num_shards": len(data.source.manifest.shards),
         "num_samples": len(data),
@@ -159,6 +170,7 @@ def bench(
         "shuffle": shuffle,
         "open_s": open_s,
         **_describe(run),
+        "beside": lost,
     }
     if plot is not None:
         draw(plot, document, run.marks, run.ready)
@@ -198,6 +210,14 @@ def _measure(
     last_requests, last_ready = 0, 0.0
     with closing(_epochs(loader)) as batches:
         next(batches)
+        first_s = time.perf_counter() - began
+        settled_by = began + _SETTLING_S
+        while (
+            max_batches is None
+            and loader.stats()["next_executor"]
+            and time.perf_counter() < settled_by
+        ):
+            next(batches)
         start = time.perf_counter()
         loader.stats(reset=True)
         for step, batch in batches:
@@ -215,7 +235,7 @@ def _measure(
             if len(marks) == max_batches or (max_seconds is not None and passed >= max_seconds):
                 break
         passed = time.perf_counter() - start
-        return Run(start - began, loader.stats(), passed, marks, ready)
+        return Run(first_s, loader.stats(), passed, marks, ready)
 
 
 def _epochs(loader: sw.DataLoader) -> Generator[tuple[int, dict[str, Any]], None, None]:
@@ -298,5 +318,16 @@ def _show(document: dict[str, Any]) -> None:
                 for shard in document["slowest_shards"]
             ],
         )
+    if beside := document["beside"]:
+        write_line()
+        write_table(
+            ["Python loop", ">iterations/s", ">99 % of slices within"],
+            [
+                [name, format_count(round(beside[f"{key}_per_s"])),
+                 f"{1000 * beside[f'{key}_slice_p99_s']:.2f} ms"]
+                for name, key in (("alone", "alone"), ("beside the loader", "beside"))
+            ],
+        )  # fmt: skip
+        write_line(f"The loop keeps {beside['ratio']:.2f} of its speed beside the loader.")
     write_line()
     write_line(document["verdict"])

@@ -74,22 +74,19 @@ def read_pixels(
         ValueError: the file is damaged, cut, or of a kind that the package does not read.
         MissingExtraError: no package that reads the format is installed.
     """
-    readers = [name for name in _READERS[header.format] if find_package(name) is not None]
-    if not readers:
-        raise MissingExtraError(
-            f"no package that decodes {header.format} images is installed", extra="image"
-        )
+    reader, package = _first_reader(header.format)
     expected = (-(-header.height // shrink), -(-header.width // shrink), CHANNELS[mode])
     pixels: Pixels | None = None
-    if readers[0] == "simplejpeg":
-        package = find_package(readers.pop(0))
-        pixels = _read_simplejpeg(package, data, mode, expected, out, is_only=not readers)
-    if pixels is None and readers[0] == "cv2":
-        pixels = _read_opencv(find_package("cv2"), data, header, mode, shrink)
+    if reader == "simplejpeg":
+        pixels = _read_simplejpeg(package, data, mode, expected, out)
+        if pixels is None:
+            reader, package = _first_reader("jpeg", start=1)
+    if pixels is None and reader == "cv2":
+        pixels = _read_opencv(package, data, header, mode, shrink)
     elif pixels is None:
         if header.format == "jpeg" and find_package("simplejpeg") is None:
             _say_slow()
-        pixels = _read_pillow(find_package("PIL.Image"), data, header, mode, shrink)
+        pixels = _read_pillow(package, data, header, mode, shrink)
     if pixels.shape != expected:
         raise ValueError(
             f"the {header.format} header promises {expected} (height, width, channels), "
@@ -98,22 +95,30 @@ def read_pixels(
     return pixels
 
 
+def _first_reader(image_format: str, *, start: int = 0) -> tuple[str, Any]:
+    """The first package that decodes a format; those behind it are not imported."""
+    for name in _READERS[image_format][start:]:
+        package = find_package(name)
+        if package is not None:
+            return name, package
+    raise MissingExtraError(
+        f"no package that decodes {image_format} images is installed", extra="image"
+    )
+
+
 def _read_simplejpeg(
-    package: Any,
-    data: memoryview,
-    mode: str,
-    expected: tuple[int, int, int],
-    out: Pixels | None,
-    *,
-    is_only: bool,
+    package: Any, data: memoryview, mode: str, expected: tuple[int, int, int], out: Pixels | None
 ) -> Pixels | None:
     """Decode a JPEG; None for another package: TurboJPEG has no name for its subsampling."""
-    # The least height and width pick the scale; strict (the default) makes cut files errors.
-    least = {"min_height": expected[0], "min_width": expected[1]}
+    height, width, _ = expected
     try:
-        pixels: Pixels = package.decode_jpeg(data, mode.upper(), buffer=out, **least)
+        # The least height and width pick the scale; strict (the default) makes cut files errors.
+        pixels: Pixels = package.decode_jpeg(
+            data, mode.upper(), min_height=height, min_width=width, buffer=out
+        )
     except ValueError as exc:
-        if "determine subsampling" in str(exc) and not is_only:
+        others = _READERS["jpeg"][1:]
+        if "determine subsampling" in str(exc) and any(map(find_package, others)):
             return None
         raise ValueError(
             f"simplejpeg could not decode the jpeg of {len(data)} bytes: {exc}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,7 @@ from shardwise.codecs.image_backends import Pixels
 _MAX_TRIES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class CropBox:
+class CropBox(NamedTuple):
     """A part of an image.
 
     Attributes:

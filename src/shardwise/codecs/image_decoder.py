@@ -7,7 +7,8 @@ batch. The call and `decode_into` run the same code, so they give the same bytes
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,7 @@ _CHOICES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ImagePart:
+class ImagePart(NamedTuple):
     """Which part of a file's image to decode.
 
     Attributes:
@@ -103,7 +103,7 @@ class Image:
                 arguments.append(f"{each.name}={value!r}")
         return f"image({', '.join(arguments)})"
 
-    @property
+    @cached_property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
         """Shape and dtype of every image; None without a size."""
         if self.size is None:
@@ -156,7 +156,9 @@ class Image:
         assert self.size is not None
         header, orientation = self._measure(data)
         shrink = self._shrink(header, turned=orientation >= 5)
-        size = _upright((-(-header.height // shrink), -(-header.width // shrink)), orientation)
+        size = -(-header.height // shrink), -(-header.width // shrink)
+        if orientation >= 5:
+            size = size[::-1]
         box = centre(size, *self.size) if self.fit == "crop" else CropBox(0, 0, *size)
         self._write_part(data, out, ImagePart(header, orientation, box), shrink=shrink)
 
@@ -167,23 +169,32 @@ class Image:
         assert self.size is not None
         header, box = part.header, part.box
         # uint8 HWC rows are what the packages write themselves: no copy is made then.
-        in_place = self.layout == "HWC" and self.dtype == "uint8" and out.flags.c_contiguous
-        place = out if in_place else None
-        exact = (header.height, header.width) == self.size == (box.height, box.width)
-        exact = exact and part.orientation == 1 and not box.is_mirrored
+        place = None
+        if self.layout == "HWC" and self.dtype == "uint8" and out.flags.c_contiguous:
+            place = out
+        exact = (
+            place is not None
+            and not box.is_mirrored
+            and part.orientation == 1
+            and (header.height, header.width) == self.size == (box.height, box.width)
+        )
         pixels = read_part(data, header, box, mode=self.mode) if part.may_end_early else None
         if pixels is None:
             pixels = read_pixels(
                 data, header, mode=self.mode, shrink=shrink, out=place if exact else None
             )
-            pixels = box.cut(turn_pixels(pixels, part.orientation))
-        pixels = resize_pixels(
-            pixels,
-            *self.size,
-            antialias=self.antialias,
-            nearest=self.interpolation == "nearest",
-            out=None if box.is_mirrored else place,
-        )
+            if part.orientation != 1:
+                pixels = turn_pixels(pixels, part.orientation)
+            if pixels.shape[:2] != (box.height, box.width):
+                pixels = box.cut(pixels)
+        if pixels.shape[:2] != self.size:
+            pixels = resize_pixels(
+                pixels,
+                *self.size,
+                antialias=self.antialias,
+                nearest=self.interpolation == "nearest",
+                out=None if box.is_mirrored else place,
+            )
         if box.is_mirrored:
             pixels = mirror_pixels(pixels, out=place)
         if place is None or not np.may_share_memory(pixels, place):
@@ -195,6 +206,8 @@ class Image:
         if header.format != "jpeg" or self.interpolation == "nearest":
             return 1
         height, width = self.size[::-1] if turned else self.size
+        if header.height < 2 * height - 1 or header.width < 2 * width - 1:
+            return 1
         for shrink in (8, 4, 2):
             if -(-header.height // shrink) >= height and -(-header.width // shrink) >= width:
                 return shrink

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.metadata
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +114,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
 @functools.cache
 def find_turbojpeg() -> TurboJpeg | None:
     """TurboJPEG 3, or None where there is none."""
+    import importlib.metadata
+
     try:
         files = importlib.metadata.files("turbojpeg") or []
     except importlib.metadata.PackageNotFoundError:

@@ -144,6 +144,7 @@ class ConcatSource(EpochReads):
             padding=every[0].padding,
             holds_objects=all(traits.holds_objects for traits in every),
             random_reads_are_requests=any(traits.random_reads_are_requests for traits in every),
+            reads_pieces=any(traits.reads_pieces for traits in every),
             counts_waits=all(traits.counts_waits for traits in every),
             window_shape=max(shapes, key=lambda shape: shape.window, default=None),
         )

@@ -294,19 +294,21 @@ def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any])
         return
     decoder: Any = field.decoder
     drawn = _drawn_at_once(rows, field, column)
-    for row, value in enumerate(column):
+    is_watched, takes_rng = rows.watch is not None, field.takes_rng
+    # Of one axis, the rows would be numbers and no views.
+    places = out if out.ndim > 1 else [out[row, ...] for row in range(len(out))]
+    for row, (value, place) in enumerate(zip(column, places, strict=True)):
         if decoder is None:
             raise rows.error(row, _odd_value(value, out), field=field.name)
         try:
-            rows.begin(row, field.number, value)
-            # With the dots a scalar's row is a view too.
+            if is_watched:
+                rows.begin(row, field.number, value)
             if drawn is not None:
-                decoder.decode_drawn_into(value, out[row, ...], drawn[row])
-            elif field.takes_rng:
-                rng = rows.generator(row, field.stream)
-                decoder.decode_into(value, out[row, ...], rng=rng)
+                decoder.decode_drawn_into(value, place, drawn[row])
+            elif takes_rng:
+                decoder.decode_into(value, place, rng=rows.generator(row, field.stream))
             else:
-                decoder.decode_into(value, out[row, ...])
+                decoder.decode_into(value, place)
         except BaseException as exc:  # noqa: BLE001 - as above
             rows.blame(row, decoder, exc, field=field.name)
 

@@ -104,6 +104,7 @@ class MixedDataset(Dataset):
         sizes = [cost.row_bytes for cost in every if cost.row_bytes is not None]
         return LoadCost(
             row_bytes=float(np.mean(sizes)) if len(sizes) == len(every) else None,
+            decodes_rows=any(cost.decodes_rows for cost in every),
             runs_python=any(cost.runs_python for cost in every),
             one_thread_suffices=all(cost.one_thread_suffices for cost in every),
             random_reads_are_requests=any(cost.random_reads_are_requests for cost in every),

@@ -178,6 +178,7 @@ class LoadedSamples:
         runs_python = self.is_mapped or any(map(is_plain_function, self._decoders))
         return LoadCost(
             row_bytes=row_bytes,
+            decodes_rows=self._decodes_rows,
             runs_python=runs_python and not traits.holds_objects,
             one_thread_suffices=traits.counts_waits and row_bytes is not None,
             random_reads_are_requests=traits.random_reads_are_requests,
@@ -264,6 +265,23 @@ class LoadedSamples:
         num_bytes = manifest.num_bytes
         # 0: the source does not know its samples' sizes.
         return num_bytes / max(1, manifest.num_samples) if num_bytes else None
+
+    @property
+    def _decodes_rows(self) -> bool:
+        """Whether decoders write rows one by one, of samples that any process may read alone.
+
+        Threads share what is read in pieces, and blocks of remote shards without a cache; each
+        process would decode or fetch them again.
+        """
+        traits = self._traits
+        shares_reads = traits.reads_pieces or traits.random_reads_are_requests
+        return not (self.is_mapped or traits.holds_objects or shares_reads) and any(
+            in_place(field) is not None
+            and field.cast is None
+            and hasattr(field.decoder, "decode_into")
+            and not hasattr(field.decoder, "decode_column")
+            for field in self._fields
+        )
 
     @cached_property
     def _fields(self) -> tuple[Field, ...]:

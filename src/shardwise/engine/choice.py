@@ -18,6 +18,7 @@ from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.pickling import pickled_by_value
 from shardwise.engine.request import Executor
 from shardwise.engine.threads import ThreadExecutor
+from shardwise.engine.threads_first import ThreadsFirstExecutor
 from shardwise.plan.arguments import whole
 
 _logger = logging.getLogger("shardwise")
@@ -98,12 +99,13 @@ class ExecutorOptions:
 def make_executor(builder: BatchBuilder, options: ExecutorOptions, *, num_ranks: int) -> Executor:
     """Make the executor that the options ask for, in one of `num_ranks` ranks of a machine.
 
-    By default threads, one for each core that this rank may use: reading and the decoders of this
-    library release the GIL. Where samples are only read, one thread is active while no read
-    blocks. Processes, one for each such core, where there is more than one core and functions of
-    the user's run for each sample: they hold the GIL. `num_workers` above 0 means processes, 0
-    none; each has one thread by default. `decode_timeout` means processes, too: a thread can't be
-    stopped. Neither processes nor threads (`num_workers` 0 or None,
+    By default threads, one for each core that this rank may use, for what only reads; one of them
+    is active while no read blocks. Processes, one for each such core, where there is more than one
+    core and functions of the user's run for each sample, which hold the GIL. Decoders of this
+    library start in threads, and such processes take over after a second of work: they release
+    the GIL, and many threads that get it back starve the program's. `num_workers` above 0 means
+    processes, 0 none; each has one thread by default. `decode_timeout` means processes, too: a
+    thread can't be stopped. Neither processes nor threads (`num_workers` 0 or None,
     `num_threads=0`) is the inline executor.
 
     Raises:
@@ -115,6 +117,7 @@ def make_executor(builder: BatchBuilder, options: ExecutorOptions, *, num_ranks:
         return executor.make_executor(builder, timeout=options.timeout)
     cores = usable_cores(num_ranks=num_ranks)
     cost = builder.dataset.cost
+    moves = False
     if executor is None:
         executor = "inline" if num_threads == 0 else "threads"
         if decode_timeout is not None and num_workers != 0 and num_threads != 0:
@@ -122,6 +125,7 @@ def make_executor(builder: BatchBuilder, options: ExecutorOptions, *, num_ranks:
         is_open = num_workers is None and num_threads is None and cores > 1
         if num_workers or (is_open and cost.runs_python and _can_be_pickled(builder)):
             executor = "processes"
+        moves = executor == "threads" and is_open and cost.decodes_rows
     if executor != "processes" and decode_timeout is not None:
         raise ValueError(
             f"decode_timeout={decode_timeout:g} with executor={executor!r}: a decoder that does "
@@ -147,15 +151,7 @@ def make_executor(builder: BatchBuilder, options: ExecutorOptions, *, num_ranks:
                 "num_workers=%d is as quick where decoding is the work",
                 num_workers, cores, "core" if cores == 1 else "cores", cores,
             )  # fmt: skip
-        return ProcessExecutor(
-            builder,
-            num_workers=num_workers,
-            num_threads=num_threads,
-            num_prefetch=max(2, options.prefetch_factor * num_workers),
-            prefetch_bytes=options.prefetch_bytes,
-            timeout=options.timeout,
-            decode_timeout=decode_timeout,
-        )
+        return _processes(builder, options, num_workers, num_threads)
     if executor == "inline":
         if num_threads:
             raise ValueError(
@@ -168,13 +164,30 @@ def make_executor(builder: BatchBuilder, options: ExecutorOptions, *, num_ranks:
     # Threads that wait for replies need no core.
     default = _STORE_THREADS if cost.batch_is_one_request else min(_MAX_THREADS, cores)
     num_threads = num_threads or default
-    return ThreadExecutor(
+    threads = ThreadExecutor(
         builder,
         num_threads=num_threads,
         num_prefetch=max(2, options.prefetch_factor * num_threads),
         prefetch_bytes=options.prefetch_bytes,
         is_fixed=is_fixed,
         timeout=options.timeout,
+    )
+    return (
+        ThreadsFirstExecutor(threads, _processes(builder, options, cores, 1)) if moves else threads
+    )
+
+
+def _processes(
+    builder: BatchBuilder, options: ExecutorOptions, num_workers: int, num_threads: int
+) -> ProcessExecutor:
+    return ProcessExecutor(
+        builder,
+        num_workers=num_workers,
+        num_threads=num_threads,
+        num_prefetch=max(2, options.prefetch_factor * num_workers),
+        prefetch_bytes=options.prefetch_bytes,
+        timeout=options.timeout,
+        decode_timeout=options.decode_timeout,
     )
 
 

@@ -122,6 +122,7 @@ class Concurrency:
             service, its servers.
         num_prefetch: batches that are ready or in progress at most; 0 without prefetch.
         collate: whether they collate, too, which else the caller's thread does.
+        next_executor: the executor that takes over from this one; "" for none.
     """
 
     executor: str
@@ -129,6 +130,7 @@ class Concurrency:
     num_threads: int = 0
     num_prefetch: int = 0
     collate: bool = False
+    next_executor: str = ""
 
     @property
     def count(self) -> int:

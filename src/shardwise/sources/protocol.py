@@ -90,6 +90,8 @@ class SourceTraits:
             one call then, and several batches at a time.
         counts_waits: it reads by `shardwise.storage`, which counts the reads that had to wait. The
             rest of a read holds the GIL, so a second thread gains nothing until reads wait.
+        reads_pieces: a row is read with others, such as a row group that is decompressed, which the
+            threads of a process share.
         window_shape: lanes and window of a window shuffle, for a source that reads shards in large
             pieces; it depends on the manifest alone. None for the default.
     """
@@ -102,6 +104,7 @@ class SourceTraits:
     random_reads_are_requests: bool = False
     read_is_one_request: bool = False
     counts_waits: bool = False
+    reads_pieces: bool = False
     window_shape: WindowShape | None = None
 
 

@@ -21,6 +21,8 @@ class LoadCost:
     Attributes:
         row_bytes: mean stored bytes of a sample where reading is all that it costs; None where it
             costs more, or the bytes are unknown.
+        decodes_rows: decoders of this library fill the rows of a batch one by one, and a process
+            reads no more for its rows than a thread.
         runs_python: functions of the user's run for each sample, which hold the GIL.
         one_thread_suffices: one thread loads as quickly as several, unless reads have to wait.
         random_reads_are_requests: reading one sample out of order costs a remote request.
@@ -28,6 +30,7 @@ class LoadCost:
     """
 
     row_bytes: float | None = None
+    decodes_rows: bool = False
     runs_python: bool = False
     one_thread_suffices: bool = False
     random_reads_are_requests: bool = False

@@ -10,6 +10,7 @@ from shardwise.storage.atomic import atomic_write
 from shardwise.storage.file_pool import FilePool, UrlRanges, read_files, read_payloads
 from shardwise.storage.local import LocalFile, max_open_files
 from shardwise.storage.open import (
+    give_up_reads,
     is_local,
     local_path,
     open_file,
@@ -19,7 +20,6 @@ from shardwise.storage.open import (
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat
 from shardwise.storage.requests.counts import IO_COUNTS, IoCounts
-from shardwise.storage.requests.event_loop import give_up_reads
 from shardwise.storage.requests.outage import outages
 from shardwise.storage.url_patterns import expand
 from shardwise.storage.versions import described, require_not_written_since, require_same

@@ -11,8 +11,6 @@ from fnmatch import fnmatchcase
 
 from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.remote import RemoteFile
-from shardwise.storage.stores.connect import location_of, url_of
 
 _MAGIC = re.compile(r"[*?\[]")
 _WEB = ("http://", "https://")
@@ -56,6 +54,9 @@ def list_remote(
             f"can't list {url!r}: web servers have no listing that programs can rely on; name the "
             "files by a brace pattern, such as https://HOST/train-{000..123}.tar"
         )
+    # Not for local data: it imports asyncio and HTTP.
+    from shardwise.storage.stores.connect import location_of, url_of
+
     location = location_of(url)
     key = location.key
     if key.endswith("/") or not key:
@@ -100,6 +101,8 @@ def shards_among(names: Sequence[str], url: str, suffixes: tuple[str, ...]) -> l
 
 
 def _keys(url: str, prefix: str, options: StorageOptions, *, delimiter: bool) -> list[str]:
+    from shardwise.storage.remote import RemoteFile
+
     file = RemoteFile(url, options)
     return [name for name in file.names(prefix, delimiter=delimiter) if not name.endswith("/")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from shardwise.base.errors import DataError, StorageError
 from shardwise.storage.local import LocalFile
@@ -114,3 +115,11 @@ def local_path(url: str | os.PathLike[str]) -> str:
     if "\0" in path:
         raise StorageError(f"{text!r} holds a NUL, which no file's name can")
     return path
+
+
+def give_up_reads(thread: int) -> None:
+    """Cancel the request that a thread (its identifier) waits for: StorageError there."""
+    # Where nothing remote was read, its modules are not imported: asyncio alone takes 25 ms.
+    event_loop = sys.modules.get("shardwise.storage.requests.event_loop")
+    if event_loop is not None:
+        event_loop.give_up_reads(thread)

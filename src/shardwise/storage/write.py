@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.storage.atomic import atomic_write
 from shardwise.storage.open import is_local, local_path
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.pinned_object import PinnedObject
+
+if TYPE_CHECKING:
+    from shardwise.storage.pinned_object import PinnedObject
 
 # A store joins the parts of a large object before it answers.
 _MIN_ATTEMPT_S = 60.0
@@ -73,6 +76,8 @@ def remove(url: str, *, options: StorageOptions | None = None) -> None:
 
 def _patient(url: str, options: StorageOptions | None) -> PinnedObject:
     """The object of a URL, with time for a store to join the parts of a large one."""
+    from shardwise.storage.pinned_object import PinnedObject
+
     options = options or StorageOptions()
     return PinnedObject(
         url,

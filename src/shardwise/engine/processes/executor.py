@@ -72,7 +72,7 @@ class ProcessExecutor:
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         """Yield one batch for each request, in order; processes start at the first `next`."""
-        session = self._start()
+        session = self.start()
         run = _Run(self, session, requests)
         try:
             yield from run.batches()
@@ -99,7 +99,27 @@ class ProcessExecutor:
         """Processes do not travel: a copy starts its own."""
         return {**self.__dict__, "_session": None}
 
-    def _start(self) -> Session:
+    @property
+    def is_ready(self) -> bool:
+        """Whether the processes are started and have all begun.
+
+        Raises:
+            WorkerError: one ended, or could not begin; told while no iterator is active.
+        """
+        session = self._session
+        if session is None or session.pid != os.getpid():
+            return False
+        if not session.has_begun:
+            session.has_begun = session.pool.have_begun()
+        return session.has_begun
+
+    def start(self) -> Session:
+        """Start the processes, unless they are; does not wait for them.
+
+        Raises:
+            TypeError: the dataset can't be sent to them.
+            WorkerError: the system has no room for them.
+        """
         # A forked child must not speak on its parent's socket.
         if self._session is None or self._session.pid != os.getpid():
             pool = WorkerPool(

@@ -30,6 +30,7 @@ class Session:
     ) -> None:
         self.pid = os.getpid()
         self.pool = pool
+        self.has_begun = False
         # Of runs and of batches; none is used again.
         self.run_numbers = itertools.count(1)
         self.batch_numbers = itertools.count()

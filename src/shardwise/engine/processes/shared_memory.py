@@ -16,7 +16,6 @@ import math
 import mmap
 import os
 import resource
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -91,6 +90,8 @@ def anonymous_file(num_bytes: int) -> int:
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("shardwise", os.MFD_CLOEXEC)
         else:
+            import tempfile
+
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
         descriptor = above_stdio(descriptor)

@@ -134,6 +134,16 @@ class WorkerPool:
                 kept.append(entry)
         self._unsent = kept
 
+    def have_begun(self) -> bool:
+        """Whether every worker has begun to take tasks; asked before the first task is sent.
+
+        Raises:
+            WorkerError: a worker ended, or could not begin.
+        """
+        self._receive()
+        self._watch(0.0)
+        return self.status.all_idle
+
     def answers(self, timeout: float | None) -> list[Answer | Stopped]:
         """Wait for answers: all that have arrived, none after `timeout` seconds.
 

@@ -121,6 +121,7 @@ class Counts:
             "executor": concurrency.executor,
             "num_workers": concurrency.num_workers,
             "num_threads": concurrency.num_threads,
+            "next_executor": concurrency.next_executor or None,
         }
         bottleneck = find_bottleneck(
             stats, concurrency=concurrency, num_cores=num_cores, pin_memory=self._pin_memory

@@ -6,11 +6,14 @@ once, so any number of attempts is used up in seconds. Used in the event loop's 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from shardwise.storage.requests.counts import IO_COUNTS
+
+if TYPE_CHECKING:
+    import asyncio
 
 _log = logging.getLogger("shardwise")
 
@@ -42,6 +45,8 @@ class Outage:
         if self._num_waiting > 1:
             return
         self._since = self._counted_until = since
+        import asyncio
+
         late_s = max(0.0, since + _WARN_AFTER_S - time.monotonic())
         self._timer = asyncio.get_running_loop().call_later(late_s, self._warn)
 

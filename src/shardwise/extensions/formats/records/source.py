@@ -135,6 +135,7 @@ class RecordSource(ABC):
             layouts={name: form.layout for name, form in forms.items() if form.layout is not None},
             counts_waits=True,
             random_reads_are_requests=is_remote and not self._is_zipped,
+            reads_pieces=self._is_zipped,
             window_shape=window if self._is_zipped else None,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -178,7 +178,10 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         columns=fields,
         fills=fills_of(options.fill, {k: v for k, v in fields.types.items() if k != KEY}),
         partitions=tuple(_cast(dirs[name], fields.types[name]) for name in fields.partitions),
-        traits=traits_of(schema, parts=fields.parts, window_shape=_window_shape(manifest)),
+        traits=replace(
+            traits_of(schema, parts=fields.parts, window_shape=_window_shape(manifest)),
+            reads_pieces=True,
+        ),
         mapped=mapped == {True},
     )
 

@@ -94,6 +94,9 @@ def encode(content: ManifestFile) -> bytes:
     """A manifest file's bytes: equal input gives equal bytes."""
     names = ShardNames.of(content.names)
     parts = [list(part) if isinstance(part, NumberedNames) else len(part) for part in names.parts]
+    # 5 ms to import, for writers alone.
+    from importlib.metadata import version
+
     metadata = {
         "format": _FORMAT,
         "version": _VERSION,
