@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import shardwise as sw
-from shardwise.cores import usable_cores
+from shardwise.base.cores import usable_cores
 from shardwise.engine import threads_first
 from tests.support.waiting import wait_for
 

@@ -15,10 +15,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from shardwise.base.errors import WorkerError, message_of
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.errors import WorkerError, message_of
 
 _logger = logging.getLogger("shardwise")
 

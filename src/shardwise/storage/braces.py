@@ -15,7 +15,7 @@ MAX_NAMES = 10_000_000
 _MAX_DEPTH = 50
 # Escaped characters, and what stands for itself or opens and closes a group.
 _TOKEN = re.compile(r"\\.|[{}]", re.DOTALL)
-_STEP_0 = re.compile(r"\.\.-?0+}")
+_STEP_0 = re.compile(r"\{[^{},.]+\.\.[^{},.]+\.\.-?0+}")
 # Beyond 64 bits bracex takes a range for a text.
 _ENDLESS = re.compile(r"\{-?\d+\.\.-?\d{19,}")
 

@@ -119,9 +119,10 @@ def arrow(folder: Path) -> tuple[list[Path], sw.Dataset]:
 
 
 def tokens(folder: Path) -> tuple[list[Path], sw.Dataset]:
-    content = OLD * ROWS + OLD[:2]
+    # Of text only tokens of one byte are read.
+    content = OLD * ROWS + OLD[:1]
     paths = write_shards(folder, ".bin", lambda path, _: path.write_bytes(content))
-    return paths, sw.tokens(paths, block=len(OLD) // 2, dtype="uint16")
+    return paths, sw.tokens(paths, block=len(OLD), dtype="uint8")
 
 
 def _write_images(folder: Path) -> list[Path]:

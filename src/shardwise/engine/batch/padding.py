@@ -228,7 +228,9 @@ def _arrays(values: Sequence[Any]) -> list[NDArray[Any]] | None:
         return None
     kind = _kind_of(example)
     for row, value in enumerate(values):
-        if not _is_array(value) or (_kind_of(value) != kind and value != []):
+        if not _is_array(value) or (
+            _kind_of(value) != kind and not (type(value) is list and not value)
+        ):
             raise ValueError(
                 f"row {row} of the batch is {description_of(value)}, which can't be joined with "
                 f"{description_of(example)}: padding needs arrays of one dtype and number of "

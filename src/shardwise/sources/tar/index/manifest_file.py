@@ -95,7 +95,6 @@ def encode(content: ManifestFile) -> bytes:
     names = ShardNames.of(content.names)
     parts = [list(part) if isinstance(part, NumberedNames) else len(part) for part in names.parts]
     # 5 ms to import, for writers alone.
-    from importlib.metadata import version
 
     metadata = {
         "format": _FORMAT,
