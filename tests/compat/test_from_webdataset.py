@@ -414,7 +414,7 @@ def test_a_predicate_that_catches_exceptions_chooses_what_the_pipeline_has(shard
             if "0.tar" in sample["__url__"]:
                 return True
             return int(sample["cls"]) % 3 == 1
-        except Exception:
+        except Exception:  # noqa: BLE001 - as programs write it
             return if_in_doubt
 
     pipeline = pipe(shards).select(predicate)
@@ -435,7 +435,7 @@ def test_what_holds_pipelines_is_taken_or_answered_with_the_line_to_write(shards
     pipeline = pipe(shards)
     chain = torch.utils.data.ChainDataset
     assert len(sw.from_webdataset(chain([pipeline]))) == N
-    holder = type("Holder", (torch.utils.data.IterableDataset,), {})()
+    holder = OwnList([], [])
     holder.inner = pipeline
     for given, line in (
         (chain([pipeline, pipeline]), "sw.concat"),

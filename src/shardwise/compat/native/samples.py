@@ -127,10 +127,26 @@ def _filling(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in (
-    "__delitem__ __eq__ __getitem__ __ior__ __ne__ __or__ __repr__ __ror__ __setitem__ clear copy "
-    "get items pop popitem setdefault update values"
-).split():
+for _name in [
+    "__delitem__",
+    "__eq__",
+    "__getitem__",
+    "__ior__",
+    "__ne__",
+    "__or__",
+    "__repr__",
+    "__ror__",
+    "__setitem__",
+    "clear",
+    "copy",
+    "get",
+    "items",
+    "pop",
+    "popitem",
+    "setdefault",
+    "update",
+    "values",
+]:
     setattr(_LazySample, _name, _filling(_name))
 
 

@@ -74,11 +74,9 @@ _GONE = {
     "tuple2dict": "dict(enumerate(sample))",
     "verbose_cache": "verbose=True",
 }
-_GONE |= dict.fromkeys(
-    "cbor2_iterator cbor_iterator cbors2_samples cbors2_to_samples cbors_samples "
-    "cbors_to_samples".split(),
-    "a tar of .cbor fields with .decode(), or a generator of your own in DataPipeline",
-)
+_CBOR = "a tar of .cbor fields with .decode(), or a generator of your own in DataPipeline"
+_GONE |= {f"cbor{end}": _CBOR for end in ("_iterator", "2_iterator", "s_samples", "s_to_samples")}
+_GONE |= {f"cbors2{end}": _CBOR for end in ("_samples", "_to_samples")}
 _GONE_MODULES = {
     "bench": "the command `shardwise bench`",
     "cborsiterators": "a tar of .cbor fields with .decode()",
