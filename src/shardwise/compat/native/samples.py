@@ -39,8 +39,9 @@ class RunStages:
             found = list(islice(iter(stage(iter([item]))), 2))
             if len(found) != 1:
                 raise DataError(
-                    f"the stage {name_of(stage)} made {'no sample' if not found else 'several samples'} of one: "
-                    "leave samples out by Dataset.subset, or with on_error='skip'"
+                    f"the stage {name_of(stage)} made "
+                    f"{'no sample' if not found else 'several samples'} of one: leave "
+                    "samples out by Dataset.subset, or with on_error='skip'"
                 )
             (item,) = found
         return self._as_fields(item)
