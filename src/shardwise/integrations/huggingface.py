@@ -77,11 +77,12 @@ class LoaderMixin:
         eval_loader: DataLoader | Mapping[str, DataLoader] | None = None,
         **kwargs: Any,
     ) -> None:
-        by_name = isinstance(eval_loader, Mapping)
         self._train_loader = train_loader
-        self._eval_loaders: dict[str, DataLoader] = (
-            {**eval_loader} if by_name else {"": eval_loader} if eval_loader is not None else {}
-        )
+        self._eval_loaders: dict[str, DataLoader] = {}
+        if isinstance(eval_loader, Mapping):
+            self._eval_loaders.update(eval_loader)
+        elif eval_loader is not None:
+            self._eval_loaders[""] = eval_loader
         # The Trainer looks whether there are datasets before it asks for loaders.
         if train_loader is not None:
             train_loader._pad(only_default=True)
@@ -90,7 +91,7 @@ class LoaderMixin:
             datasets = {name: loader.dataset for name, loader in self._eval_loaders.items()}
             for loader in self._eval_loaders.values():
                 _fill_for_evaluation(loader)
-            kwargs.setdefault("eval_dataset", datasets if by_name else datasets[""])
+            kwargs.setdefault("eval_dataset", datasets.get("", datasets))
         super().__init__(*args, **kwargs)
         if train_loader is not None:
             trainer: Any = self

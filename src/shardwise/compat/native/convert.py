@@ -158,7 +158,7 @@ class _Reading:
     def _loader(self, loader: Any) -> None:
         dataset: Any = getattr(loader, "dataset", None)
         if not isinstance(dataset, DataPipeline):
-            raise ValueError(stages.why_no_pipeline(loader))
+            raise ValueError(stages.why_no_pipeline(loader))  # noqa: TRY004 - as a stage
         self._read(dataset)
         if self.size is not None and not dataset.shares_epoch:
             # Each worker yields this number.
