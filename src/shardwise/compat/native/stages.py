@@ -118,7 +118,8 @@ def why_no_pipeline(value: Any) -> str:
         kind = f"a {type(value).__qualname__} around {kind}"
     return (
         f"from_webdataset: {kind}; it takes pipelines of shardwise.compat.webdataset (see "
-        f"shardwise.compat.install) that open shards; instead, where `it` is the {type(held).__name__}: {advice}"
+        "shardwise.compat.install) that open shards; instead, where `it` is the "
+        f"{type(held).__name__}: {advice}"
     )
 
 
