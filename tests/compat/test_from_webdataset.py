@@ -407,6 +407,63 @@ def test_a_selection_by_the_names_of_fields_reads_no_sample(tmp_path, monkeypatc
         sw.from_webdataset(pipe([url]).select(lambda s: s.get("cls") == b"1"))
 
 
+@pytest.mark.parametrize("if_in_doubt", [True, False])
+def test_a_predicate_that_catches_exceptions_chooses_what_the_pipeline_has(shards, if_in_doubt):
+    def predicate(sample):
+        try:
+            if "0.tar" in sample["__url__"]:
+                return True
+            return int(sample["cls"]) % 3 == 1
+        except Exception:  # noqa: BLE001 - as programs write it
+            return if_in_doubt
+
+    pipeline = pipe(shards).select(predicate)
+    keys = [sample["__key__"] for sample in pipeline]
+    assert [sample["__key__"] for sample in sw.from_webdataset(pipeline)] == keys
+    assert 0 < len(keys) < N
+
+
+def test_batches_of_a_programs_own_have_no_repeats_and_sizes_may_be_floats(shards):
+    collated = pipe(shards).to_tuple("cls").batched(16 / 2, collation_fn=tuple)
+    dataset = sw.from_webdataset(torch.utils.data.DataLoader(collated, batch_size=None))
+    assert dataset.loader_options["batch_size"] == 8
+    with sw.DataLoader(dataset, rank=0, world_size=1, **dataset.loader_options) as loader:
+        assert [len(batch) for batch in loader] == [8, 8, 5] == [len(b) for b in collated]
+
+
+def test_what_holds_pipelines_is_taken_or_answered_with_the_line_to_write(shards):
+    pipeline = pipe(shards)
+    chain = torch.utils.data.ChainDataset
+    assert len(sw.from_webdataset(chain([pipeline]))) == N
+    holder = OwnList([], [])
+    holder.inner = pipeline
+    for given, line in (
+        (chain([pipeline, pipeline]), "sw.concat"),
+        (wds.RandomMix([pipeline, pipeline]), "sw.mix"),
+        (holder, r"sw.from_webdataset\(it.inner\)"),
+        (torch.utils.data.DataLoader(holder), r"sw.from_webdataset\(it.inner\)"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=line):
+            sw.from_webdataset(given)
+
+
+def test_functions_of_keys_make_a_field_of_their_own(shards):
+    pipeline = pipe(shards).to_tuple("__key__", "cls").map_tuple(len, int)
+    dataset = sw.from_webdataset(pipeline)
+    assert dataset[3] == {"__key__": sample_key(3), "key": len(sample_key(3)), "cls": 3}
+
+
+def test_an_epoch_that_no_sample_enters_is_an_error(shards):
+    for pipeline in (
+        pipe(shards).select(lambda s: False).with_epoch(5),
+        wds.WebDataset(shards, resampled=True).select(lambda s: False),
+    ):
+        with pytest.raises(ValueError, match=r"let none of \d+ samples through"):
+            list(pipeline)
+    with pytest.warns(UserWarning, match="let none of 21 samples through"):
+        assert list(pipe(shards).select(lambda s: False)) == []
+
+
 def test_a_rank_that_may_have_its_own_list_hears_that_the_loader_divides(shards, as_reader):
     as_reader(0, 2)
     with pytest.warns(UserWarning, match="give all ranks the same list"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import random
 from pathlib import Path
 
@@ -90,13 +91,91 @@ def test_names_of_older_versions_do_what_they_did(tmp_path):
     assert wids.intersect_ranges([(0, 3), (5, 9)], (2, 6)) == [(2, 3), (5, 6)]
 
 
+TABLE = json.loads((Path(__file__).parent / "data" / "webdataset_names.json").read_text())
+
+
+def bound_names(body: list[ast.stmt]) -> set[str]:
+    """The public names that a module defines, or imports from its own package."""
+    found = set()
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            parts = [part for target in node.targets for part in ast.walk(target)]
+            found |= {
+                part.id
+                for part in parts
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+            }
+        elif isinstance(node, ast.ImportFrom) and (node.level or "webdataset" in str(node.module)):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return {name for name in found if not name.startswith("_")}
+
+
+def test_the_table_of_names_is_that_of_the_package(upstream):
+    table = TABLE["1.0.2"]
+    modules = {path.stem for path in upstream.glob("*.py")}
+    assert {name or "__init__" for name in table} == modules
+    for name, names in table.items():
+        assert bound_names(body_of(upstream / f"{name or '__init__'}.py")) <= set(names.split())
+
+
+@pytest.mark.parametrize("version", sorted(TABLE))
+def test_every_public_name_is_there_or_says_what_to_use(version):
+    silent = []
+    for module, names in TABLE[version].items():
+        full = f"shardwise.compat.webdataset.{module}".rstrip(".")
+        found = importlib.import_module(full)
+        for name in names.split():
+            try:
+                getattr(found, name)
+            except AttributeError as error:
+                if ": use " not in str(error):
+                    silent.append(f"{module}.{name}")
+    assert silent == []
+
+
+def test_names_that_old_programs_import_do_what_they_did(tmp_path):
+    urls = make_shards(tmp_path, [2, 3])
+    assert wds.filters.compose(int, abs)("-3") == 3
+    source = wds.SimpleShardList(urls)
+    samples = wds.filters.pipeline(source, wds.tarfile_to_samples(), wds.map(len))
+    assert len(list(samples)) == 5
+    assert wds.utils.make_seed(1, 2) == 33
+    assert wds.utils.make_seed("a") == wds.utils.make_seed("a") != wds.utils.make_seed("b")
+    assert wds.utils.lookup_sym("compose", [".filters"]) is wds.filters.compose
+    assert list(wds.utils.repeatedly0([1, 2, 3], 2, 2)) == [1, 2, 1, 2]
+    assert wds.filters.parse_field_spec("jpg;png cls") == [["jpg", "png"], ["cls"]]
+    (opened, _) = wds.cache.cached_url_opener(source, cache_dir=str(tmp_path))
+    assert opened["url"] == urls[0]
+    assert opened["stream"].read(1)
+    opener = importlib.import_module("shardwise.compat.webdataset.gopen")
+    with opener.gopen_file(f"file:{urls[0]}") as stream:
+        assert not opener.set_options(stream, timeout=3)
+    assert wds.tariterators.meta_prefix == wds.tariterators.meta_suffix == "__"
+    assert wds.writer.bytestr(3) == b"3"
+
+
+def test_the_old_list_of_shards_has_its_own_arguments_and_shuffles():
+    urls = [f"{number}.tar" for number in range(20)]
+    with pytest.warns(DeprecationWarning, match="use SimpleShardList"):
+        make = wds.PytorchShardList
+    shards = [shard["url"] for shard in make(urls)]
+    assert shards != urls
+    assert sorted(shards) == sorted(urls)
+    options = {"split_by_node": False, "split_by_worker": False, "verbose": True}
+    assert [shard["url"] for shard in make(urls, False, False, **options)] == urls
+    with pytest.raises(TypeError, match=r"^PytorchShardList\(\) got an unexpected"):
+        make(urls, nodesplitter=None)
+
+
 def test_install_makes_imports_find_these_modules():
     code = """
 import sys
 import shardwise.compat
 shardwise.compat.install()
 shardwise.compat.install()
-import webdataset, webdataset.filters, wids
+import webdataset, webdataset.filters, webdataset.cborsiterators, wids
 from webdataset.autodecode import Decoder
 import webdataset as wds
 assert webdataset is sys.modules["shardwise.compat.webdataset"]

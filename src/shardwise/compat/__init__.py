@@ -41,7 +41,10 @@ def install() -> None:
             )
         found[name] = package
         for module in iter_modules(package.__path__):
-            found[f"{name}.{module.name}"] = import_module(f"{package.__name__}.{module.name}")
+            import_module(f"{package.__name__}.{module.name}")
+        prefix = f"{package.__name__}."
+        inner = [each for each in sys.modules if each.startswith(prefix)]
+        found |= {f"{name}.{each.removeprefix(prefix)}": sys.modules[each] for each in inner}
     sys.modules.update(found)
     answer_versions()
 

@@ -10,6 +10,7 @@ off. Here they are kept out of the losses, too: loss and metrics are one process
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import transformers
@@ -41,7 +42,8 @@ class LoaderMixin:
     Args:
         train_loader: what to train on; its batches are dicts of columns, or what its `collate`
             returns.
-        eval_loader: what to evaluate on. `evaluate` and `predict` take loaders, too.
+        eval_loader: what to evaluate on, or a dict of several, whose names begin the metrics' as
+            with `eval_dataset`. `evaluate` and `predict` take loaders, too.
         args: the Trainer's own, without `train_dataset` and `eval_dataset`.
         kwargs: the Trainer's own.
 
@@ -72,17 +74,24 @@ class LoaderMixin:
         self,
         *args: Any,
         train_loader: DataLoader | None = None,
-        eval_loader: DataLoader | None = None,
+        eval_loader: DataLoader | Mapping[str, DataLoader] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._train_loader, self._eval_loader = train_loader, eval_loader
+        self._train_loader = train_loader
+        self._eval_loaders: dict[str, DataLoader] = {}
+        if isinstance(eval_loader, Mapping):
+            self._eval_loaders.update(eval_loader)
+        elif eval_loader is not None:
+            self._eval_loaders[""] = eval_loader
         # The Trainer looks whether there are datasets before it asks for loaders.
         if train_loader is not None:
             train_loader._pad(only_default=True)
             kwargs.setdefault("train_dataset", train_loader.dataset)
         if eval_loader is not None:
-            _fill_for_evaluation(eval_loader)
-            kwargs.setdefault("eval_dataset", eval_loader.dataset)
+            datasets = {name: loader.dataset for name, loader in self._eval_loaders.items()}
+            for loader in self._eval_loaders.values():
+                _fill_for_evaluation(loader)
+            kwargs.setdefault("eval_dataset", datasets.get("", datasets))
         super().__init__(*args, **kwargs)
         if train_loader is not None:
             trainer: Any = self
@@ -172,11 +181,13 @@ class LoaderMixin:
 
     def _evaluated(self, dataset: Any) -> DataLoader | None:
         """The loader to evaluate: the one that is passed in, or the one of this dataset."""
-        loader = self._eval_loader
-        if isinstance(dataset, DataLoader):
-            loader = dataset
-        elif loader is not None and dataset is not None and dataset is not loader.dataset:
-            loader = None
+        loaders = self._eval_loaders
+        loader = dataset if isinstance(dataset, DataLoader) else None
+        if isinstance(dataset, str):
+            loader = loaders.get(dataset)
+        elif loader is None:
+            alike = (each for each in loaders.values() if dataset in (None, each.dataset))
+            loader = next(alike, None)
         if loader is not None:
             _fill_for_evaluation(loader)
             num_processes = self.args.world_size  # type: ignore[attr-defined]

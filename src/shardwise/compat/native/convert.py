@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from dataclasses import replace
 from typing import Any
+
+from torch.utils.data import ChainDataset, default_collate, default_convert
 
 from shardwise.base.ranks import discover
 from shardwise.compat.native import stages
 from shardwise.compat.native.decoders import decode_optional, decoders_of
 from shardwise.compat.native.samples import Collate, RunStages, chosen
 from shardwise.compat.native.stages import argument, refusal
-from shardwise.compat.webdataset import cache, compat, shardlists, tariterators
+from shardwise.compat.webdataset import cache, compat, filters, shardlists, tariterators
 from shardwise.compat.webdataset.filters import default_collation_fn
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.pytorch import DataLoader
@@ -56,28 +60,30 @@ def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> Converte
     `to_tuple`, `map_tuple`, ...) become the dataset. Items of tuples are called by the fields that
     `to_tuple` named. Batches, shuffles, epochs, seed and error handlers become `loader_options`:
 
-    - `batched(n, partial=False)`: batch_size=n, remainder="drop"; with partial, remainder="pad";
+    - `batched(n, partial=False)`: batch_size=n, remainder="drop"; with partial, remainder="pad", or
+      "uneven" where a `collation_fn` makes batches that can't say which rows are repeats;
     - `shuffle(n)`, `shardshuffle=n`: shuffle="window", over all shards and not through a buffer;
-    - `select(predicate)`: a subset, chosen now: a predicate that asks only which fields there are
-      is answered by the index, another one has every sample read once;
+    - `select(predicate)`: a subset, chosen now: the predicate is called once per sample, and
+      samples are read whose values it looks at; which fields there are the index knows;
     - `with_epoch(n)`: epoch_size, which counts the samples of all ranks; without it a pipeline
       that has no end has epochs of one pass;
     - `handler=warn_and_continue`, or a function that goes on after a `DataError`: on_error="skip",
       and the loader counts what it skipped;
-    - a `WebLoader`: its num_workers and its pipeline's options.
+    - a `WebLoader` or a torch DataLoader: its num_workers and its pipeline's options.
 
     Splitters are left out: the loader divides. Stages of the program's own are tried once: what
     permutes the list of shards is a shuffle, and what makes samples of shards must give the first
     sample as it is in the tar.
 
     Args:
-        pipeline: a `WebDataset`, `DataPipeline` or `WebLoader` of `shardwise.compat.webdataset`.
+        pipeline: a `WebDataset`, `DataPipeline` or `WebLoader` of `shardwise.compat.webdataset`, or
+            a torch DataLoader or `ChainDataset` around one.
         world_size: how many ranks there are, for `with_epoch`; None finds it.
 
     Raises:
         ValueError: a stage has no counterpart; the message names it, says why, and what to write
             instead.
-        TypeError: it is no pipeline.
+        TypeError: it is no pipeline; the message says what to write.
 
     Examples:
         ```python
@@ -85,11 +91,10 @@ def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> Converte
         loader = sw.DataLoader(dataset, **dataset.loader_options)
         ```
     """
-    if not isinstance(pipeline, DataPipeline):
-        raise TypeError(
-            f"a {type(pipeline).__module__}.{type(pipeline).__qualname__}: from_webdataset takes "
-            "pipelines of shardwise.compat.webdataset (see shardwise.compat.install)"
-        )
+    while isinstance(pipeline, ChainDataset) and len(list(pipeline.datasets)) == 1:
+        (pipeline,) = pipeline.datasets
+    if not isinstance(pipeline, DataPipeline | DataLoader):
+        raise TypeError(stages.why_no_pipeline(pipeline))
     reading = _Reading(pipeline)
     options = reading.options
     if reading.size is not None:
@@ -110,7 +115,7 @@ class _Reading:
         passes: passes in an epoch.
     """
 
-    def __init__(self, pipeline: DataPipeline) -> None:
+    def __init__(self, pipeline: DataPipeline | DataLoader[Any]) -> None:
         self.options: dict[str, Any] = {}
         self.dataset: Dataset
         self.size: int | None = None
@@ -121,14 +126,17 @@ class _Reading:
         self._tuple_at_first: tuple[str, ...] | None = None
         self._decoded: set[str] = set()
         self._splitters: tuple[Any, ...] = ()
-        self._read(pipeline)
+        if isinstance(pipeline, DataLoader):
+            self._loader(pipeline)
+        else:
+            self._read(pipeline)
         self.dataset = self._made()
         if "batch_size" not in self.options:
             self.options.pop("collate", None)
 
     def _read(self, pipeline: DataPipeline) -> None:
         if not pipeline.pipeline:
-            raise ValueError("from_webdataset: the pipeline has no stages")
+            raise ValueError(stages.why_no_pipeline(pipeline))
         first, *rest = pipeline.pipeline
         if isinstance(first, DataLoader):
             self._loader(first)
@@ -150,7 +158,7 @@ class _Reading:
     def _loader(self, loader: Any) -> None:
         dataset: Any = getattr(loader, "dataset", None)
         if not isinstance(dataset, DataPipeline):
-            raise refusal(loader, f"it reads a {type(dataset).__name__}", "sw.wrap(dataset)")
+            raise ValueError(stages.why_no_pipeline(loader))  # noqa: TRY004 - as a stage
         self._read(dataset)
         if self.size is not None and not dataset.shares_epoch:
             # Each worker yields this number.
@@ -159,12 +167,18 @@ class _Reading:
             self.options["num_workers"] = loader.num_workers
         if loader.pin_memory:
             self.options["pin_memory"] = True
+        collate = loader.collate_fn
         if loader.batch_size is not None:
-            from torch.utils.data import default_collate
-
-            collate = loader.collate_fn
             collate = default_collation_fn if collate is default_collate else collate
             self._batch(loader, loader.batch_size, collate, partial=not loader.drop_last)
+        elif collate is default_convert or collate is identity:
+            pass
+        elif "batch_size" in self.options:
+            own = self.options.get("collate", Collate(default_collation_fn, self._names))
+            self.options["collate"] = replace(own, after=collate)
+            self._never_repeat()
+        else:
+            self._sample("sample", filters.map(collate), [])
 
     def _source(self, source: Any, rest: list[Any]) -> list[Any]:
         """Take the stages up to the one that makes samples; gives back those behind it."""
@@ -266,10 +280,16 @@ class _Reading:
             raise refusal(
                 stage, "it makes batches of batches", "one .batched(n) with the whole size"
             )
-        self.options["batch_size"] = size
+        self.options["batch_size"] = math.ceil(size)
         self.options["remainder"] = "pad" if partial else "drop"
         if collate is not default_collation_fn:
             self.options["collate"] = Collate(collate, self._names)
+            self._never_repeat()
+
+    def _never_repeat(self) -> None:
+        """Leave the last batch short: in what a program's function makes, no mark says "repeat"."""
+        if self.options["remainder"] == "pad":
+            self.options["remainder"] = "uneven"
 
     def _sample(self, kind: str, stage: FilterFunction, behind: list[Any]) -> None:
         """A stage that gives one sample for each: the dataset's own way where there is one."""
@@ -288,6 +308,10 @@ class _Reading:
             self._tuple_at_first = self._names
         if kind == "to_tuple":
             self._names = stages.tuple_names(stages.fields_of(stage))
+        if self._names is not None and "__key__" in self._names:
+            # What a stage makes of a key need not be a str, as the key of a sample is.
+            own = "key" if "key" not in self._names else str(self._names.index("__key__"))
+            self._names = tuple(own if name == "__key__" else name for name in self._names)
         self._stages.append(stage)
 
     def _select(self, stage: FilterFunction) -> bool:
@@ -309,7 +333,7 @@ class _Reading:
         wanted = {n: f for n, f in functions.items() if f is not None and f is not identity}
         if self._names is None or len(stage.args) > len(self._names):
             return False
-        if self._decoded & wanted.keys():
+        if self._decoded & wanted.keys() or "__key__" in wanted:
             return False
         if wanted:
             self.dataset = self.dataset.decode(**wanted)

@@ -5,8 +5,9 @@ What `select` keeps is found before training, as a subset, so that ranks take eq
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
+from shardwise.compat.native.stages import name_of
 from shardwise.dataset import Dataset
 from shardwise.sources.tar.source import TarSource
 
@@ -29,7 +31,7 @@ class RunStages:
     outer_names: tuple[str, ...] | None
 
     def __repr__(self) -> str:
-        return f"RunStages({', '.join(map(repr, self.stages))})"
+        return f"RunStages({', '.join(map(name_of, self.stages))})"
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         item: Any = sample if self.names is None else tuple(sample[name] for name in self.names)
@@ -37,8 +39,9 @@ class RunStages:
             found = list(islice(iter(stage(iter([item]))), 2))
             if len(found) != 1:
                 raise DataError(
-                    f"{stage!r} made {'no sample' if not found else 'several samples'} of one: "
-                    "leave samples out by Dataset.subset, or with on_error='skip'"
+                    f"the stage {name_of(stage)} made "
+                    f"{'no sample' if not found else 'several samples'} of one: leave "
+                    "samples out by Dataset.subset, or with on_error='skip'"
                 )
             (item,) = found
         return self._as_fields(item)
@@ -76,75 +79,114 @@ class Collate:
 
     function: Callable[[list[Any]], Any] | None
     names: tuple[str, ...] | None
+    # What a loader without a batch size calls with each batch of its pipeline.
+    after: Callable[[Any], Any] | None = None
 
     def __call__(self, samples: list[dict[str, Any]]) -> Any:
         items: list[Any] = samples
         if self.names is not None:
             items = [tuple(sample[name] for name in self.names) for sample in samples]
-        return items if self.function is None else self.function(items)
+        batch = items if self.function is None else self.function(items)
+        return batch if self.after is None else self.after(batch)
 
 
-class _ValueNeededError(Exception):
-    """A predicate looks at a value."""
+class _LazySample(dict[str, Any]):
+    """A sample whose fields are known; its values are read when one of them is first looked at."""
+
+    def __init__(self, fields: Iterable[str], read: Callable[[], dict[str, Any]]) -> None:
+        super().__init__(dict.fromkeys(fields))
+        self._read: Callable[[], dict[str, Any]] | None = read
+        # An error of the reading, which the function that looked at the sample may have caught.
+        self.error: Exception | None = None
+
+    def fill(self) -> None:
+        """Read the values, unless they were read."""
+        if self._read is None:
+            return
+        read, self._read = self._read, None
+        try:
+            super().update(read())
+        except Exception as error:
+            self.error = error
+            raise
+
+    def __iter__(self) -> Iterator[str]:
+        # Of a dict without this method, dict(sample) and {**sample} copy the values unseen.
+        return super().__iter__()
 
 
-class _Names(dict[str, Any]):
-    """A sample whose fields are known, and not their values."""
+def _filling(name: str) -> Callable[..., Any]:
+    """The method of a dict that reads the sample first; not for a field that it lacks."""
+    original = getattr(dict, name)
+    is_lookup = name in ("__getitem__", "get")
 
-    def __getitem__(self, name: str) -> Any:
-        if name in self:
-            raise _ValueNeededError
-        return super().__getitem__(name)
+    def method(self: _LazySample, *args: Any, **kw: Any) -> Any:
+        if not is_lookup or args[0] in self:
+            self.fill()
+        return original(self, *args, **kw)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        if name in self:
-            raise _ValueNeededError
-        return default
+    return method
 
-    def _refuse(self, *_: Any) -> Any:
-        raise _ValueNeededError
 
-    items = values = pop = copy = __eq__ = __or__ = _refuse
+for _name in [
+    "__delitem__",
+    "__eq__",
+    "__getitem__",
+    "__ior__",
+    "__ne__",
+    "__or__",
+    "__repr__",
+    "__ror__",
+    "__setitem__",
+    "clear",
+    "copy",
+    "get",
+    "items",
+    "pop",
+    "popitem",
+    "setdefault",
+    "update",
+    "values",
+]:
+    setattr(_LazySample, _name, _filling(_name))
 
 
 def chosen(
     dataset: Dataset, predicate: Callable[[Any], Any], names: tuple[str, ...] | None
 ) -> NDArray[np.bool_]:
-    """For each sample, whether the predicate holds: bool `[num_samples]`."""
+    """For each sample, whether the predicate holds: bool `[num_samples]`.
+
+    The predicate is called once per sample, in order, as in a pipeline: it may count, draw random
+    numbers or catch exceptions. Samples whose values it never looks at are not read.
+    """
     mask = np.empty(len(dataset), np.bool_)
-    # By the fields that a sample has; None where its values are needed.
-    answers: dict[frozenset[str] | None, bool | None] = {None: None}
-    for row, fields in enumerate(_fields_of_samples(dataset, names)):
-        if fields not in answers:
-            assert fields is not None
-            try:
-                answers[fields] = bool(predicate(_Names.fromkeys(fields)))
-            except _ValueNeededError:
-                answers[fields] = None
-        answer = answers[fields]
-        if answer is None:
-            (sample,) = Collate(None, names)([dataset[row]])
-            answer = bool(predicate(sample))
-        mask[row] = answer
+    for row, sample in enumerate(_samples(dataset, names)):
+        try:
+            mask[row] = bool(predicate(sample))
+        finally:
+            # What the user's function catches is still an error of the reading.
+            if getattr(sample, "error", None) is not None:
+                raise sample.error
     return mask
 
 
-def _fields_of_samples(
-    dataset: Dataset, names: tuple[str, ...] | None
-) -> Iterator[frozenset[str] | None]:
-    """The fields of each sample, by the index; None where that does not know."""
+def _samples(dataset: Dataset, names: tuple[str, ...] | None) -> Iterator[Any]:
+    """The samples as the pipeline has them; unread where an index knows which fields they have."""
     source, indices = dataset.source, dataset.transforms.indices
     if names is not None or dataset.is_mapped or not isinstance(source, TarSource):
-        yield from (None for _ in range(len(dataset)))
+        yield from (Collate(None, names)([sample])[0] for sample in dataset)
         return
     known = dataset.fields
     ids = range(len(dataset)) if indices is None else indices.tolist()
-    for sample in ids:
-        shard, row = source.shards.locate(sample)
-        index = source.shards.index(shard)
-        there = [
-            name
-            for (_, size), name in zip(index.locate_one(known, row), known, strict=True)
-            if size >= 0
-        ]
-        yield frozenset({"__key__", *there})
+    for row, sample in enumerate(ids):
+        shard, place = source.shards.locate(sample)
+        index, url = source.shards.index(shard), source.shards.manifest.urls[shard]
+        spans = index.locate_one(known, place)
+        fields = [name for (_, size), name in zip(spans, known, strict=True) if size >= 0]
+        # Pipelines say which shard a sample is of, and predicates go by it.
+        read = partial(_read, dataset, row, {"__url__": url})
+        yield _LazySample(("__key__", "__url__", *fields), read)
+
+
+def _read(dataset: Dataset, row: int, more: dict[str, Any]) -> dict[str, Any]:
+    return {**dataset[row], **more}

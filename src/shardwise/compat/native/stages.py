@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from torch.utils.data import ChainDataset, DataLoader
+
 from shardwise.base.errors import DataError
 from shardwise.base.ranks import explicit_ranks
 from shardwise.compat.webdataset import autodecode, filters, handlers, mapping, shardlists
@@ -87,6 +89,38 @@ def kind_of(stage: Any) -> str:
 def refusal(stage: Any, why: str, instead: str) -> ValueError:
     """The error that says which stage can't be taken, why, and what to write instead."""
     return ValueError(f"from_webdataset: the stage {name_of(stage)}: {why}; instead: {instead}")
+
+
+def why_no_pipeline(value: Any) -> str:
+    """The error about something that is no pipeline: what to write for those that it holds."""
+    held = value.dataset if isinstance(value, DataLoader) else value
+    parts = getattr(held, "datasets", None)
+    names = [
+        name for name, each in vars(held).items() if isinstance(each, DataPipeline | DataLoader)
+    ] if hasattr(held, "__dict__") else []  # fmt: skip
+    if isinstance(held, ChainDataset):
+        advice = "sw.concat([sw.from_webdataset(each) for each in it.datasets])"
+    elif isinstance(parts, list | tuple):
+        advice = (
+            "sw.mix({str(i): (sw.from_webdataset(each), 1.0) for i, each in "
+            "enumerate(it.datasets)}), with each one's weight for 1.0"
+        )
+    elif names:
+        advice = f"sw.from_webdataset(it.{names[0]})"
+    elif type(held).__module__.partition(".")[0] == "webdataset":
+        advice = "shardwise.compat.install() before the first import of webdataset"
+    else:
+        advice = "sw.wrap(it), if it has a length and items by index"
+    kind = f"a {type(held).__module__}.{type(held).__qualname__}"
+    if isinstance(held, DataPipeline):
+        kind = f"the pipeline has no stages, {kind}"
+    elif held is not value:
+        kind = f"a {type(value).__qualname__} around {kind}"
+    return (
+        f"from_webdataset: {kind}; it takes pipelines of shardwise.compat.webdataset (see "
+        "shardwise.compat.install) that open shards; instead, where `it` is the "
+        f"{type(held).__name__}: {advice}"
+    )
 
 
 def name_of(stage: Any) -> str:

@@ -11,15 +11,12 @@ the page on moving from WebDataset.
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from importlib import import_module
 from typing import Any
 
+from shardwise.compat.webdataset import old_names
 from shardwise.compat.webdataset.compat import WebDataset
-from shardwise.compat.webdataset.filters import shuffle_shards
-from shardwise.compat.webdataset.pipeline import DataPipeline
-from shardwise.compat.webdataset.shardlists import SimpleShardList, split_by_node, split_by_worker
 
 __version__ = "1.0.2"
 
@@ -51,57 +48,22 @@ for _module, _names in _NAMES.items():
     _found = import_module(f"{__name__}.{_module}")
     globals().update({_name: getattr(_found, _name) for _name in _names.split()})
 
-# Names of older versions: what to use instead.
-_GONE = {
-    "ChoppedDataset": "WebDataset(...).with_epoch(n)",
-    "FakeLength": "WebDataset(...).with_length(n)",
-    "MultiDataset": "WebLoader(dataset, num_workers=n)",
-    "MultiDatasetIterator": "WebLoader(dataset, num_workers=n)",
-    "Pipeline": "DataPipeline",
-    "Processor": "DataPipeline(dataset, stage)",
-    "Repeatedly": "WebDataset(...).repeat(n)",
-    "ResizedDataset": "WebDataset(...).with_epoch(n)",
-    "Shorthands": "FluidInterface",
-    "associate_": "associate",
-    "map_stream": "DataPipeline(dataset, stage)",
-    "parallel": "WebLoader",
-    "reader": "gopen",
-    "url_opener": "tariterators.url_opener",
-}
-
-
-def _shard_list(
-    urls: Any,
-    shuffle: bool = False,
-    nodesplitter: Any = split_by_node,
-    splitter: Any = split_by_worker,
-    length: int | None = None,
-) -> DataPipeline:
-    """What `ShardList` and `PytorchShardList` were: shards, shuffled and divided."""
-    stages = [nodesplitter, splitter]
-    if shuffle:
-        stages.insert(0, shuffle_shards())
-    pipeline = DataPipeline(SimpleShardList(urls), *stages)
-    return pipeline if length is None else pipeline.with_length(length, silent=True)
-
-
 _RENAMED = {
     "Dataset": (WebDataset, "WebDataset"),
-    "PytorchShardList": (_shard_list, "SimpleShardList with split_by_node and split_by_worker"),
-    "ShardList": (_shard_list, "SimpleShardList with split_by_node and split_by_worker"),
+    "PytorchShardList": (
+        old_names.PytorchShardList,
+        "SimpleShardList with split_by_node and split_by_worker",
+    ),
+    "ShardList": (old_names.ShardList, "SimpleShardList with split_by_node and split_by_worker"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _RENAMED:
         found, instead = _RENAMED[name]
         warnings.warn(f"{name} is deprecated: use {instead}", DeprecationWarning, stacklevel=2)
         return found
-    advice = f": use {_GONE[name]}" if name in _GONE else ""
-    if not advice:
-        by_case = {other.lower(): other for other in list(globals())}
-        alike = difflib.get_close_matches(name.lower(), list(by_case), n=1, cutoff=0.8)
-        advice = f": did you mean {by_case[alike[0]]!r}?" if alike else ""
-    raise AttributeError(f"module 'webdataset' has no attribute {name!r}{advice}")
+    return old_names.find(__name__, name)
+
+
+old_names.answer_for(__name__, _NAMES)

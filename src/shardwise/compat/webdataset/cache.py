@@ -196,6 +196,23 @@ def _invalid(fname: str, url: str) -> ValueError:
     )
 
 
+def cached_url_opener(
+    data: Iterable[dict[str, Any]],
+    handler: Callable[[Exception], bool] = reraise_exception,
+    cache_size: float = -1,
+    cache_dir: str | os.PathLike[str] | None = None,
+    url_to_name: Callable[[str], str] = pipe_cleaner,
+    validator: Callable[[str], bool] | None = check_tar_format,
+    verbose: bool = False,
+    always: bool = False,  # noqa: ARG001 - local shards are read where they lie
+) -> Iterator[dict[str, Any]]:
+    """WebDataset 0.2's name for `FileCache`."""
+    return FileCache(
+        cache_dir, url_to_name=url_to_name, verbose=verbose, validator=validator, handler=handler,
+        cache_size=cache_size,
+    )(data)  # fmt: skip
+
+
 def cached_tarfile_samples(
     src: Iterable[dict[str, Any]],
     handler: Callable[[Exception], bool] = reraise_exception,
@@ -208,9 +225,7 @@ def cached_tarfile_samples(
     rename_files: Callable[[str], str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """WebDataset 0.2's name for `FileCache` with `tarfile_samples` behind it."""
-    opened = FileCache(
-        cache_dir, url_to_name=url_to_name, verbose=verbose, handler=handler, cache_size=cache_size
-    )(src)
+    opened = cached_url_opener(src, handler, cache_size, cache_dir, url_to_name, verbose=verbose)
     return expand_samples(opened, handler, select_files, rename_files)
 
 

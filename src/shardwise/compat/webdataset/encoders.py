@@ -58,6 +58,10 @@ def _as_pixels(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return image
 
 
+def bytestr(data: Any) -> bytes:
+    return data if isinstance(data, bytes) else str(data).encode("ascii")
+
+
 def torch_dumps(data: Any) -> bytes:
     file = io.BytesIO()
     torch.save(data, file)
@@ -142,9 +146,18 @@ def encode_based_on_extension1(data: Any, tname: str, handlers: dict[str, Any]) 
 
 
 def encode_based_on_extension(sample: dict[str, Any], handlers: dict[str, Any]) -> dict[str, Any]:
-    return {
-        field: encode_based_on_extension1(value, field, handlers) for field, value in sample.items()
-    }
+    encoded = {}
+    for field, value in sample.items():
+        try:
+            encoded[field] = encode_based_on_extension1(value, field, handlers)
+        except Exception as error:
+            # The error stays of its class: programs catch those of their encoders.
+            error.add_note(
+                f"in the field {field!r} of the sample {sample.get('__key__')!r}, "
+                f"a {type(value).__name__}"
+            )
+            raise
+    return encoded
 
 
 def make_encoder(spec: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:

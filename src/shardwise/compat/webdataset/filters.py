@@ -7,9 +7,11 @@ are shuffled alike on all readers, because they are divided afterwards; samples 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -72,11 +74,13 @@ def default_collation_fn(
 
 def _batched(
     data: Iterable[Any],
-    batchsize: int = 20,
+    batchsize: float = 20,
     collation_fn: Callable[[list[Any]], Any] | None = default_collation_fn,
     partial: bool = True,
 ) -> Iterator[Any]:
     """Gather `batchsize` samples into a batch; with `partial`, the last may be smaller."""
+    # Programs write `batched(size / world_size)`.
+    batchsize = math.ceil(batchsize)
     if batchsize < 1:
         raise ValueError(f"batchsize={batchsize}: a batch has at least one sample")
     items = iter(data)
@@ -216,6 +220,24 @@ def _rsample(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
         raise ValueError(f"p={p}: a probability lies in [0, 1]")
     draw = generators()[1].random
     return (sample for sample in data if draw() < p)
+
+
+def compose2(f: Callable[[Any], Any], g: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: g(f(x))
+
+
+def compose(*args: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Make one function of several, the first of which is called first."""
+    return reduce(compose2, args)
+
+
+def pipeline(source: Any, *args: Callable[[Any], Any]) -> Any:
+    return compose(*args)(source) if args else source
+
+
+def parse_field_spec(fields: str | list[str]) -> list[list[str]]:
+    fields = fields.split() if isinstance(fields, str) else fields
+    return [field.split(";") for field in fields]
 
 
 # A name with an underscore is a function of a source, and without it the stage.

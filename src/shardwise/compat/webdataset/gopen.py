@@ -87,6 +87,21 @@ def gopen_storage(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
     return gopen_ais(url, mode, bufsize) if scheme == "ais" else Upload(url)
 
 
+gopen_hf = gopen_gsutil = gopen_storage
+
+
+def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
+    return open(strip_file_scheme(url), mode, buffering=bufsize)
+
+
+def set_options(obj: Any, **options: Any) -> bool:
+    """Set `timeout`, `ignore_errors`, `ignore_status` of a pipe; whether it is one."""
+    for name, value in options.items():
+        if isinstance(obj, Pipe) and value is not None:
+            setattr(obj, name, value)
+    return isinstance(obj, Pipe)
+
+
 def gopen_htgs(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
     if mode[0] != "r":
         raise ValueError(f"can't write to {shown(url)!r}: write to gs://")

@@ -117,7 +117,7 @@ class DirectoryShardList(IterableDataset[Any]):
 
 # Shards of a pass through an endless list. Between passes buffers run empty, so it should be many;
 # a reader that continues inside a pass reads it again up to there, so it should be few.
-_PASS_SHARDS = 16
+PASS_SHARDS = 16
 _SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 
@@ -268,7 +268,7 @@ class ResampledShards(IterableDataset[Any]):
             num_readers *= reader.world_size
             number += reader.rank * reader.num_workers
         if current is not None and self.in_passes:
-            turns = range(current.number * _PASS_SHARDS, (current.number + 1) * _PASS_SHARDS)
+            turns = range(current.number * PASS_SHARDS, (current.number + 1) * PASS_SHARDS)
         else:
             words.append(self.epoch)
         if is_on("WDS_SHOW_SEED"):

@@ -14,7 +14,7 @@ from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import filters, mapping, readers
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import CURRENT_PASS, Position, Reader, as_seed
-from shardwise.compat.webdataset.shardlists import ResampledShards, SimpleShardList
+from shardwise.compat.webdataset.shardlists import PASS_SHARDS, ResampledShards, SimpleShardList
 from shardwise.compat.webdataset.utils import FilterFunction, PipelineStage
 
 # Where the passes of an epoch begin that can't know where the last one ended.
@@ -120,17 +120,35 @@ class StageList(IterableDataset[Any], PipelineStage):
         return self._run(position, self._prefix(position, skip), stages)
 
     def _passes(self, position: Position, end: int) -> Iterator[Any]:
-        skip = position.num_prefix
+        skip, num_barren = position.num_prefix, 0
         for number in range(position.number, end):
             position.number = number
             is_empty = not skip
             for item in self._pass(position, skip):
                 is_empty = False
                 yield item
-            if is_empty:
+            num_barren = num_barren + 1 if is_empty else 0
+            if is_empty and position.num_prefix:
+                # A pass of resampled shards is a part of them: the samples may be in another one.
+                num_shards = len(self.pipeline[0].urls) if self._is_resampled else 0
+                if num_barren * PASS_SHARDS >= num_shards:
+                    self._report_barren(position)
+                    return
+            elif is_empty:
                 # All later passes are empty, too.
                 return
             skip = 0
+
+    def _report_barren(self, position: Position) -> None:
+        """Say that samples came and none went out: an error where the epoch would wait for them."""
+        num = position.num_prefix
+        text = (
+            f"the stages of the pipeline let none of {num} samples through: look at the predicates "
+            "of select(), the functions and handlers of map(), and batched(partial=False)"
+        )
+        if self._is_resampled or getattr(self, "is_sized", False):
+            raise ValueError(text)
+        warnings.warn(text, stacklevel=2)
 
     def _joined_passes(self, position: Position) -> Iterator[Any]:
         """Passes as one stream: what the last stages gather continues behind the end of a pass."""

@@ -29,6 +29,7 @@ from shardwise.compat.webdataset.tar_stream import (
 from shardwise.compat.webdataset.utils import pipelinefilter
 
 Handler = Callable[[Exception], Any]
+meta_prefix = meta_suffix = "__"
 _logger = logging.getLogger("shardwise")
 
 # Stands between two shards. It has a name without a key, so that code which groups members by

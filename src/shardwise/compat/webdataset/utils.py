@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -60,6 +62,27 @@ def repeatedly(
                     return
         if num_batches == before or (nepochs is not None and epoch >= nepochs):
             return
+
+
+def repeatedly0(
+    loader: Iterable[Any], nepochs: int = sys.maxsize, nbatches: int = sys.maxsize
+) -> Iterator[Any]:
+    return (batch for _ in range(nepochs) for batch in itertools.islice(loader, nbatches))
+
+
+def make_seed(*args: Any) -> int:
+    """Make a seed of numbers and texts: 31 bits, the same in every process."""
+    seed = 0
+    for arg in args:
+        word = arg if isinstance(arg, int) else zlib.crc32(repr(arg).encode())
+        seed = (seed * 31 + word) & 0x7FFFFFFF
+    return seed
+
+
+def lookup_sym(sym: str, modules: Iterable[str]) -> Any:
+    """The first of some modules' attributes with this name; None if none has it."""
+    found = (getattr(importlib.import_module(name, __package__), sym, None) for name in modules)
+    return next((each for each in found if each is not None), None)
 
 
 def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:

@@ -1,0 +1,144 @@
+"""Names of WebDataset 0.1 to 1.0 that its modules here do without: found elsewhere, or gone.
+
+One function answers for all modules: a name that WebDataset's module imports is found where it is
+defined, and any other is an AttributeError that says what to use.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from shardwise.compat.webdataset.filters import shuffle_shards
+from shardwise.compat.webdataset.pipeline import DataPipeline
+from shardwise.compat.webdataset.shardlists import SimpleShardList, split_by_node, split_by_worker
+
+_PACKAGE = __name__.rpartition(".")[0]
+# What WebDataset's modules import from each other and programs take from there.
+_IMPORTED = {
+    "cache": "filters group_by_keys tar_file_expander tarfile_to_samples",
+    "compat": "tariterators",
+    "extradatasets": "PipelineStage repeatedly utils",
+    "filters": "autodecode identity utils",
+    "pipeline": "DataLoader IterableDataset",
+    "shardlists": "utils",
+    "tariterators": "filters",
+}
+_HOMES = ("utils", "tariterators", "pytorch")
+# What to use instead, in all modules alike.
+_GONE = {
+    "ChoppedDataset": "WebDataset(...).with_epoch(n)",
+    "FakeLength": "WebDataset(...).with_length(n)",
+    "MultiDataset": "WebLoader(dataset, num_workers=n)",
+    "MultiDatasetIterator": "WebLoader(dataset, num_workers=n)",
+    "Pipeline": "DataPipeline",
+    "Processor": "DataPipeline(dataset, stage)",
+    "Repeatedly": "WebDataset(...).repeat(n)",
+    "ResizedDataset": "WebDataset(...).with_epoch(n)",
+    "Shorthands": "FluidInterface",
+    "associate_": "associate",
+    "map_stream": "DataPipeline(dataset, stage)",
+    "parallel": "WebLoader",
+    "reader": "gopen",
+    "url_opener": "tariterators.url_opener",
+    "EOF": "WebLoader",
+    "ObsoleteException": "warnings.warn",
+    "add_length_method": ".with_length(n)",
+    "all_pids": "WebLoader",
+    "compute_sample_weights": "RandomMix(datasets, probs)",
+    "default_cache_size": "cache_size=",
+    "default_rng": "SimpleShardList(urls, seed=n)",
+    "deprecated": "warnings.warn",
+    "dict2tuple": "tuple(sample.values())",
+    "download": "shutil.copyfileobj(gopen(url), file)",
+    "envlookup": "shardlists.envsubst",
+    "fnmatch_with_braces": "shardlists.expand_urls",
+    "get_file_cached": "cache.FileCache(cache_dir).get_file(url)",
+    "get_filetype": "cache.check_tar_format(path)",
+    "glob_with_braces": "shardlists.expand_urls",
+    "is_iterable": "isinstance(value, collections.abc.Iterable)",
+    "islocal": "gopen.local_name(url) is not None",
+    "lru_cleanup": "LRUCleanup(cache_dir, cache_size).cleanup()",
+    "magic_filetype": "cache.check_tar_format(path)",
+    "maybe_cached_tarfile_to_samples": "cached_tarfile_to_samples, or tarfile_to_samples",
+    "obsolete": "warnings.warn",
+    "safe_eval": "getattr or a dict: text is not evaluated",
+    "shardlist": "SimpleShardList",
+    "the_protocol": "WebLoader",
+    "trace": "verbose=True",
+    "tuple2dict": "dict(enumerate(sample))",
+    "verbose_cache": "verbose=True",
+}
+_CBOR = "a tar of .cbor fields with .decode(), or a generator of your own in DataPipeline"
+_GONE |= {f"cbor{end}": _CBOR for end in ("_iterator", "2_iterator", "s_samples", "s_to_samples")}
+_GONE |= {f"cbors2{end}": _CBOR for end in ("_samples", "_to_samples")}
+_GONE_MODULES = {
+    "bench": "the command `shardwise bench`",
+    "cborsiterators": "a tar of .cbor fields with .decode()",
+    "typecheck": "a type checker: the package has annotations",
+}
+
+
+def find(module: str, name: str) -> Any:
+    """Find a name that a module of WebDataset has, or raise with what to use.
+
+    Raises:
+        AttributeError: it is gone, or there never was such a name.
+    """
+    short = module.removeprefix(_PACKAGE).lstrip(".")
+    if name in _IMPORTED.get(short, "").split():
+        place = f"{_PACKAGE}.{name}"
+        if place in sys.modules:
+            return sys.modules[place]
+        homes = (vars(import_module(f"{_PACKAGE}.{home}")) for home in _HOMES)
+        return next(home[name] for home in homes if name in home)
+    instead = _GONE.get(name) or _GONE_MODULES.get(short)
+    advice = f": use {instead}" if instead and not name.startswith("__") else ""
+    if not advice and not name.startswith("__"):
+        by_case = {other.lower(): other for other in vars(sys.modules[module])}
+        alike = difflib.get_close_matches(name.lower(), list(by_case), n=1, cutoff=0.8)
+        advice = f": did you mean {by_case[alike[0]]!r}?" if alike else ""
+    shown = ".".join(filter(None, ("webdataset", short)))
+    raise AttributeError(f"module {shown!r} has no attribute {name!r}{advice}")
+
+
+def answer_for(package: str, modules: Iterable[str]) -> None:
+    """Have `find` answer for the modules of the package, and for those that are gone."""
+    for name in (*modules, *_GONE_MODULES, "multi"):
+        full = f"{package}.{name}"
+        if name in _GONE_MODULES:
+            sys.modules[full] = ModuleType(full, f"Gone: use {_GONE_MODULES[name]}.")
+            setattr(sys.modules[package], name, sys.modules[full])
+        import_module(full).__dict__["__getattr__"] = partial(find, full)
+
+
+def ShardList(  # noqa: N802 - WebDataset's name
+    urls: Any,
+    shuffle: bool = False,
+    nodesplitter: Any = split_by_node,
+    splitter: Any = split_by_worker,
+    length: int | None = None,
+) -> DataPipeline:
+    """Shards, shuffled and divided."""
+    first = shuffle_shards() if shuffle else None
+    pipeline = DataPipeline(SimpleShardList(urls), first, nodesplitter, splitter)
+    return pipeline if length is None else pipeline.with_length(length, silent=True)
+
+
+def PytorchShardList(  # noqa: N802 - WebDataset's name
+    urls: Any,
+    epoch_shuffle: bool = False,
+    shuffle: bool = True,
+    split_by_worker: bool = True,
+    split_by_node: bool = True,
+    verbose: bool = False,  # noqa: ARG001 - nothing is printed
+) -> DataPipeline:
+    """Shards, shuffled alike on all readers and divided as the arguments say."""
+    own = {} if split_by_worker else {"splitter": None}
+    own |= {} if split_by_node else {"nodesplitter": None}
+    return ShardList(urls, epoch_shuffle or shuffle, **own)
