@@ -236,6 +236,7 @@ class DataLoader(StatefulLoader):
         self._executor: Executor = make_executor(
             self._builder, self._executor_options, num_ranks=num_local
         )
+        self._executor.prepare = self._output.prepare
         self.num_workers = self._executor.concurrency.num_workers
 
     def _start_anew(self, world_size: int) -> None:

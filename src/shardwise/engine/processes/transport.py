@@ -3,12 +3,13 @@
 The socket keeps message borders, so that any worker may take the next task and a worker that is
 killed can't leave half an answer. Objects travel pickled with their buffers apart (protocol 5); a
 message that is too large for the socket lies in an anonymous file whose descriptor goes along,
-and its arrays are views of that file. Both ends are this library's own, joined by a socket
-without a name: nothing from outside is unpickled.
+and its arrays and tensors are views of that file. Both ends are this library's own, joined by a
+socket without a name: nothing from outside is unpickled.
 """
 
 from __future__ import annotations
 
+import copyreg
 import errno
 import io
 import mmap
@@ -22,6 +23,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.engine.processes.shared_memory import (
     above_stdio,
@@ -82,12 +84,10 @@ def pack(value: Any, *, descriptor: int | None = None) -> Packed:
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
-        body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        body = _pickled(value, buffers, pickle.Pickler)
     except (pickle.PicklingError, AttributeError):
         buffers.clear()
-        file = io.BytesIO()
-        _MainPickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
-        body = file.getvalue()
+        body = _pickled(value, buffers, _MainPickler)
     parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
     head = _COUNT.pack(len(parts)) + b"".join(_SIZE.pack(part.nbytes) for part in parts)
     num_bytes = len(head) + sum(part.nbytes for part in parts)
@@ -96,6 +96,44 @@ def pack(value: Any, *, descriptor: int | None = None) -> Packed:
     if descriptor is not None:
         raise ValueError(f"a message of {num_bytes} bytes can't carry a descriptor of its own")
     return _in_file(head, parts)
+
+
+def _pickled(value: Any, buffers: list[pickle.PickleBuffer], kind: type[pickle.Pickler]) -> bytes:
+    file = io.BytesIO()
+    pickler = kind(file, protocol=5, buffer_callback=buffers.append)
+    if "torch" in sys.modules:
+        import torch
+
+        # By itself, torch copies a tensor's storage into the pickle, and out of it again.
+        pickler.dispatch_table = copyreg.dispatch_table | {torch.Tensor: _reduce_tensor}
+    pickler.dump(value)
+    return file.getvalue()
+
+
+def _reduce_tensor(tensor: Any) -> Any:
+    """A tensor as a buffer apart, where it is plain numbers in memory and nothing else."""
+    import torch
+
+    is_plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    is_lazy = is_plain and (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+    if not is_plain or is_lazy or tensor.requires_grad or vars(tensor):
+        return tensor.__reduce_ex__(5)
+    storage, offset = tensor.untyped_storage(), tensor.storage_offset()
+    if storage.nbytes() == tensor.numel() * tensor.element_size():
+        data = torch.empty(0, dtype=torch.uint8).set_(storage)
+    elif tensor.is_contiguous():
+        data, offset = tensor.reshape(-1).view(torch.uint8), 0
+    else:
+        return tensor.__reduce_ex__(5)
+    return _tensor_over, (data.numpy(), tensor.dtype, tensor.shape, tensor.stride(), offset)
+
+
+def _tensor_over(
+    data: NDArray[np.uint8], dtype: Any, shape: Any, stride: tuple[int, ...], offset: int
+) -> Any:
+    import torch
+
+    return torch.from_numpy(data).view(dtype).as_strided(shape, stride, offset)
 
 
 def close_own_file(packed: Packed) -> None:
