@@ -66,7 +66,8 @@ class Session:
 
     def learnable(self, batch: Batch) -> dict[str, Layout]:
         """The columns of a batch that could lie in the memory of the next ones."""
-        return {} if self._is_learned else learned_layout(batch.data, self.layout)
+        is_known = self._is_learned or not batch.num_rows
+        return {} if is_known else learned_layout(batch.data, self.layout)
 
     def learn(self, batch: Batch, learnable: Mapping[str, Layout]) -> None:
         """Let such columns of the first batch lie in the memory of the next ones."""
