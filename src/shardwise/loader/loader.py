@@ -304,7 +304,11 @@ class DataLoader(StatefulLoader):
                 if current.num_batches == current.num_steps:
                     # Here, not where the end is asked for: programs that count steps never ask.
                     account.note(current)
-                yield output
+                # Of these, the program has the only reference: what it drops is freed then, and not
+                # when it waits for the next one.
+                batch.data, outputs = None, [output]
+                del output, batch
+                yield outputs.pop()
             self._end_if_whole()
 
     def close(self) -> None:

@@ -12,13 +12,11 @@ from __future__ import annotations
 import copyreg
 import errno
 import io
-import mmap
 import os
 import pickle
 import socket
 import struct
 import sys
-import weakref
 from types import FunctionType
 from typing import Any
 
@@ -29,13 +27,14 @@ from shardwise.engine.processes.shared_memory import (
     above_stdio,
     aligned,
     anonymous_file,
+    map_without_file,
     mapped,
-    max_slots,
 )
 from shardwise.errors import StorageError, WorkerError
 
 # Well below the system's limit for one message (208 KiB), and cheaper to copy than to map.
 _MAX_INLINE_BYTES = 48 << 10
+_MAX_MAPS = 4096
 _MAX_MESSAGE_BYTES = 64 << 10
 _COUNT = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
@@ -178,7 +177,7 @@ def send(sock: socket.socket, packed: Packed) -> None:
 
 
 def receive(
-    sock: socket.socket, maps: weakref.WeakSet[mmap.mmap] | None = None, *, flags: int = 0
+    sock: socket.socket, maps: list[None] | None = None, *, flags: int = 0
 ) -> tuple[Any, int | None] | None:
     """Receive one message: the value and the descriptor that went with it, which is the caller's.
 
@@ -186,8 +185,8 @@ def receive(
 
     Args:
         sock: the caller's end.
-        maps: the files of large messages that are in use, each of which holds a descriptor: where
-            there are as many as slots are allowed, the next one is copied. None maps every file.
+        maps: an entry for each large message whose file is mapped: where there are 4,096, the next
+            one is copied, since a process has 65,530 maps at most. None maps every file.
         flags: of the system's call: `socket.MSG_DONTWAIT` does not wait for a message.
 
     Raises:
@@ -213,19 +212,17 @@ def receive(
     return _unpacked(memory, is_aligned=True), None
 
 
-def _contents(
-    descriptor: int, num_bytes: int, maps: weakref.WeakSet[mmap.mmap] | None
-) -> memoryview:
-    if maps is not None and len(maps) >= max_slots():
+def _contents(descriptor: int, num_bytes: int, maps: list[None] | None) -> memoryview:
+    if maps is not None and len(maps) >= _MAX_MAPS:
         copy = np.empty(num_bytes, dtype=np.uint8).data
         done = 0
         while done < num_bytes:
             done += os.preadv(descriptor, [copy[done:]], done)
         return copy
-    memory_map = mapped(descriptor, num_bytes)
-    if maps is not None:
-        maps.add(memory_map)
-    return memoryview(memory_map)
+    if maps is None:
+        return map_without_file(descriptor).data
+    maps.append(None)
+    return map_without_file(descriptor, before_unmap=[maps.pop]).data
 
 
 def _unpacked(memory: memoryview, *, is_aligned: bool) -> Any:
