@@ -164,7 +164,10 @@ class _Run:
             ready = 0
             # The first batch tells how large they are: prefetch more before the caller asks.
             self._fill(leave=1)
-            yield whole
+            yields = [whole]
+            # While the program has it, nothing here may keep its memory.
+            del oldest, whole
+            yield yields.pop()
 
     def end(self) -> None:
         """Give up the batches in progress."""

@@ -35,6 +35,8 @@ from shardwise.errors import StorageError, WorkerError
 # Well below the system's limit for one message (208 KiB), and cheaper to copy than to map.
 _MAX_INLINE_BYTES = 48 << 10
 _MAX_MAPS = 4096
+# Smaller arrays are part of the pickle.
+_MIN_BUFFER_BYTES = 16 << 10
 _MAX_MESSAGE_BYTES = 64 << 10
 _COUNT = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
@@ -99,14 +101,29 @@ def pack(value: Any, *, descriptor: int | None = None) -> Packed:
 
 def _pickled(value: Any, buffers: list[pickle.PickleBuffer], kind: type[pickle.Pickler]) -> bytes:
     file = io.BytesIO()
-    pickler = kind(file, protocol=5, buffer_callback=buffers.append)
+
+    def is_in_band(buffer: pickle.PickleBuffer) -> bool:
+        # A few ids, which the trainer keeps, must not keep the message's file mapped.
+        is_small = buffer.raw().nbytes < _MIN_BUFFER_BYTES
+        if not is_small:
+            buffers.append(buffer)
+        return is_small
+
+    pickler = kind(file, protocol=5, buffer_callback=is_in_band)
+    pickler.dispatch_table = {**copyreg.dispatch_table, np.ndarray: _reduce_array}
     if "torch" in sys.modules:
         import torch
 
         # By itself, torch copies a tensor's storage into the pickle, and out of it again.
-        pickler.dispatch_table = copyreg.dispatch_table | {torch.Tensor: _reduce_tensor}
+        pickler.dispatch_table[torch.Tensor] = _reduce_tensor
     pickler.dump(value)
     return file.getvalue()
+
+
+def _reduce_array(array: NDArray[Any]) -> Any:
+    """An array as a buffer apart, which numpy makes of contiguous ones only."""
+    is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
+    return (array if is_contiguous else np.ascontiguousarray(array)).__reduce_ex__(5)
 
 
 def _reduce_tensor(tensor: Any) -> Any:
