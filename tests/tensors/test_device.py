@@ -10,10 +10,15 @@ import json
 import pickle
 import threading
 from collections import OrderedDict, namedtuple
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.engine.request import Batch
@@ -34,6 +39,9 @@ class Notes:
         self.notes = []
         self.fails_at = fails_at
 
+    def prepare(self, data, memory):
+        return data
+
     def begin(self, data):
         self.notes.append(f"begin {data}")
         if data == self.fails_at:
@@ -45,13 +53,17 @@ class Notes:
         return f"{begun} there"
 
 
-def made(count, *, fails_at=None, notes=None):
-    """Batches 0, 1, ...; the one at `fails_at` raises; closing is noted."""
+def made(count, *, fails_at=None, notes=None, is_ready=lambda number: True):
+    """Batches 0, 1, ...; the one at `fails_at` raises; closing is noted.
+
+    `is_ready` tells of each whether it can be had without waiting when the one before it was.
+    """
     try:
         for number in range(count):
             if number == fails_at:
                 raise KeyError(f"batch {number}")
-            yield Batch(number, num_rows=1)
+            ready = partial(is_ready, number + 1)
+            yield Batch(number, num_rows=1, is_next_ready=ready)
     finally:
         if notes is not None:
             notes.append("closed")
@@ -97,6 +109,27 @@ def test_every_batch_comes_once_and_in_order(count):
     assert given == [f"{number} there" for number in range(count)]
 
 
+@given(st.lists(st.booleans(), min_size=1, max_size=12), st.one_of(st.none(), st.integers(0, 12)))
+def test_a_batch_comes_once_in_order_and_waits_only_for_one_that_is_ready(ready, fails_at):
+    copier = Notes()
+    batches = made(len(ready), fails_at=fails_at, is_ready=lambda n: n < len(ready) and ready[n])
+    expected = len(ready) if fails_at is None else min(fails_at, len(ready))
+    fails = fails_at is not None and fails_at < len(ready)
+    with pytest.raises(KeyError) if fails else nullcontext():
+        taken(look_ahead(batches, copier), copier.notes)
+    notes = copier.notes
+    assert [n for n in notes if n[:3] == "use"] == [f"use {k} there" for k in range(expected)]
+    for number in range(expected - 1):
+        is_ahead = notes.index(f"begin {number + 1}") < notes.index(f"use {number} there")
+        assert is_ahead == ready[number + 1]
+
+
+def test_a_batch_whose_follower_may_not_be_ready_is_yielded_at_once():
+    copier = Notes()
+    taken(look_ahead((Batch(number, num_rows=1) for number in range(2)), copier), copier.notes)
+    assert copier.notes == ["begin 0", "end 0", "use 0 there", "begin 1", "end 1", "use 1 there"]
+
+
 @pytest.mark.parametrize("fails_at", [0, 1, 3])
 def test_the_error_of_a_batch_comes_after_the_batch_before_it(fails_at):
     copier = Notes()
@@ -124,7 +157,7 @@ def test_an_abandoned_iterator_ends_what_is_under_way():
 
 
 def test_the_memory_of_a_batch_goes_back_as_soon_as_its_copy_was_begun():
-    batches = [Batch(number, num_rows=1) for number in range(3)]
+    batches = list(made(3))
     ahead = look_ahead((batch for batch in batches), Notes())
     next(ahead)
     assert [batch.data for batch in batches] == ["0 there", None, 2]
@@ -212,7 +245,8 @@ def test_containers_keep_their_type_and_order_and_what_holds_no_tensor_its_ident
     assert moved["a"] is documents
     assert given["b"].device.type == "cpu", "the user's own dict was changed"
     # It has a way of its own to be moved: its batch_sizes must stay in host memory.
-    assert DirectCopier(torch.device("meta")).begin([packed])[0] is packed
+    there = DirectCopier(torch.device("meta")).begin([packed])[0]
+    assert (there.data.device.type, there.batch_sizes.device.type) == ("meta", "cpu")
 
 
 def test_on_the_cpu_a_batch_is_as_without_a_device_and_nothing_is_asked_for_ahead():
@@ -304,10 +338,10 @@ class TracedStream:
 
     def record_event(self):
         self.notes.append(f"event of {self.name}")
-        return "the event"
+        return SimpleNamespace(query=lambda: False, synchronize=lambda: None)
 
     def wait_event(self, event):
-        self.notes.append(f"{self.name} waits for {event}")
+        self.notes.append(f"{self.name} waits for the event")
 
 
 def test_copies_go_from_pinned_memory_on_a_stream_for_which_the_consumers_stream_waits(monkeypatch):
@@ -320,11 +354,14 @@ def test_copies_go_from_pinned_memory_on_a_stream_for_which_the_consumers_stream
     for tensor in tensors:
         tensor.notes = notes
     copier = copier_for(torch.device("cuda"))
-    begun = copier.begin([*tensors, "text"])
+    prepared = copier.prepare([*tensors, "text"], None)
+    assert notes == ["pin", "pin"]
+    notes.clear()
+    begun = copier.begin(prepared)
     assert notes == [
         "into side cuda:3",
-        "pin", "copy to cuda:3 at once",
-        "pin", "copy to cuda:3 at once",
+        "copy to cuda:3 at once",
+        "copy to cuda:3 at once",
         "event of side cuda:3",
         "out of side cuda:3",
     ]  # fmt: skip
@@ -385,7 +422,8 @@ def test_iterators_that_are_given_up_leave_the_device_usable():
 @needs_cuda
 def test_the_copier_of_cuda_goes_to_the_current_device_and_stays_there():
     copier = copier_for(torch.device("cuda"))
-    begun = copier.begin({"x": np.arange(3), "name": ["a"]})
+    data = copier.prepare({"x": torch.arange(3), "name": ["a"]}, None)
+    begun = copier.begin(data)
     there = copier.end(begun)["x"]
     assert there.device == torch.device("cuda", torch.cuda.current_device())
     assert there.tolist() == [0, 1, 2]

@@ -6,7 +6,7 @@ executor may build it anywhere, in chunks, in any order.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -59,6 +59,18 @@ class BatchRows:
     num_padded: int = 0
 
 
+class BatchMemory(Protocol):
+    """Memory that batches lie in one after another, as long as it is mapped.
+
+    Attributes:
+        memory: uint8 `[num_bytes]`.
+        before_unmap: called before the memory is unmapped, in whichever thread drops it.
+    """
+
+    memory: NDArray[np.uint8]
+    before_unmap: list[Callable[[], None]]
+
+
 @dataclass(slots=True)
 class Batch:
     """A batch, and what building it cost.
@@ -74,6 +86,11 @@ class Batch:
         num_ready: batches that were ready when this one was asked for, itself among them; None for
             the first one.
         parts: the batches of a coalesced request; then this one is empty itself.
+        memory: the reused memory that its arrays of a fixed shape lie in; None for memory of its
+            own.
+        is_prepared: whether the executor's `prepare` was called with it.
+        is_next_ready: returns whether the next batch can be had without waiting; None where nothing
+            is made ahead.
     """
 
     data: Any
@@ -87,6 +104,9 @@ class Batch:
     chunks: list[tuple[NDArray[np.int64], float]] = field(default_factory=list)
     num_ready: int | None = None
     parts: list[Batch] = field(default_factory=list)
+    memory: BatchMemory | None = None
+    is_prepared: bool = False
+    is_next_ready: Callable[[], bool] | None = None
 
 
 class Executor(Protocol):
@@ -95,7 +115,14 @@ class Executor(Protocol):
     `run` may be called again after an earlier iterator ended, was closed, or was dropped. Closing
     the iterator gives up the batches in progress. `close` ends threads and processes; a later `run`
     starts them again.
+
+    Attributes:
+        prepare: the loader sets it to a function that turns the data of a batch, or of its parts,
+            into what the program gets. An executor with threads calls it in one of them. Batches
+            for which it was not called are prepared in the caller's thread.
     """
+
+    prepare: Callable[[Batch], None] | None
 
     @property
     def concurrency(self) -> Concurrency:
@@ -121,7 +148,7 @@ class Concurrency:
         num_threads: threads that load in each process; 0 where the caller's own thread does; of a
             service, its servers.
         num_prefetch: batches that are ready or in progress at most; 0 without prefetch.
-        collate: whether they collate, too, which else the caller's thread does.
+        collate: whether they collate side by side; else one thread at a time does.
         next_executor: the executor that takes over from this one; "" for none.
     """
 

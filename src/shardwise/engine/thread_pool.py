@@ -23,7 +23,7 @@ _END_TIMEOUT_S = 5.0
 # Interval at which the reads of a thread that is to end are given up.
 _POLL_S = 0.05
 
-_Task = tuple[Future[None], Callable[..., None], tuple[Any, ...]]
+_Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 class ThreadPool:
@@ -50,9 +50,16 @@ class ThreadPool:
             thread.start()
             self._threads.append(thread)
 
-    def submit(self, function: Callable[..., None], *args: Any) -> Future[None]:
-        """Queue a call; its future is done when the call is, and has its error."""
-        future: Future[None] = Future()
+    def submit(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        then: Callable[[Future[Any]], None] | None = None,
+    ) -> Future[Any]:
+        """Queue a call; its future has its result or error, and `then` is called with it."""
+        future: Future[Any] = Future()
+        if then is not None:
+            future.add_done_callback(then)
         self._tasks.put((future, function, args))
         return future
 
@@ -71,11 +78,12 @@ def _work(tasks: SimpleQueue[_Task | None]) -> None:
         future, function, args = task
         if future.set_running_or_notify_cancel():
             try:
-                function(*args)
+                result = function(*args)
             except BaseException as error:  # noqa: BLE001 - it is raised where the future is read
                 future.set_exception(error)
             else:
-                future.set_result(None)
+                future.set_result(result)
+                del result
         # A thread that waits for its next task must not hold on to the last one's data.
         del task, future, function, args
 

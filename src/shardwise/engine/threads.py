@@ -2,8 +2,9 @@
 
 Batches are cut into chunks of 16 to 64 rows, so that several threads fill the first one soon. They
 are yielded in order; the prefetch depth is bounded in batches and in bytes. Decoders that release
-the GIL run side by side. No thread ever waits for another: only the consumer waits, for the oldest
-batch.
+the GIL run side by side. A thread that fills the last rows of a batch also finishes it: the
+consumer's thread collates nothing. No thread ever waits for another: only the consumer waits, for
+the oldest batch.
 
 Without a decoder, threads compete for the GIL and load less than one thread alone, unless reads
 block: then one thread is active, and all are where more than half of the recent batches blocked.
@@ -12,9 +13,10 @@ block: then one thread is active, and all are where more than half of the recent
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -39,10 +41,11 @@ _FOR_LARGE = 0
 
 @dataclass(slots=True)
 class _Pending:
-    """A batch in progress and the futures of its chunks, by first row."""
+    """A batch in progress, the futures of its chunks by first row, and that of the whole batch."""
 
     partial: PartialBatch
     chunks: list[tuple[int, Future[None]]]
+    whole: Future[Batch] = field(default_factory=Future)
 
     def is_filled(self) -> bool:
         return all(future.done() for _, future in self.chunks)
@@ -50,6 +53,47 @@ class _Pending:
     def cancel(self) -> None:
         for _, future in self.chunks:
             future.cancel()
+
+
+class _Finisher:
+    """Finishes the batches of one run in order, one at a time, in the threads that fill them.
+
+    A collate of the user's is called as one thread would call it: it need not be thread-safe.
+    """
+
+    def __init__(self, finish: Callable[[PartialBatch], Batch]) -> None:
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._waiting: deque[_Pending] = deque()
+        self._is_busy = False
+
+    def add(self, pending: _Pending) -> None:
+        """Finish this batch after those before it, once it is filled."""
+        with self._lock:
+            self._waiting.append(pending)
+
+    def end(self) -> None:
+        """Finish no more batches."""
+        with self._lock:
+            self._waiting.clear()
+
+    def advance(self, _filled: object = None) -> None:
+        """Finish the filled batches, unless another thread does: it will see them, too."""
+        while True:
+            with self._lock:
+                if self._is_busy or not self._waiting or not self._waiting[0].is_filled():
+                    return
+                self._is_busy = True
+                pending = self._waiting.popleft()
+            try:
+                for _, future in pending.chunks:
+                    future.result()
+                pending.whole.set_result(self._finish(pending.partial))
+            except BaseException as error:  # noqa: BLE001 - raised where the batch is awaited
+                pending.whole.set_exception(error)
+            with self._lock:
+                self._is_busy = False
+            del pending
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,6 +114,7 @@ class ThreadExecutor:
     prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
     is_fixed: bool = True
     timeout: float | None = None
+    prepare: Callable[[Batch], None] | None = None
 
     def __post_init__(self) -> None:
         # Two batches of two 4K clips, with their decoders, were 1.16 GB before any was made.
@@ -93,30 +138,39 @@ class ThreadExecutor:
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         """Yield one batch for each request, in order; prefetch begins at the first `next`."""
         pending: deque[_Pending] = deque()
+        finisher = _Finisher(self._finish)
         pid = os.getpid()
         num_ready: int | None = None
+
+        def is_next_ready() -> bool:
+            return bool(pending) and pending[0].whole.done()
+
         try:
             while True:
                 if pid != os.getpid():
                     # A fork has no threads: start some, and load the pending batches again.
                     pid = os.getpid()
-                    pending = deque(self._submit(waiting.partial.request) for waiting in pending)
+                    finisher = _Finisher(self._finish)
+                    lost = [waiting.partial.request for waiting in pending]
+                    pending.clear()
+                    pending.extend(self._submit(request, finisher) for request in lost)
                 # Ready batches are counted from the oldest on; each is looked at until it is ready.
                 while num_ready is not None and num_ready < len(pending):
-                    if not pending[num_ready].is_filled():
+                    if not pending[num_ready].whole.done():
                         break
                     num_ready += 1
-                self._fill(pending, requests, leave=0)
+                self._fill(pending, requests, finisher, leave=0)
                 if not pending:
                     return
-                self._wait(pending[0])
-                batch = self.builder.finish(pending.popleft().partial)
+                batch = self._wait(pending[0])
+                pending.popleft()
                 self._bound.made(batch)
                 batch.num_ready = num_ready
+                batch.is_next_ready = is_next_ready
                 num_ready = max(0, (num_ready or 0) - 1)
                 self._adapt()
                 # The first batch tells how large they are: prefetch more before the caller asks.
-                self._fill(pending, requests, leave=1)
+                self._fill(pending, requests, finisher, leave=1)
                 yield batch
         except StallError:
             # A thread is stuck: the next run starts others, and close() does not wait for it.
@@ -124,6 +178,7 @@ class ThreadExecutor:
             raise
         finally:
             self._bound.ended()
+            finisher.end()
             for waiting in pending:
                 waiting.cancel()
 
@@ -141,15 +196,26 @@ class ThreadExecutor:
             for pool in pools.values():
                 pool.close(timeout_s=timeout_s)
 
+    def _finish(self, partial: PartialBatch) -> Batch:
+        batch = self.builder.finish(partial)
+        if self.prepare is not None:
+            self.prepare(batch)
+        return batch
+
     def _fill(
-        self, pending: deque[_Pending], requests: Iterator[BatchRequest], *, leave: int
+        self,
+        pending: deque[_Pending],
+        requests: Iterator[BatchRequest],
+        finisher: _Finisher,
+        *,
+        leave: int,
     ) -> None:
         """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
         while len(pending) < self._bound.depth(self._num_prefetch - leave):
             request = next(requests, None)
             if request is None:
                 return
-            pending.append(self._submit(request))
+            pending.append(self._submit(request, finisher))
             self._bound.begun(pending[-1].partial)
 
     def _adapt(self) -> None:
@@ -164,7 +230,7 @@ class ThreadExecutor:
         elif self._blocked_share < _SELDOM_BLOCKED:
             self._num_active = 1
 
-    def _submit(self, request: BatchRequest) -> _Pending:
+    def _submit(self, request: BatchRequest, finisher: _Finisher) -> _Pending:
         # Threads do not survive a fork: a child makes its own.
         if self._pid != os.getpid():
             self._pools, self._pid = {}, os.getpid()
@@ -184,18 +250,25 @@ class ThreadExecutor:
         if pool is None:
             pool = self._pools[which] = ThreadPool(num_threads, name="shardwise")
         pool.grow(num_threads)
+        fill, advance = self.builder.fill, finisher.advance
         chunks = [
-            (start, pool.submit(self.builder.fill, partial, start, stop)) for start, stop in ranges
+            (start, pool.submit(fill, partial, start, stop, then=advance)) for start, stop in ranges
         ]
-        return _Pending(partial, chunks)
+        pending = _Pending(partial, chunks)
+        finisher.add(pending)
+        if pending.is_filled():
+            # By threads that did not find it: one of them finishes it, not this one.
+            pool.submit(advance, then=advance)
+        return pending
 
-    def _wait(self, pending: _Pending) -> None:
-        """Wait for all chunks of a batch; the first chunk that failed raises its error."""
+    def _wait(self, pending: _Pending) -> Batch:
+        """Wait for a batch; the first chunk that failed raises its error."""
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        for start, future in pending.chunks:
+        awaited: list[tuple[int, Future[Any]]] = [*pending.chunks, (0, pending.whole)]
+        for start, future in awaited:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                future.result(left)
+                result = future.result(left)
             except FutureTimeoutError:
                 if future.done():
                     raise  # the chunk itself raised a TimeoutError
@@ -205,3 +278,5 @@ class ThreadExecutor:
                 ) from None
             except CancelledError:
                 raise RuntimeError("the loader was closed while a batch was awaited") from None
+        batch: Batch = result
+        return batch

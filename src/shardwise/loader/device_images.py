@@ -43,6 +43,11 @@ class ImagesOnDevice:
             self.dataset = cast("Any", dataset).decode(**packing)
         self._stage: Any = None
 
+    @property
+    def decodes(self) -> bool:
+        """Whether there are fields that the device decodes."""
+        return bool(self._images)
+
     def __getstate__(self) -> dict[str, Any]:
         """Its streams are this process's."""
         return {**self.__dict__, "_stage": None}

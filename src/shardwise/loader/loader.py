@@ -247,6 +247,8 @@ class DataLoader(StatefulLoader):
         self._executor: Executor = make_executor(
             self._builder, self._executor_options, num_ranks=num_local
         )
+        # A batch is whole, and can be prepared, after its images were decoded.
+        self._executor.prepare = None if self._on_device.decodes else self._output.prepare
         self.num_workers = self._executor.concurrency.num_workers
 
     def _start_anew(self, world_size: int) -> None:
@@ -317,7 +319,11 @@ class DataLoader(StatefulLoader):
                 if current.num_batches == current.num_steps:
                     # Here, not where the end is asked for: programs that count steps never ask.
                     account.note(current)
-                yield output
+                # Of these, the program has the only reference: what it drops is freed then, and not
+                # when it waits for the next one.
+                batch.data, outputs = None, [output]
+                del output, batch
+                yield outputs.pop()
             self._end_if_whole()
 
     def _made(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:

@@ -6,6 +6,7 @@ Reaches `shardwise.tensors` when the first tensors are made, so that arrays need
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Collection, Generator
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
@@ -64,26 +65,36 @@ class Output:
         return {**self.__dict__, "_copier": None}
 
     def ahead(self, batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
-        """The batches, with the copy of the next one to the device in progress, if there is one."""
-        if not self._copies:
+        """The batches, with the copy of the next one to the device in progress, if there is one.
+
+        Called before the executor makes any: what `prepare` needs of the caller's thread is here.
+        """
+        if self.kind != "torch":
             return batches
-        if self._not_nested is not None:
-            batches = self._jagged(batches, self._not_nested)
+        # Imports torch in this thread.
         from shardwise.tensors.device import copier_for, look_ahead
 
+        if not self._copies:
+            return batches
         # Not made earlier: a program may choose its device after making the loader.
         self._copier = self._copier or copier_for(self.device)
-        return look_ahead(batches, self._copier)
+        return look_ahead(self._prepared(batches), self._copier)
+
+    def prepare(self, batch: Batch) -> None:
+        """Make tensors of a batch's arrays, page-locked where that is asked for.
+
+        An executor calls it in one of its threads.
+        """
+        for part in batch.parts or [batch]:
+            began = time.perf_counter()
+            self._prepare(part)
+            part.stages.add("collate", time.perf_counter() - began)
 
     def of(self, batch: Batch) -> Any:
         """The user's batch."""
+        if not batch.is_prepared:
+            self._prepare(batch)
         data = batch.data
-        if isinstance(data, dict) and self.kind == "torch" and not self._copies:
-            from shardwise.tensors.convert import to_tensors
-
-            if self._not_nested is not None:
-                data = self._to_jagged(data, self._not_nested)
-            data = to_tensors(data, pin_memory=self.pin_memory)
         if self._not_nested is not None:
             from shardwise.tensors.nested import to_nested
 
@@ -100,18 +111,37 @@ class Output:
 
         return named_range(name)
 
-    def _jagged(
-        self, batches: Generator[Batch, None, None], fixed: Collection[str]
-    ) -> Generator[Batch, None, None]:
+    def _prepared(self, batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
         with closing(batches):
             for batch in batches:
-                batch.data = self._to_jagged(batch.data, fixed)
+                if not batch.is_prepared:
+                    began = time.perf_counter()
+                    self._prepare(batch)
+                    batch.stages.add("hand over", time.perf_counter() - began)
                 yield batch
 
-    def _to_jagged(self, data: dict[str, Any], fixed: Collection[str]) -> dict[str, Any]:
-        from shardwise.tensors.nested import to_jagged
+    def _prepare(self, batch: Batch) -> None:
+        batch.is_prepared = True
+        if self.kind != "torch":
+            return
+        from shardwise.tensors.containers import pinned
+        from shardwise.tensors.convert import has_accelerator, to_tensors
 
-        return to_jagged(data, fixed=fixed, pin_memory=self.pin_memory)
+        data = batch.data
+        if isinstance(data, dict):
+            if self._not_nested is not None:
+                from shardwise.tensors.nested import to_jagged
+
+                data = to_jagged(data, fixed=self._not_nested)
+            data = to_tensors(data)
+        if self._copies:
+            data = self._copier.prepare(data, batch.memory)
+        elif self.pin_memory and has_accelerator():
+            # Copied, even from memory that could be page-locked where it is: only of its own
+            # allocator's memory torch knows which copies of the program still read it.
+            data = pinned(data)
+        batch.data = data
+        batch.memory = None
 
     @property
     def _copies(self) -> bool:

@@ -30,8 +30,7 @@ def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[st
     >>> to_tensors({"x": np.arange(3, dtype=np.float32), "__key__": ["a", "b", "c"]})
     {'x': tensor([0., 1., 2.]), '__key__': ['a', 'b', 'c']}
     """
-    # torch.accelerator came with torch 2.6.
-    pin = pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()
+    pin = pin_memory and has_accelerator()
     return {name: _converted(column, pin=pin) for name, column in batch.items()}
 
 
@@ -47,6 +46,12 @@ def _converted(column: Any, *, pin: bool) -> Any:
     elif isinstance(column, list) and _alike(column):
         value = torch.stack(column)
     return value.pin_memory() if pin and isinstance(value, torch.Tensor) else value
+
+
+def has_accelerator() -> bool:
+    """Whether there is a device for which page-locking memory is of use."""
+    # torch.accelerator came with torch 2.6.
+    return bool(getattr(torch, "accelerator", torch.cuda).is_available())
 
 
 def _from_array(array: NDArray[Any]) -> torch.Tensor | NDArray[Any]:

@@ -1,30 +1,41 @@
 """Batches on a device, with the copy of the next batch overlapping the program's computation.
 
 On CUDA a batch is copied from page-locked memory on a stream of its own; the consumer's stream
-waits for that copy alone, on the device, and the program never does. Batches are prefetched one
-ahead, so that the copy of batch k+1 is queued before batch k is yielded. The loader counts the
-batches that are yielded here (I4), and an error of batch k+1 is raised after batch k.
+waits for that copy alone, on the device, and the program never does. The copy of batch k+1 is
+queued before batch k is yielded if batch k+1 is ready then; batch k never waits for it. The loader
+counts the batches that are yielded here (I4), and an error of batch k+1 is raised after batch k.
 """
 
 from __future__ import annotations
 
-import copy
+import os
 import time
-from collections.abc import Callable, Generator
+import weakref
+from collections import deque
+from collections.abc import Generator
 from contextlib import closing
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from shardwise.engine.request import Batch
-from shardwise.tensors.convert import to_tensors
+from shardwise.engine.request import Batch, BatchMemory
+from shardwise.tensors.containers import change_tensors, moved_object, pinned
+from shardwise.tensors.page_lock import PageLocks
 
 
 class Copier(Protocol):
-    """Copies the data of batches to a device, in two steps."""
+    """Copies the data of batches to a device, in three steps."""
+
+    def prepare(self, data: Any, memory: BatchMemory | None) -> Any:
+        """Bring the tensors of a batch where `begin` copies from, in a thread beside the caller's.
+
+        `memory` has those that the engine's workers wrote.
+        """
+        ...
 
     def begin(self, data: Any) -> Any:
-        """Start the copy of one batch; the source may be freed at once."""
+        """Start the copy of one prepared batch; the caller may drop the source at once."""
         ...
 
     def end(self, begun: Any) -> Any:
@@ -68,14 +79,17 @@ def copier_for(device: torch.device) -> Copier:
 def look_ahead(
     batches: Generator[Batch, None, None], copier: Copier
 ) -> Generator[Batch, None, None]:
-    """Yield the same batches with their data on the device, and the next copy in progress.
+    """Yield the same prepared batches with their data on the device, the next copy in progress.
 
-    Prefetches one batch. An error of that batch is raised in its place,
-    after the batch before it was yielded. Closing this closes `batches`.
+    Prefetches one batch if that is ready. An error of that batch is raised in its place, after the
+    batch before it was yielded. Closing this closes `batches`.
     """
     waiting: tuple[Batch, Any] | None = None
     with closing(batches):
         while True:
+            if waiting is not None and not _is_next_ready(waiting[0]):
+                yield _arrived(waiting, copier)
+                waiting = None
             try:
                 batch = next(batches, None)
                 following = None if batch is None else _begun(batch, copier)
@@ -88,6 +102,10 @@ def look_ahead(
             if following is None:
                 return
             waiting = following
+
+
+def _is_next_ready(batch: Batch) -> bool:
+    return batch.is_next_ready is not None and batch.is_next_ready()
 
 
 def _begun(batch: Batch, copier: Copier) -> tuple[Batch, Any]:
@@ -113,9 +131,19 @@ class DirectCopier:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
+    def prepare(self, data: Any, memory: BatchMemory | None) -> Any:
+        """There is nothing to prepare."""
+        del memory
+        return data
+
     def begin(self, data: Any) -> Any:
         """Copy."""
-        return _moved(_tensors(data), lambda tensor: tensor.to(self.device))
+        return change_tensors(
+            data,
+            lambda tensor: tensor.to(self.device),
+            method="to",
+            change_object=partial(moved_object, device=self.device),
+        )
 
     def end(self, begun: Any) -> Any:
         """There is nothing to wait for."""
@@ -123,86 +151,98 @@ class DirectCopier:
 
 
 class _InFlight(NamedTuple):
-    """A batch that is being copied, the list of its tensors, and the event of the copy's end."""
+    """A batch that is being copied, the list of its tensors, and the event of the copy's end.
+
+    `has_objects` tells that it has objects that move themselves, and are not moved yet.
+    """
 
     data: Any
     tensors: list[torch.Tensor]
     done: torch.cuda.Event
+    has_objects: bool
 
 
 class StreamCopier:
     """Copies to a CUDA device on a stream of its own; begin and end never wait for the device.
 
     One a loader, used again in every epoch: torch keeps freed device memory for the stream that
-    it was taken on.
+    it was taken on. Sources are held until the event of their copy: the engine reuses memory of its
+    own as soon as no one holds it, and torch protects only what its own allocator page-locked.
     """
 
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self._locks = PageLocks(self.device)
+        # In the order of the stream.
+        self._sources: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
+        # A copier that is dropped must not let go of them early; at the end of the interpreter
+        # nothing does.
+        weakref.finalize(self, _drain, os.getpid(), self._sources).atexit = False
+
+    def prepare(self, data: Any, memory: BatchMemory | None) -> Any:
+        """Page-lock the engine's memory, or else put the tensors into page-locked memory."""
+        if memory is not None:
+            self._locks.lock(memory)
+        # A no-op for tensors whose memory is page-locked.
+        return pinned(data)
 
     def begin(self, data: Any) -> _InFlight:
-        """Put the batch into page-locked memory, and its copy into the stream."""
+        """Put the copy of the batch into the stream."""
+        self._release()
+        sources: list[torch.Tensor] = []
         tensors: list[torch.Tensor] = []
+        objects: list[Any] = []
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.device == self.device:
                 return tensor
-            # torch reuses the page-locked memory only after the copy's event, though no reference
-            # to it is left.
-            source = tensor.pin_memory() if tensor.device.type == "cpu" else tensor
-            copied = source.to(self.device, non_blocking=True)
+            copied = tensor.to(self.device, non_blocking=True)
+            sources.append(tensor)
             tensors.append(copied)
             return copied
 
+        def leave(value: Any) -> Any:
+            objects.append(value)
+            return value
+
         with torch.cuda.stream(self._stream):
-            moved = _moved(_tensors(data), move)
-            return _InFlight(moved, tensors, self._stream.record_event())
+            try:
+                moved = change_tensors(data, move, method="to", change_object=leave)
+            finally:
+                # Also of a batch of which only a part found room.
+                done = self._stream.record_event()
+                self._sources.append((done, sources))
+        return _InFlight(moved, tensors, done, bool(objects))
 
     def end(self, begun: _InFlight) -> Any:
         """Let the caller's stream wait for the copy."""
+        self._release()
         consumer = torch.cuda.current_stream(self.device)
         consumer.wait_event(begun.done)
         for tensor in begun.tensors:
             # Its memory belongs to the copying stream. When the program lets go of it, kernels
             # of the consumer may still read it: the next copy into it has to come after them.
             tensor.record_stream(consumer)
-        return begun.data
+        if not begun.has_objects:
+            return begun.data
+        # On the caller's stream: which memory they take on another one is not known.
+        return change_tensors(
+            begun.data,
+            lambda tensor: tensor,
+            method="to",
+            change_object=partial(moved_object, device=self.device),
+        )
+
+    def _release(self) -> None:
+        """Let go of the sources whose copies are done."""
+        while self._sources and self._sources[0][0].query():  # type: ignore[no-untyped-call]
+            self._sources.popleft()
 
 
-def _tensors(data: Any) -> Any:
-    """A dict's arrays as tensors, as without a device; the copiers pin what they have to."""
-    return to_tensors(data) if isinstance(data, dict) else data
-
-
-def _moved(value: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Move the tensors in nested dicts, lists and tuples; all else stays the very same object."""
-    if isinstance(value, torch.Tensor):
-        return move(value)
-    if isinstance(value, dict):
-        changed = _changed(value.items(), move)
-        if not changed:
-            return value
-        # A copy keeps the type, such as an OrderedDict's, and the order.
-        copied = copy.copy(value)
-        copied.update(changed)
-        return copied
-    if type(value) is list or type(value) is tuple or _is_named(value):
-        changed = _changed(enumerate(value), move)
-        if not changed:
-            return value
-        entries = [changed.get(i, entry) for i, entry in enumerate(value)]
-        return type(value)(*entries) if _is_named(value) else type(value)(entries)
-    return value
-
-
-def _changed(entries: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> dict[Any, Any]:
-    """The entries in which something was moved, by key or place."""
-    moved = ((key, entry, _moved(entry, move)) for key, entry in entries)
-    return {key: new for key, entry, new in moved if new is not entry}
-
-
-def _is_named(value: Any) -> bool:
-    """Whether it is a namedtuple; one that has a `to`, as PackedSequence, moves its own way."""
-    return isinstance(value, tuple) and hasattr(value, "_fields") and not hasattr(value, "to")
+def _drain(pid: int, sources: deque[tuple[torch.cuda.Event, list[torch.Tensor]]]) -> None:
+    """Wait for the copies that are in progress."""
+    while sources and pid == os.getpid():
+        sources[0][0].synchronize()
+        sources.popleft()

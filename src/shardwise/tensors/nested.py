@@ -30,7 +30,7 @@ class Jagged(NamedTuple):
     offsets: torch.Tensor
 
 
-def to_jagged(batch: dict[str, Any], *, fixed: Collection[str], pin_memory: bool) -> dict[str, Any]:
+def to_jagged(batch: dict[str, Any], *, fixed: Collection[str]) -> dict[str, Any]:
     """A batch of arrays with its columns of arrays as `Jagged`, but those of a fixed shape.
 
     Raises:
@@ -40,7 +40,7 @@ def to_jagged(batch: dict[str, Any], *, fixed: Collection[str], pin_memory: bool
     for name, column in batch.items():
         if name not in fixed and _is_ragged(column):
             values, offsets = _joined(name, column)
-            tensors = to_tensors({"values": values, "offsets": offsets}, pin_memory=pin_memory)
+            tensors = to_tensors({"values": values, "offsets": offsets})
             if not isinstance(tensors["values"], torch.Tensor):
                 raise DataError(f"torch has no dtype for {values.dtype}", field=name)
             changed[name] = Jagged(**tensors)

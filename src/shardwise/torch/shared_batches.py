@@ -129,7 +129,7 @@ class SharedMemoryCollate:
         if idle:
             # Batches have grown.
             self._slots.remove(idle[0])
-        slot = Slot(0, anonymous_file(num_bytes), num_bytes)
+        slot = Slot(0, anonymous_file(num_bytes))
         if len(self._slots) < _MAX_SLOTS:
             self._slots.append(slot)
         return slot
@@ -153,12 +153,12 @@ class _SharedBatch:
         if self._slot is None:
             return _load, (self._payload, self._parts)
         file = reduction.DupFd(self._slot.descriptor)
-        return _receive, (self._payload, self._parts, file, self._slot.memory.nbytes)
+        return _receive, (self._payload, self._parts, file)
 
 
-def _receive(payload: bytes, sizes: list[int], file: Any, num_bytes: int) -> Any:
+def _receive(payload: bytes, sizes: list[int], file: Any) -> Any:
     """The batch, with arrays over the worker's slot."""
-    slot = Slot(0, file.detach(), num_bytes)
+    slot = Slot(0, file.detach())
     slot.close()
     lease = Lease(slot.memory)
     weakref.finalize(lease, _give_back, slot.memory, os.getpid()).atexit = False

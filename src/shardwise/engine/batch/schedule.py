@@ -113,10 +113,17 @@ def _joined(requests: list[BatchRequest]) -> BatchRequest:
     )
 
 
+def _always() -> bool:
+    return True
+
+
 def _parts(batch: Batch) -> list[Batch]:
     """The batches of a coalesced one; only the first can have made the caller wait."""
     if not batch.parts:
         return [batch]
+    for part in batch.parts[:-1]:
+        part.is_next_ready = _always
+    batch.parts[-1].is_next_ready = batch.is_next_ready
     if batch.num_ready is not None:
         num_parts = len(batch.parts)
         for number, part in enumerate(batch.parts):

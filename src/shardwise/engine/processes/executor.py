@@ -6,6 +6,8 @@ Workers are fresh interpreters, never forks of the trainer. There is no lock and
 processes: a worker that dies is an error here (`WorkerError`), never a wait. With a
 `decode_timeout`, a worker whose decoder does not return is stopped, and its chunks are loaded again
 by others. Batches are bit by bit those of the inline executor (I5).
+
+The caller's thread receives answers and waits; a helper thread puts batches together, in order.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +58,7 @@ class ProcessExecutor:
     prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
     timeout: float | None = None
     decode_timeout: float | None = None
+    prepare: Callable[[Batch], None] | None = None
 
     def __post_init__(self) -> None:
         self.bound = PrefetchBound(self.builder, self.prefetch_bytes)
@@ -79,7 +84,9 @@ class ProcessExecutor:
         except DecodeTimeoutError:
             # Its worker was replaced: waiting for the end of one that starts would delay the error.
             raise
-        except (LookupError, OSError, ValueError, WorkerError, StallError) as error:
+        except (
+            CancelledError, LookupError, OSError, ValueError, WorkerError, StallError
+        ) as error:  # fmt: skip
             # Closed by another thread, or by the end of a program whose daemon thread iterates.
             session.require_usable()
             # A process is gone or stuck: the next run starts new ones.
@@ -148,6 +155,8 @@ class _Run:
         self._pool = session.pool
         self._requests = requests
         self._pending: dict[int, PendingBatch] = {}
+        # Of looking whether the next batch is ready: raised where that is asked for.
+        self._failure: Exception | None = None
         self._number = self._pool.status.run = next(session.run_numbers)
 
     def batches(self) -> Generator[Batch, None, None]:
@@ -157,6 +166,8 @@ class _Run:
             self._session.require_usable()
             if self._pool.status.run != self._number:
                 raise RuntimeError("a newer iterator of this executor has begun")
+            if self._failure is not None:
+                raise self._failure
             if self._pending:
                 self._receive(self._pool.answers(0))
                 ready = num_ready(self._pending)
@@ -164,16 +175,19 @@ class _Run:
             if not self._pending:
                 return
             oldest = self._pending[next(iter(self._pending))]
-            self._wait(oldest)
+            whole = self._wait(oldest)
             del self._pending[oldest.number]
-            whole = oldest.whole or self._builder.finish(self._session.lasting(oldest.partial))
-            self._session.learn(whole)
+            self._session.learn(whole, oldest.learnable)
             self._bound.made(whole)
             whole.num_ready = ready
+            whole.is_next_ready = self._is_next_ready
             ready = 0
             # The first batch tells how large they are: prefetch more before the caller asks.
             self._fill(leave=1)
-            yield whole
+            yields = [whole]
+            # While the program has it, nothing here may keep its memory.
+            del oldest, whole
+            yield yields.pop()
 
     def end(self) -> None:
         """Give up the batches in progress."""
@@ -181,6 +195,8 @@ class _Run:
         if self._session.pid == os.getpid():
             self._pool.drop(self._number)
         for batch in self._pending.values():
+            if batch.finished is not None:
+                batch.finished.cancel()
             if batch.slot is not None:
                 # A worker may still write into it: it is never used again.
                 batch.slot.retired = True
@@ -219,8 +235,48 @@ class _Run:
             self._send(batch, start)
         return batch
 
-    def _wait(self, batch: PendingBatch) -> None:
-        """Receive answers until the oldest batch is loaded; raise the error of a failed chunk."""
+    def _is_next_ready(self) -> bool:
+        """Whether the next batch, or its error, can be had without waiting."""
+        try:
+            self._receive(self._pool.answers(0))
+        except Exception as error:  # noqa: BLE001 - raised in the next batch's place
+            self._failure = error
+            return True
+        for oldest in self._pending.values():
+            finished = oldest.finished
+            return oldest.error is not None or (finished is not None and finished.done())
+        return False
+
+    def _finish_loaded(self) -> None:
+        """Have the helper thread finish the batches that are loaded, in order."""
+        for batch in self._pending.values():
+            if batch.missing or batch.error is not None or self._lacks_rows(batch):
+                return
+            if batch.finished is None:
+                batch.finished = self._session.helper.submit(self._finish, batch)
+
+    def _finish(self, batch: PendingBatch) -> Batch:
+        whole = batch.whole
+        if whole is None:
+            is_copied = self._session.make_lasting(batch.partial)
+            whole = self._builder.finish(batch.partial)
+            batch.learnable = self._session.learnable(whole)
+            for part in whole.parts or [whole]:
+                part.memory = None if is_copied else batch.slot
+        if self._executor.prepare is not None:
+            self._executor.prepare(whole)
+        return whole
+
+    def _lacks_rows(self, batch: PendingBatch) -> bool:
+        """Whether a worker has to make this batch: without a row, it decodes a sample for it.
+
+        Here, no deadline could stop the decoder.
+        """
+        is_watched = self._executor.decode_timeout is not None
+        return is_watched and not batch.is_whole and not batch.has_rows
+
+    def _wait(self, batch: PendingBatch) -> Batch:
+        """Receive answers until the oldest batch is finished; raise the error of a failed chunk."""
         timeout = self._executor.timeout
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -236,12 +292,20 @@ class _Run:
                     raise stall_error(self._builder.dataset, request, start, timeout, worker)
             if batch.error is not None:
                 raise batch.error
-            if self._executor.decode_timeout is None or batch.is_whole or batch.has_rows:
-                return
-            # Without a row, a sample has to be decoded to know the fields: not here, where no
-            # deadline could stop it.
+            if not self._lacks_rows(batch):
+                break
             batch.is_whole, batch.slot, batch.missing = True, None, {0}
             self._send(batch, 0, is_again=True)
+        self._finish_loaded()
+        assert batch.finished is not None
+        try:
+            return batch.finished.result(deadline and max(0.0, deadline - time.monotonic()))
+        except FutureTimeoutError:
+            if batch.finished.done():
+                raise
+            assert timeout is not None
+            request, worker = batch.partial.request, "the thread that puts it together"
+            raise stall_error(self._builder.dataset, request, 0, timeout, worker) from None
 
     def _receive(self, answers: Iterable[Answer | Stopped]) -> None:
         """Add answers to the batches that they belong to; send again what was lost."""
@@ -260,6 +324,7 @@ class _Run:
                 for (number, start), decoding in answer.tasks.items():
                     if number in pending and start in pending[number].missing:
                         self._load_again(pending[number], start, decoding)
+        self._finish_loaded()
 
     def _load_again(self, batch: PendingBatch, start: int, decoding: Decoding | None) -> None:
         """Give the chunk of a stopped worker to another, without the sample that was stuck."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -25,9 +26,11 @@ class PendingBatch:
         chunks: the chunks, first row to the row behind the last one.
         missing: the first rows of the chunks that are not loaded yet.
         whole: the batch, where a worker has collated it.
+        finished: the batch as the program gets it, once the helper thread was given it.
         error: the error of its first chunk that failed.
         is_whole: a worker makes the whole batch, which is one chunk.
         learned, stuck: as of its tasks.
+        learnable: the columns that the memory of later batches may hold, as finishing found them.
     """
 
     number: int
@@ -36,10 +39,12 @@ class PendingBatch:
     chunks: Mapping[int, int]
     missing: set[int] = field(default_factory=set)
     whole: Batch | None = None
+    finished: Future[Batch] | None = None
     error: Exception | None = None
     is_whole: bool = False
     learned: Mapping[str, Layout] = field(default_factory=dict)
     stuck: frozenset[tuple[int, int]] = frozenset()
+    learnable: Mapping[str, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.missing = set(self.chunks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,6 +18,10 @@ from shardwise.engine.processes.shared_columns import learned_layout
 from shardwise.engine.processes.shared_memory import RowLayout, Slot, SlotPool
 from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.request import Batch
+from shardwise.engine.thread_pool import ThreadPool
+
+# For what the helper thread does now: putting one batch together.
+_END_TIMEOUT_S = 5.0
 
 
 class Session:
@@ -36,6 +41,8 @@ class Session:
         self.batch_numbers = itertools.count()
         # A loader that is dropped, and the interpreter's end, end the processes.
         self._end = weakref.finalize(owner, _end, self.pid, self.pool)
+        # Puts batches together, in order, beside the caller's thread.
+        self.helper = ThreadPool(1, name="shardwise_finish")
         self.layout = builder.layout
         self.learned: dict[str, Layout] = {}
         # A collate of the user's, and padding, make columns of their own: nothing to learn.
@@ -58,11 +65,16 @@ class Session:
                 "the loader was closed while it was iterated, or the program has ended"
             ) from None
 
-    def learn(self, batch: Batch) -> None:
-        """See in the first batch which columns can lie in the memory of the next ones."""
+    def learnable(self, batch: Batch) -> dict[str, Layout]:
+        """The columns of a batch that could lie in the memory of the next ones."""
+        is_known = self._is_learned or not batch.num_rows
+        return {} if is_known else learned_layout(batch.data, self.layout)
+
+    def learn(self, batch: Batch, learnable: Mapping[str, Layout]) -> None:
+        """Let such columns of the first batch lie in the memory of the next ones."""
         if not self._is_learned and batch.num_rows:
             self._is_learned = True
-            self.learned = learned_layout(batch.data, self.layout)
+            self.learned = dict(learnable)
             if self.learned and self._slots is not None:
                 # Their slots are larger.
                 self._slots.close()
@@ -82,16 +94,18 @@ class Session:
         slot = self._slots.take()
         return slot, layout.views(self._slots.lend(slot), num_rows)
 
-    def lasting(self, partial: PartialBatch) -> PartialBatch:
-        """The batch in memory that the user may keep: a copy where slots are scarce."""
-        if self._slots is not None and self._slots.scarce:
+    def make_lasting(self, partial: PartialBatch) -> bool:
+        """Copy a batch that the user may keep where slots are scarce; returns whether it did."""
+        is_scarce = self._slots is not None and self._slots.scarce
+        if is_scarce:
             partial.rows = {name: rows.copy() for name, rows in partial.rows.items()}
             partial.learned = {name: rows.copy() for name, rows in partial.learned.items()}
-        return partial
+        return is_scarce
 
     def close(self) -> None:
         """End the processes and give the idle memory back."""
         self._end()
+        self.helper.close(timeout_s=_END_TIMEOUT_S)
         if self._slots is not None:
             self._slots.close()
 

@@ -3,7 +3,8 @@
 A slot is an anonymous file (`memfd_create`): no name, nothing in /dev/shm, freed by the kernel
 when its last holder dies, whatever kills it (I8). Workers write rows into it, the trainer's
 arrays are views of it. A slot goes back to its pool when the last of those arrays is gone; a user
-who keeps every batch simply gets new slots.
+who keeps every batch simply gets new slots. Whoever registers a slot's memory with a device says
+in `before_unmap` how to undo that: the address may belong to another slot later.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import resource
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -52,7 +53,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def max_slots() -> int:
-    """How many slots a process should have at a time: each holds two descriptors.
+    """How many slots a process should have at a time: each holds a descriptor.
 
     64, or a sixteenth of the limit of open files (`ulimit -n`) where that is below 1,024.
     """
@@ -117,10 +118,14 @@ def mapped(descriptor: int, num_bytes: int) -> mmap.mmap:
         raise explained(error, f"can't map a memory file of {num_bytes} bytes") from error
 
 
-def map_without_file(descriptor: int) -> NDArray[np.uint8]:
+def map_without_file(
+    descriptor: int, *, before_unmap: Sequence[Callable[[], None]] = ()
+) -> NDArray[np.uint8]:
     """Map a memory file, until the last array over it is gone; the descriptor may be closed.
 
-    `mmap.mmap` keeps a descriptor of its own for each map (before Python 3.13 always).
+    `mmap.mmap` keeps a descriptor of its own for each map (before Python 3.13 always). The
+    functions in `before_unmap` are called first when it is unmapped, but not at the end of the
+    interpreter, which leaves the memory to the system.
 
     Raises:
         StorageError: the process's limits do not allow it.
@@ -133,8 +138,16 @@ def map_without_file(descriptor: int) -> NDArray[np.uint8]:
         error = OSError(number, os.strerror(number))
         raise explained(error, f"can't map a memory file of {num_bytes} bytes") from error
     memory = (ctypes.c_uint8 * num_bytes).from_address(address)
-    weakref.finalize(memory, _LIBC.munmap, address, num_bytes).atexit = False
+    weakref.finalize(memory, _unmap, address, num_bytes, before_unmap).atexit = False
     return np.frombuffer(memoryview(memory), dtype=np.uint8)
+
+
+def _unmap(address: int, num_bytes: int, before_unmap: Sequence[Callable[[], None]]) -> None:
+    try:
+        for call in before_unmap:
+            call()
+    finally:
+        _LIBC.munmap(address, num_bytes)
 
 
 @dataclass(frozen=True)
@@ -184,16 +197,16 @@ class Slot:
         number: names the slot among all that its workers ever see.
         descriptor: the file, to be sent to workers.
         memory: uint8 `[num_bytes]`, its bytes.
+        before_unmap: called before its memory is unmapped.
         retired: it must not be lent again: someone who was forgotten may still write into it.
     """
 
-    def __init__(self, number: int, descriptor: int, num_bytes: int) -> None:
+    def __init__(self, number: int, descriptor: int) -> None:
         self.number = number
         self.descriptor = descriptor
         self.retired = False
-        self.memory: NDArray[np.uint8] = np.frombuffer(
-            mapped(descriptor, num_bytes), dtype=np.uint8
-        )
+        self.before_unmap: list[Callable[[], None]] = []
+        self.memory = map_without_file(descriptor, before_unmap=self.before_unmap)
         # A loader that is dropped without close() drops its idle slots, and an open file keeps
         # its pages.
         self._close = weakref.finalize(self, os.close, descriptor)
@@ -243,7 +256,7 @@ class SlotPool:
             number = next(self._numbers)
         descriptor = anonymous_file(self._num_bytes)
         try:
-            return Slot(number, descriptor, self._num_bytes)
+            return Slot(number, descriptor)
         except BaseException:
             os.close(descriptor)
             raise

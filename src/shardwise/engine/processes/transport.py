@@ -3,37 +3,40 @@
 The socket keeps message borders, so that any worker may take the next task and a worker that is
 killed can't leave half an answer. Objects travel pickled with their buffers apart (protocol 5); a
 message that is too large for the socket lies in an anonymous file whose descriptor goes along,
-and its arrays are views of that file. Both ends are this library's own, joined by a socket
-without a name: nothing from outside is unpickled.
+and its arrays and tensors are views of that file. Both ends are this library's own, joined by a
+socket without a name: nothing from outside is unpickled.
 """
 
 from __future__ import annotations
 
+import copyreg
 import errno
 import io
-import mmap
 import os
 import pickle
 import socket
 import struct
 import sys
-import weakref
 from types import FunctionType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.base.errors import StorageError, WorkerError
 from shardwise.engine.processes.shared_memory import (
     above_stdio,
     aligned,
     anonymous_file,
+    map_without_file,
     mapped,
-    max_slots,
 )
 
 # Well below the system's limit for one message (208 KiB), and cheaper to copy than to map.
 _MAX_INLINE_BYTES = 48 << 10
+_MAX_MAPS = 4096
+# Smaller arrays are part of the pickle.
+_MIN_BUFFER_BYTES = 16 << 10
 _MAX_MESSAGE_BYTES = 64 << 10
 _COUNT = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
@@ -82,12 +85,10 @@ def pack(value: Any, *, descriptor: int | None = None) -> Packed:
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
-        body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        body = _pickled(value, buffers, pickle.Pickler)
     except (pickle.PicklingError, AttributeError):
         buffers.clear()
-        file = io.BytesIO()
-        _MainPickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
-        body = file.getvalue()
+        body = _pickled(value, buffers, _MainPickler)
     parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
     head = _COUNT.pack(len(parts)) + b"".join(_SIZE.pack(part.nbytes) for part in parts)
     num_bytes = len(head) + sum(part.nbytes for part in parts)
@@ -96,6 +97,59 @@ def pack(value: Any, *, descriptor: int | None = None) -> Packed:
     if descriptor is not None:
         raise ValueError(f"a message of {num_bytes} bytes can't carry a descriptor of its own")
     return _in_file(head, parts)
+
+
+def _pickled(value: Any, buffers: list[pickle.PickleBuffer], kind: type[pickle.Pickler]) -> bytes:
+    file = io.BytesIO()
+
+    def is_in_band(buffer: pickle.PickleBuffer) -> bool:
+        # A few ids, which the trainer keeps, must not keep the message's file mapped.
+        is_small = buffer.raw().nbytes < _MIN_BUFFER_BYTES
+        if not is_small:
+            buffers.append(buffer)
+        return is_small
+
+    pickler = kind(file, protocol=5, buffer_callback=is_in_band)
+    pickler.dispatch_table = {**copyreg.dispatch_table, np.ndarray: _reduce_array}
+    if "torch" in sys.modules:
+        import torch
+
+        # By itself, torch copies a tensor's storage into the pickle, and out of it again.
+        pickler.dispatch_table[torch.Tensor] = _reduce_tensor
+    pickler.dump(value)
+    return file.getvalue()
+
+
+def _reduce_array(array: NDArray[Any]) -> Any:
+    """An array as a buffer apart, which numpy makes of contiguous ones only."""
+    is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
+    return (array if is_contiguous else np.ascontiguousarray(array)).__reduce_ex__(5)
+
+
+def _reduce_tensor(tensor: Any) -> Any:
+    """A tensor as a buffer apart, where it is plain numbers in memory and nothing else."""
+    import torch
+
+    is_plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    is_lazy = is_plain and (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+    if not is_plain or is_lazy or tensor.requires_grad or vars(tensor):
+        return tensor.__reduce_ex__(5)
+    storage, offset = tensor.untyped_storage(), tensor.storage_offset()
+    if storage.nbytes() == tensor.numel() * tensor.element_size():
+        data = torch.empty(0, dtype=torch.uint8).set_(storage)
+    elif tensor.is_contiguous():
+        data, offset = tensor.reshape(-1).view(torch.uint8), 0
+    else:
+        return tensor.__reduce_ex__(5)
+    return _tensor_over, (data.numpy(), tensor.dtype, tensor.shape, tensor.stride(), offset)
+
+
+def _tensor_over(
+    data: NDArray[np.uint8], dtype: Any, shape: Any, stride: tuple[int, ...], offset: int
+) -> Any:
+    import torch
+
+    return torch.from_numpy(data).view(dtype).as_strided(shape, stride, offset)
 
 
 def close_own_file(packed: Packed) -> None:
@@ -140,7 +194,7 @@ def send(sock: socket.socket, packed: Packed) -> None:
 
 
 def receive(
-    sock: socket.socket, maps: weakref.WeakSet[mmap.mmap] | None = None, *, flags: int = 0
+    sock: socket.socket, maps: list[None] | None = None, *, flags: int = 0
 ) -> tuple[Any, int | None] | None:
     """Receive one message: the value and the descriptor that went with it, which is the caller's.
 
@@ -148,8 +202,8 @@ def receive(
 
     Args:
         sock: the caller's end.
-        maps: the files of large messages that are in use, each of which holds a descriptor: where
-            there are as many as slots are allowed, the next one is copied. None maps every file.
+        maps: an entry for each large message whose file is mapped: where there are 4,096, the next
+            one is copied, since a process has 65,530 maps at most. None maps every file.
         flags: of the system's call: `socket.MSG_DONTWAIT` does not wait for a message.
 
     Raises:
@@ -175,19 +229,17 @@ def receive(
     return _unpacked(memory, is_aligned=True), None
 
 
-def _contents(
-    descriptor: int, num_bytes: int, maps: weakref.WeakSet[mmap.mmap] | None
-) -> memoryview:
-    if maps is not None and len(maps) >= max_slots():
+def _contents(descriptor: int, num_bytes: int, maps: list[None] | None) -> memoryview:
+    if maps is not None and len(maps) >= _MAX_MAPS:
         copy = np.empty(num_bytes, dtype=np.uint8).data
         done = 0
         while done < num_bytes:
             done += os.preadv(descriptor, [copy[done:]], done)
         return copy
-    memory_map = mapped(descriptor, num_bytes)
-    if maps is not None:
-        maps.add(memory_map)
-    return memoryview(memory_map)
+    if maps is None:
+        return map_without_file(descriptor).data
+    maps.append(None)
+    return map_without_file(descriptor, before_unmap=[maps.pop]).data
 
 
 def _unpacked(memory: memoryview, *, is_aligned: bool) -> Any:

@@ -8,7 +8,6 @@ trainer the same way.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import pickle
 import resource
@@ -18,7 +17,6 @@ import socket
 import subprocess
 import sys
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -81,7 +79,7 @@ class WorkerPool:
         self._max_lent = _max_descriptors() // 2
         self._is_refused = False
         self._arrived: list[Answer | Stopped] = []
-        self._maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+        self._maps: list[None] = []
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._pidfds: dict[int, int] = {}
         with _explained(num_workers):

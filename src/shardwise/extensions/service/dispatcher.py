@@ -12,7 +12,7 @@ import logging
 import statistics
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from queue import SimpleQueue
 from typing import Any
 
@@ -49,6 +49,7 @@ class Dispatcher:
     Args:
         builder: makes batches here where no server does.
         fallback: whether batches are made here while no server answers.
+        prepare: called with each batch where it arrives or is made; None for nothing.
 
     Attributes:
         builder: as given.
@@ -59,13 +60,20 @@ class Dispatcher:
         num_local: batches that were made here.
     """
 
-    def __init__(self, builder: BatchBuilder, *, fallback: bool) -> None:
+    def __init__(
+        self,
+        builder: BatchBuilder,
+        *,
+        fallback: bool,
+        prepare: Callable[[Batch], None] | None = None,
+    ) -> None:
         self.changed = threading.Condition()
         self.servers: list[Server] = []
         self.notice = ""
         self.num_resent = self.num_local = 0
         self.builder = builder
         self._fallback = fallback
+        self._prepare = prepare
         self._ends = np.cumsum(builder.dataset.shard_sizes)
         self._numbers = itertools.count()
         self._queue: list[Work] = []
@@ -233,6 +241,8 @@ class Dispatcher:
 
     def answered(self, server: Server, number: int, result: Batch | Exception) -> bool:
         """An answer came; False where no request waits for it."""
+        if isinstance(result, Batch):
+            result = self._prepared(result)
         with self.changed:
             work = server.answered(number)
             if work is None:
@@ -243,6 +253,14 @@ class Dispatcher:
             self._finish(work, result)
             self._assign()
         return True
+
+    def _prepared(self, batch: Batch) -> Batch | Exception:
+        try:
+            if self._prepare is not None:
+                self._prepare(batch)
+        except Exception as error:  # noqa: BLE001 - raised where the batch is waited for
+            return error
+        return batch
 
     def _heard_from(self, server: Server) -> None:
         self._heard_at = time.monotonic()
@@ -291,7 +309,7 @@ class Dispatcher:
     def _build(self, work: Work) -> None:
         result: Batch | Exception
         try:
-            result = self.builder.build(work.request)
+            result = self._prepared(self.builder.build(work.request))
         except Exception as error:  # noqa: BLE001 - raised where the batch is waited for
             result = error
         except BaseException as error:  # noqa: BLE001 - as a server's: it must not end the wait

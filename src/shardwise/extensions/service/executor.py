@@ -59,6 +59,7 @@ class ServiceExecutor:
     token_file: str | None = None
     timeout: float | None = None
     connect: Connect | None = None
+    prepare: Callable[[Batch], None] | None = None
     _session: _Session | None = field(default=None, init=False, repr=False)
 
     @property
@@ -75,6 +76,10 @@ class ServiceExecutor:
         """Yield one batch for each request, in order; servers are called at the first `next`."""
         session = self._start()
         pending: deque[Work] = deque()
+
+        def is_next_ready() -> bool:
+            return bool(pending) and pending[0].result is not None
+
         depth = 0
         num_ready: int | None = None
         num_bytes = 0
@@ -83,7 +88,9 @@ class ServiceExecutor:
                 if session.pid != os.getpid():
                     # A fork has no threads: it calls the servers itself, and asks for all again.
                     session = self._start()
-                    pending = deque(session.dispatcher.submit(work.request) for work in pending)
+                    lost = [work.request for work in pending]
+                    pending.clear()
+                    pending.extend(map(session.dispatcher.submit, lost))
                 dispatcher = session.dispatcher
                 if pending:
                     is_ready = takewhile(lambda work: work.result is not None, pending)
@@ -102,6 +109,7 @@ class ServiceExecutor:
                     raise result
                 num_bytes = max(num_bytes, _size(result))
                 result.num_ready = num_ready
+                result.is_next_ready = is_next_ready
                 yield result
                 # While the user has it, this must not be what keeps its memory from the next one.
                 del result
@@ -165,7 +173,9 @@ class _Session:
 
     def __init__(self, executor: ServiceExecutor) -> None:
         self.pid = os.getpid()
-        self.dispatcher = dispatcher = Dispatcher(executor.builder, fallback=executor.fallback)
+        self.dispatcher = dispatcher = Dispatcher(
+            executor.builder, fallback=executor.fallback, prepare=executor.prepare
+        )
         directory, token_file = executor.directory, executor.token_file
         token = None if token_file is None else read_token(token_file)
         if directory is not None:

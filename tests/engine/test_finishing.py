@@ -1,0 +1,144 @@
+"""Batches are put together beside the caller's thread and in order, by all executors but inline."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.base.errors import StallError
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.inline import InlineExecutor
+from shardwise.engine.processes.executor import ProcessExecutor
+from shardwise.engine.request import BatchRequest
+from shardwise.engine.threads import ThreadExecutor
+
+DATA = sw.wrap([{"x": np.arange(1 + i % 3), "n": i} for i in range(60)])
+
+
+def requests(count, size=4):
+    return iter([BatchRequest(0, k, np.arange(k * size, (k + 1) * size)) for k in range(count)])
+
+
+def threads(builder, **options):
+    return ThreadExecutor(builder, num_threads=4, num_prefetch=8, **options)
+
+
+def processes(builder, **options):
+    return ProcessExecutor(builder, num_workers=2, num_prefetch=4, timeout=60, **options)
+
+
+@pytest.mark.parametrize("make", [threads, processes])
+@pytest.mark.parametrize("ragged", ["list", "pad"])
+def test_batches_are_prepared_once_and_in_order_in_another_thread(make, ragged):
+    prepared = []
+
+    def prepare(batch):
+        prepared.append((batch.data["n"].tolist(), threading.current_thread()))
+        batch.data = (batch.data, "prepared")
+
+    executor = make(BatchBuilder(DATA, ragged=ragged), prepare=prepare)
+    with closing(executor):
+        given = [batch.data for batch in executor.run(requests(12))]
+    assert [data["n"].tolist() for data, _ in given] == [n for n, _ in prepared]
+    assert [n[0] for n, _ in prepared] == list(range(0, 48, 4))
+    assert threading.main_thread() not in {thread for _, thread in prepared}
+
+
+def test_in_threads_a_collate_runs_one_at_a_time_in_order_and_beside_the_caller():
+    running, seen = threading.Lock(), []
+
+    def collate(samples):
+        assert running.acquire(blocking=False), "two at a time"
+        time.sleep(0.001)
+        running.release()
+        seen.append((samples[0]["n"], threading.current_thread()))
+        return [sample["n"] for sample in samples]
+
+    with closing(threads(BatchBuilder(DATA, collate=collate))) as executor:
+        given = [batch.data[0] for batch in executor.run(requests(15))]
+    assert given == [n for n, _ in seen] == list(range(0, 60, 4))
+    assert threading.main_thread() not in {thread for _, thread in seen}
+
+
+def test_inline_all_runs_in_the_callers_thread():
+    seen = set()
+    builder = BatchBuilder(DATA, collate=lambda samples: seen.add(threading.current_thread()))
+    list(InlineExecutor(builder).run(requests(3)))
+    assert seen == {threading.main_thread()}
+
+
+@pytest.mark.parametrize("make", [InlineExecutor, threads, processes])
+@pytest.mark.parametrize("where", ["collate", "prepare"])
+def test_an_error_of_putting_a_batch_together_is_raised_in_its_place(make, where):
+    def fail(at):
+        if at == 20:
+            raise ValueError("no batch of 20")
+
+    def collate(samples):
+        fail(samples[0]["n"] if where == "collate" else 0)
+        return [sample["n"] for sample in samples]
+
+    executor = make(BatchBuilder(DATA, collate=collate))
+    if where == "prepare":
+        if make is InlineExecutor:
+            return
+        executor.prepare = lambda batch: fail(batch.data[0])
+    seen = []
+    with closing(executor), pytest.raises(ValueError, match="no batch of 20"):
+        for batch in executor.run(requests(9)):
+            seen.append(batch.data[0])
+    assert seen == [0, 4, 8, 12, 16]
+
+
+@pytest.mark.parametrize("make", [threads, processes])
+def test_whether_the_next_batch_is_ready_is_told_without_waiting_for_it(make, tmp_path):
+    gate = tmp_path / "go"
+
+    def wait(sample):
+        while sample["n"] >= 4 and not gate.exists():
+            time.sleep(0.001)
+        return sample
+
+    with closing(make(BatchBuilder(DATA.map(wait)))) as executor:
+        batches = executor.run(requests(3))
+        first = next(batches)
+        assert not first.is_next_ready()
+        gate.touch()
+        deadline = time.monotonic() + 60
+        while not first.is_next_ready() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert first.is_next_ready()
+        assert next(batches).data["n"].tolist() == [4, 5, 6, 7]
+        batches.close()
+
+
+def test_an_error_seen_while_looking_ahead_is_raised_by_the_next_batch():
+    def die(sample):
+        if sample["n"] >= 8:
+            os._exit(3)
+        return sample
+
+    with closing(processes(BatchBuilder(DATA.map(die)))) as executor:
+        batches = executor.run(requests(8))
+        first = next(batches)
+        with pytest.raises(sw.WorkerError, match="exit code 3"):
+            while True:
+                if first.is_next_ready():
+                    first = next(batches)
+                time.sleep(0.001)
+
+
+def test_a_collate_that_does_not_return_is_a_stall():
+    go = threading.Event()
+    builder = BatchBuilder(DATA, collate=lambda samples: go.wait(60))
+    executor = threads(builder, timeout=0.2)
+    with pytest.raises(StallError, match=r"no batch for 0\.2 s"):
+        next(executor.run(requests(2)))
+    go.set()
+    executor.close()
