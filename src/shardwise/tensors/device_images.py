@@ -29,9 +29,9 @@ from shardwise.tensors.image_resize import resized
 _logger = logging.getLogger("shardwise")
 
 # One decodes while the other resizes: 14,400 images/s in place of 8,000 with one (H100).
-# Stands for a batch that nothing was asked of.
-_NONE_YET: Future[Batch] = Future()
 _NUM_THREADS = 2
+# In place of a batch that is not even begun.
+_NONE_YET: Future[Batch] = Future()
 
 Requested = Generator[tuple[Batch, BatchRequest], None, None]
 
