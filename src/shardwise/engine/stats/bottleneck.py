@@ -1,8 +1,8 @@
 """Bottleneck analysis: from a loader's numbers to one line of advice.
 
 A pure function. Threads or worker processes read, decode and transform; the caller's thread hands
-over, and collates unless the workers do. The busier of the two is the bottleneck, and is named
-after its largest stage.
+over, and one thread at a time collates unless the workers do. The busiest of them is the
+bottleneck, and is named after its largest stage.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def find_bottleneck(
     else:
         (by_loaders if concurrency.collate else by_caller)["collate"] = seconds["collate"]
     loaders_busy = sum(by_loaders.values()) / (wall_s * concurrency.count)
-    caller_busy = sum(by_caller.values()) / wall_s
+    caller_busy = max(by_caller.values(), default=0.0) / wall_s
     device_busy = seconds.get("device decode", 0.0) / (wall_s * _DEVICE_THREADS)
     if device_busy > max(loaders_busy, caller_busy, _MIN_BUSY):
         return Bottleneck(
@@ -108,7 +108,7 @@ def find_bottleneck(
         )
     if caller_busy > loaders_busy:
         stage = max(by_caller, key=by_caller.__getitem__)
-        who = f"{_DOING[stage]} took {_percent(by_caller[stage] / wall_s)} of the caller's time"
+        who = f"{_DOING[stage]} took {_percent(by_caller[stage] / wall_s)} of one thread's time"
     else:
         stage = max(by_loaders, key=by_loaders.__getitem__)
         share = by_loaders[stage] / (sum(by_loaders.values()) or 1.0)
@@ -155,7 +155,7 @@ def _advice(
             "of tensors): return arrays of your own, or select() fewer fields"
         )
     elif stage == "hand over":
-        advice = "pin_memory copies each batch here: leave it out where that does not pay"
+        advice = "inline, pin_memory copies each batch here: leave it out, or use threads"
     elif concurrency.executor == "service":
         waited = stats["wait_s"] / stats["wall_s"]
         needed = wanted_servers({**stats, "bound_by": stage}, concurrency.num_threads)
