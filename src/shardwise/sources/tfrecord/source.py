@@ -267,8 +267,8 @@ def _taken_steps(name: str, feature: _Feature, values: Steps) -> Any:
     depth = _depth(values)
     if depth > feature.depth:
         raise ValueError(
-            f"{name!r} is a feature list, with up to {max(map(len, values))} values per step: take it as "
-            f"features={{{name!r}: '{feature.kind}{'[]' * depth}'}}"
+            f"{name!r} is a feature list, with up to {max(map(len, values))} values per step: "
+            f"take it as features={{{name!r}: '{feature.kind}{'[]' * depth}'}}"
         )
     if feature.kind == "bytes":
         return [step[0] for step in values]
