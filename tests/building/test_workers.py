@@ -114,7 +114,7 @@ def test_a_command_says_where_the_option_without_an_address_stands(tmp_path):
 
 
 def test_the_advice_names_the_main_guard_before_the_memory():
-    job = SimpleNamespace(copies=lambda: False)
+    job = SimpleNamespace(copies=lambda: False, place="", token="")
     advice = _Pool(job, 2).advice
     assert 0 < advice.index('if __name__ == "__main__"') < advice.index("memory")
     assert "num_workers=2" in advice
