@@ -429,6 +429,8 @@ def test_decoding_leaves_the_threads_of_opencv_alone():
     ("options", "message"),
     [
         ({"mode": "bgr"}, "mode='bgr'"),
+        ({"mode": "RGB"}, "did you mean 'rgb'"),
+        ({"mode": 224}, "did you mean size=224"),
         ({"fit": "pad"}, "fit='pad'"),
         ({"layout": "NCHW"}, "layout='NCHW'"),
         ({"dtype": "float64"}, "dtype='float64'"),

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -42,6 +42,14 @@ def suggest_names(called: _Called) -> _Called:
         return call  # type: ignore[return-value]
     called.__init__ = call  # type: ignore[misc]
     return called
+
+
+def near_name(name: str, names: Iterable[str]) -> str:
+    """Suggest the most similar name, as the end of a message: "" where none is similar."""
+    from difflib import get_close_matches
+
+    alike = get_close_matches(name, names, n=1, cutoff=0.75)
+    return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
 def check_number(name: str, value: Any, *, least: float | None = None) -> None:

@@ -94,7 +94,11 @@ def require_tar(urls: Sequence[str], command: str) -> None:
 
 @usage_errors()
 def open_data(
-    urls: Sequence[str], *, index: str | None = None, accept_unfinished: bool = False
+    urls: Sequence[str],
+    *,
+    index: str | None = None,
+    accept_unfinished: bool = False,
+    files: Mapping[str, Any] | None = None,
 ) -> sw.Dataset:
     """The dataset that the URLS name.
 
@@ -103,6 +107,8 @@ def open_data(
             the library refuses of the URLS.
     """
     kind = kind_of(urls)
+    if files and kind != "files":
+        raise click.UsageError(f"--suffixes and --field are for folders of files, not {kind}")
     if kind == "tar":
         # A manifest file is opened as it is: its shards are not looked at one by one.
         has_manifest = any(map(is_manifest_file, urls))
@@ -120,7 +126,7 @@ def open_data(
             "module:function, that returns sw.tokens(path, block=...)"
         )
     opener: Callable[..., sw.Dataset] = getattr(sw, kind)
-    return opener(urls if kind in _SEVERAL else urls[0])
+    return opener(urls if kind in _SEVERAL else urls[0], **files or {})
 
 
 @usage_errors()

@@ -89,3 +89,19 @@ def test_reshard_copies_the_samples_byte_for_byte(tmp_path):
     assert "holds the output of another build:\n    " in refused
     tables = run("reshard", tmp_path / "in", f"{tmp_path}/{{shard}}.parquet", exit_code=2).stderr
     assert "shardwise convert" in tables
+
+
+def test_convert_takes_the_suffixes_or_the_field_of_a_mixed_folder(tmp_path):
+    for name in ("0.jpg", "0.json", "1.jpg", "1.json"):
+        path = tmp_path / "in" / "cats" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    refused = run("convert", tmp_path / "in", tmp_path / "out", "--jobs", 0, exit_code=1)
+    assert "--suffixes" in refused.stdout + refused.stderr
+    options = ("--jobs", 0, "--suffixes", ".jpg")
+    assert document("convert", tmp_path / "in", tmp_path / "images", *options)["out"] == 2
+    options = ("--jobs", 0, "--field", "data")
+    assert document("convert", tmp_path / "in", tmp_path / "all", *options)["out"] == 4
+    assert "data" in sw.tar(tmp_path / "all").fields
+    tars = run("convert", tmp_path / "all", tmp_path / "x", "--field", "a", exit_code=2)
+    assert "folders of files" in " ".join(tars.stderr.split())

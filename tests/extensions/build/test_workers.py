@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 import shardwise as sw
 from shardwise.extensions.build.place import Place
-from shardwise.extensions.build.workers import WorkerDiedError, hand_out
+from shardwise.extensions.build.workers import WorkerDiedError, _Pool, hand_out
 from shardwise.storage import StorageOptions
 from tests.support.commands import run
 
@@ -58,7 +59,7 @@ def test_a_shard_that_was_done_before_its_worker_died_is_not_made_again():
 
 def test_a_shard_of_which_workers_die_five_times_is_named():
     workers = Scripted(s2=[WorkerDiedError("gone")] * 5)
-    message = r"died 5 times while they made shard 2 \(gone\), maybe for lack of memory: use less"
+    message = r"died 5 times while they made shard 2 \(gone\): use less"
     with pytest.raises(sw.WorkerError, match=message):
         made(workers)
 
@@ -110,3 +111,10 @@ def test_what_names_no_cluster_is_refused_before_anything_is_written(
 def test_a_command_says_where_the_option_without_an_address_stands(tmp_path):
     result = run("reshard", "--ray", tmp_path / "in", tmp_path / "out", exit_code=2)
     assert "--ray without an address stands last" in " ".join(result.stderr.split())
+
+
+def test_the_advice_names_the_main_guard_before_the_memory():
+    job = SimpleNamespace(copies=lambda: False, place="", token="")
+    advice = _Pool(job, 2).advice
+    assert 0 < advice.index('if __name__ == "__main__"') < advice.index("memory")
+    assert "num_workers=2" in advice

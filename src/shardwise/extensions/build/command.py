@@ -137,7 +137,16 @@ def build(function: str, jobs: int | None, retry_errors: bool, ray: bool | str) 
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @_build_options
-def convert(source: str, target: str, jobs: int | None, **options: Any) -> None:
+@click.option("--suffixes", help="Of a folder: take these files only, such as '.jpg,.png'.")
+@click.option("--field", help="Of a folder: the field that holds each file's bytes.")
+def convert(
+    source: str,
+    target: str,
+    jobs: int | None,
+    suffixes: str | None,
+    field: str | None,
+    **options: Any,
+) -> None:
     """Convert SRC to shards with indexes and a manifest.
 
     SRC is what `shardwise info` opens: a table, a folder of files, tar shards, or module:name. DST
@@ -150,7 +159,11 @@ def convert(source: str, target: str, jobs: int | None, **options: Any) -> None:
     with usage_errors():
         pattern = _destination(target)
         mapped = as_tar_sample if pattern.endswith(".tar") else None
-        report = sw.build(open_data([source]), pattern, map=mapped, num_workers=jobs, **options)
+        files: dict[str, Any] = {} if field is None else {"field": field}
+        if suffixes is not None:
+            files["suffixes"] = tuple(each.strip() for each in suffixes.split(","))
+        data = open_data([source], files=files)
+        report = sw.build(data, pattern, map=mapped, num_workers=jobs, **options)
     _finish(report)
 
 

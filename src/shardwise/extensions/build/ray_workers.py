@@ -66,8 +66,8 @@ class _Tasks:
     """Shards as tasks of Ray. A death costs its own shard only."""
 
     advice = (
-        "give each shard fewer samples, or make fewer shards at a time by num_workers=; Ray's logs "
-        "on that machine have the reason"
+        "maybe for lack of memory: give each shard fewer samples, or make fewer shards at a time "
+        "by num_workers=; Ray's logs on that machine have the reason"
     )
 
     def __init__(self, ray: Any, job: Job, num_workers: int | None) -> None:

@@ -117,7 +117,7 @@ def _refuse_deaths(lost: dict[int, WorkerDiedError], deaths: Counter[int], advic
     names = ", ".join(map(str, fatal))
     raise WorkerError(
         f"build: worker processes died {_MAX_DEATHS} times while they made shard {names} "
-        f"({lost[fatal[0]]}), maybe for lack of memory: {advice}"
+        f"({lost[fatal[0]]}): {advice}"
     )
 
 
@@ -171,8 +171,8 @@ class _Pool:
         )
         if not job.copies():
             self.advice = (
-                f"use less than num_workers={num_workers}; and if the program is a script, call it "
-                'under `if __name__ == "__main__":`'
+                'a script must call it under `if __name__ == "__main__":`; if it does, the memory '
+                f"may be too small: use less than num_workers={num_workers}"
             )
             self._make = _make
             self._start = partial(

@@ -110,9 +110,11 @@ def tfrecord(
         urls: a brace pattern, a glob, a directory (its `.tfrecord`, `.tfrecords` and `.tfrec`
             files), or a list of these, local or remote.
         features: what is taken of each Example: `{"image": "bytes", "label": "int64",
-            "boxes": "float32[]"}`, where "[]" is a list, an array for numbers. Names alone have the
-            kinds of the first record, None takes all of its features, and `()` gives the records
-            themselves as the field "record", as does None where they are no Examples.
+            "boxes": "float32[]"}`, where "[]" is a list, an array for numbers. In the feature lists
+            of a SequenceExample "[]" is one value per step and "[][]" a list per step. A "?" at
+            the end is for features that few records have. Names alone have the kinds of the first
+            record, None takes all of its features, and `()` gives the records themselves as the
+            field "record", as does None where they are no Examples.
         index: the directory of the index files; None for beside the files.
         cache: as for `tar`.
         storage: as for `tar`.

@@ -86,7 +86,8 @@ def field_of(suffixes: Sequence[str], *, url: str) -> str:
     if len(set(kinds.values())) > 1:
         raise DataError(
             f"files of several kinds: {', '.join(sorted(map(repr, kinds)))}; name those that are "
-            "meant, as suffixes=('.jpg', '.png'), or the field for all of them, as field='data'",
+            "meant, as suffixes=('.jpg', '.png'), or the field for all of them, as field='data' "
+            "(`shardwise convert` has --suffixes .jpg,.png and --field data)",
             url=url,
         )
     return next(iter(kinds.values()), "") or "file"

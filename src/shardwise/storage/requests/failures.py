@@ -140,8 +140,9 @@ CERTIFICATE = (
 )
 NO_RANGES = (
     "the server answered HTTP 200, not 206, where a part of a file was asked for: it ignores the "
-    "Range header, as `python -m http.server` does; serve the files by nginx, caddy or `rclone "
-    "serve http`, or copy them here"
+    "Range header, as `python -m http.server` does (serve the files by nginx, caddy or `rclone "
+    "serve http`, or copy them here), compresses what it sends (Content-Encoding), or sends a page "
+    "in place of the file, such as a login page"
 )
 # By the exception's name, or by what its text holds.
 _SIGNS: tuple[tuple[str, str, Kind], ...] = (

@@ -214,9 +214,7 @@ class WebClient(Client):
             if reply.status == 200 and reply.headers.get("Content-Length") == "0":
                 raise empty_file()
             if reply.status != 206 or content_range is None:
-                raise AttemptError(
-                    "the server ignores the Range header: it can't send parts", "refused"
-                )
+                raise AttemptError(_whole_reply(reply.headers), "refused")
             first, last, num_bytes = map(int, content_range.groups())
             if first != start or last + 1 != min(stop, num_bytes):
                 raise AttemptError(
@@ -256,3 +254,13 @@ def _mtime_ns(reply: Any) -> int:
     except ValueError:
         return 0
     return max(0, int(changed.timestamp())) * 1_000_000_000
+
+
+def _whole_reply(headers: Mapping[str, str]) -> str:
+    """Say why a server sent no part of a file."""
+    encoding = headers.get("Content-Encoding") or "identity"
+    if encoding != "identity":
+        return f"the server compresses the file (Content-Encoding: {encoding!r:.40}): switch it off"
+    if (headers.get("Content-Type") or "").startswith("text/html"):
+        return "the server sent an HTML page, such as a login or an error page, not the file"
+    return "the server ignores the Range header: it can't send parts"

@@ -141,6 +141,7 @@ class Image:
         ("jpg", Image(), TypeError, r"Image.*a Pillow image or pixels"),
         ("json", np.zeros(3), TypeError, r"numpy\.ndarray"),
         ("txt", None, TypeError, "can't write a NoneType"),
+        ("pt", torch.zeros(2), TypeError, r"can't write a torch\.Tensor"),
         ("txt", ["a"], TypeError, "list in a field that ends in json"),
         ("npy", np.array([{}], dtype=object), TypeError, "dtype object would be pickled"),
         ("json", {"a": {1, 2}}, TypeError, "not JSON"),

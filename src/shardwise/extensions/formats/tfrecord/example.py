@@ -1,7 +1,11 @@
-"""`tf.train.Example` from its bytes: a small reader of protobuf's wire format.
+"""`tf.train.Example` and `SequenceExample` from bytes: a small reader of protobuf's wire format.
 
     Example {features = 1} Features {map feature = 1} entry {key = 1, value = 2}
     Feature {bytes_list = 1, float_list = 2, int64_list = 3}, each a list {value = 1}
+    SequenceExample {context = 1: Features, feature_lists = 2: FeatureLists}
+    FeatureLists {map feature_list = 1} entry {key = 1, value = 2} FeatureList {feature = 1}
+
+An Example is a SequenceExample without feature lists: the bytes are the same.
 
 Nested messages are read in place, by their bounds, so that only values are copied.
 
@@ -24,35 +28,62 @@ _MAX_SHIFT = 63
 Values = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 
 
-def parse_example(data: bytes) -> dict[str, tuple[str, Values]]:
-    """The features of an Example: name -> ("bytes", "float32" or "int64", its values).
+class Steps(list[Values]):
+    """The values of each step of a feature list."""
 
-    A feature without a list is left out.
+
+def parse_example(data: bytes) -> dict[str, tuple[str, Values | Steps]]:
+    """Parse the features and feature lists: name -> (kind, its values or steps).
+
+    The kind is "bytes", "float32" or "int64", and "" for steps that have no values. A feature
+    without a list is left out.
 
     Raises:
-        ValueError: the bytes are no Example.
+        ValueError: the bytes are not an Example, or a feature and a feature list share a name.
     """
-    features: dict[str, tuple[str, Values]] = {}
+    found: dict[str, tuple[str, Values | Steps]] = {}
     for number, wire, begin, end in _fields(data, 0, len(data)):
-        if number != 1 or wire != 2:
+        if number not in (1, 2) or wire != 2:
             continue
         for entry_number, entry_wire, start, stop in _fields(data, begin, end):
-            if entry_number == 1 and entry_wire == 2:
-                name, found = _entry(data, start, stop)
-                # As protobuf has it, the last entry of a key counts.
-                if found is not None:
-                    features[name] = found
-    return features
+            if entry_number != 1 or entry_wire != 2:
+                continue
+            name, at, until = _entry(data, start, stop)
+            each = _feature(data, at, until) if number == 1 else _steps(data, name, at, until)
+            if each is None:
+                continue
+            if isinstance(found.get(name, each)[1], Steps) != isinstance(each[1], Steps):
+                raise ValueError(
+                    f"{name!r} is both a feature of the context and a feature list: take the "
+                    "records, features=()"
+                )
+            # As protobuf has it, the last entry of a key counts.
+            found[name] = each
+    return found
 
 
-def _entry(data: bytes, at: int, end: int) -> tuple[str, tuple[str, Values] | None]:
+def _entry(data: bytes, at: int, end: int) -> tuple[str, int, int]:
     name, start, stop = "", 0, 0
     for number, wire, begin, until in _fields(data, at, end):
         if wire == 2 and number == 1:
             name = data[begin:until].decode("utf-8")
         elif wire == 2 and number == 2:
             start, stop = begin, until
-    return name, _feature(data, start, stop)
+    return name, start, stop
+
+
+def _steps(data: bytes, name: str, at: int, end: int) -> tuple[str, Steps]:
+    each = [
+        _feature(data, start, stop)
+        for number, wire, start, stop in _fields(data, at, end)
+        if number == 1 and wire == 2
+    ]
+    kinds = sorted({step[0] for step in each if step is not None and len(step[1])})
+    if len(kinds) > 1:
+        raise ValueError(f"the steps of the feature list {name!r} are {' and '.join(kinds)}")
+    kind = kinds[0] if kinds else ""
+    empty: Values = np.empty(0, kind) if kind in ("float32", "int64") else []
+    return kind, Steps([empty if step is None or not len(step[1]) else step[1] for step in each])
 
 
 def _feature(data: bytes, at: int, end: int) -> tuple[str, Values] | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import path_text
+from shardwise.base.arguments import near_name, path_text
 from shardwise.base.columns import BytesColumn, Column, PayloadColumn
 from shardwise.base.errors import DataError, StaleIndexError
 from shardwise.base.parallel import in_threads
@@ -22,7 +22,7 @@ from shardwise.base.shown import shown
 from shardwise.extensions.formats.records.forms import STORED, VALUES, BadRowError, Form
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
-from shardwise.extensions.formats.tfrecord.example import KINDS, parse_example
+from shardwise.extensions.formats.tfrecord.example import KINDS, Steps, Values, parse_example
 from shardwise.extensions.formats.tfrecord.scan import find_records
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
@@ -32,17 +32,18 @@ _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
 _RECORD = "record"
 _THREADS = 16
 # A feature that none of so many records has is misspelt.
-_MAX_LOOKED_AT = 1000
+_MIN_LOOKED_AT = 1000
+_FIRST_READ, _MAX_READ = 64 << 10, 8 << 20
 
 # A file, and the ends and lengths of its records: int64 `[2, records]`.
 _Records: TypeAlias = tuple[FileStat, NDArray[np.int64]]
 
 
 class _Feature(NamedTuple):
-    """What is taken of a feature: a list of values of a kind, or exactly one."""
+    """What is taken of a feature: one value of a kind, a list of them, or such a list per step."""
 
     kind: str
-    is_list: bool = False
+    depth: int = 0
 
 
 _STORED_BYTES = _Feature("bytes")
@@ -111,7 +112,9 @@ class TfRecordSource(RecordSource):
             found = parse_example(data)
         except ValueError:
             found = {}
-        known = {name: _Feature(kind, len(values) != 1) for name, (kind, values) in found.items()}
+        known = {
+            name: _Feature(kind, _depth(values)) for name, (kind, values) in found.items() if kind
+        }
         if asked is None:
             return known or None
         for name in asked:
@@ -124,30 +127,49 @@ class TfRecordSource(RecordSource):
                 )
         return {name: known[name] for name in asked}
 
-    def _require_features(self, names: Mapping[str, str]) -> None:
-        """Refuse a name that none of the first records has: it is misspelt, and would be None."""
+    def _require_features(self, asked: Mapping[str, str]) -> None:
+        """Refuse a name that no record of the first file has: it is misspelt, and would be None.
+
+        A short file is looked at together with those after it. Names of optional kinds ("int64?")
+        are not looked for.
+        """
+        missing = {name for name, text in asked.items() if not text.endswith("?")}
         known: set[str] = set()
-        for data in islice(self._records(), _MAX_LOOKED_AT):
+        num_records = max(len(self._places()[0][1][0]), _MIN_LOOKED_AT) if missing else 0
+        count = 0
+        for data in islice(self._records(), num_records):
+            count += 1
             try:
                 known.update(parse_example(data))
             except ValueError:
                 # Reading it says what is wrong.
+                continue
+            missing -= known
+            if not missing:
                 return
-            if names.keys() <= known:
-                return
-        missing = [name for name in names if name not in known]
         if known and missing:
+            name = min(missing)
             raise DataError(
-                f"the first {_MAX_LOOKED_AT} records have no feature {missing[0]!r}, but "
-                f"{', '.join(map(repr, sorted(known)))}",
+                f"none of the first {count} records has a feature {name!r}, but "
+                f"{', '.join(map(repr, sorted(known)))}; if later records have it, add a question "
+                f"mark: features={{{name!r}: '{asked[name]}?'}}{near_name(name, known)}",
                 url=self.urls[0],
-                field=missing[0],
+                field=name,
             )
 
     def _records(self) -> Iterator[bytes]:
         for url, (_, (ends, lengths)) in zip(self.urls, self._places(), strict=True):
-            for end, length in zip(ends.tolist(), lengths.tolist(), strict=True):
-                yield self._pool.get(url).read(end - length, length)
+            file, starts, at, num_bytes = self._pool.get(url), ends - lengths, 0, _FIRST_READ
+            while at < len(ends):
+                # Most looks end at the first record; the others read a file in few requests.
+                begin = int(starts[at])
+                until = max(at + 1, int(np.searchsorted(ends, begin + num_bytes, "right")))
+                data = file.read(begin, int(ends[until - 1]) - begin)
+                for start, end in zip(
+                    starts[at:until] - begin, ends[at:until] - begin, strict=True
+                ):
+                    yield data[start:end]
+                at, num_bytes = until, min(2 * num_bytes, _MAX_READ)
 
     def _first_record(self) -> tuple[str, bytes] | None:
         for url, (_, (ends, lengths)) in zip(self.urls, self._places(), strict=True):
@@ -202,28 +224,61 @@ class TfRecordSource(RecordSource):
         }
 
 
-def _value(name: str, feature: _Feature, found: tuple[str, Any] | None) -> Any:
+def _depth(values: Values | Steps) -> int:
+    """The least depth that takes the values."""
+    if isinstance(values, Steps):
+        return 1 if all(len(step) == 1 for step in values) else 2
+    return 0 if len(values) == 1 else 1
+
+
+def _value(name: str, feature: _Feature, found: tuple[str, Values | Steps] | None) -> Any:
     """The value of a feature; None where the record lacks it."""
     if found is None:
         return None
     kind, values = found
-    if not len(values) and not feature.is_list:
+    if not len(values) and not feature.depth:
         return None
-    if kind != feature.kind:
-        # A list without values may be of any kind.
-        if not len(values):
-            return [] if feature.kind == "bytes" else np.empty(0, feature.kind)
+    # A list without values may be of any kind, and steps without values of a deeper one.
+    is_empty = not kind or not len(values)
+    if not is_empty and kind != feature.kind:
         raise ValueError(
             f"the feature {name!r} is {kind}, and was {feature.kind} when it was asked"
         )
-    if feature.is_list:
-        return values
+    if isinstance(values, Steps):
+        return _taken_steps(name, feature, values)
+    if feature.depth == 2:
+        raise ValueError(
+            f"the feature {name!r} has no steps: take it as features={{{name!r}: '{kind}[]'}}"
+        )
+    if feature.depth == 1:
+        return _listed(values, feature.kind)
     if len(values) != 1:
         raise ValueError(
             f"the feature {name!r} has {len(values)} values: take it as a list, "
             f"features={{{name!r}: '{kind}[]'}}"
         )
-    return values[0] if kind == "bytes" else values[0].item()
+    return values[0] if isinstance(values, list) else values[0].item()
+
+
+def _taken_steps(name: str, feature: _Feature, values: Steps) -> Any:
+    """The value of a feature list: one value per step, or a list of them."""
+    if feature.depth == 2:
+        return [_listed(step, feature.kind) for step in values]
+    depth = _depth(values)
+    if depth > feature.depth:
+        raise ValueError(
+            f"{name!r} is a feature list, with up to {max(map(len, values))} values per step: "
+            f"take it as features={{{name!r}: '{feature.kind}{'[]' * depth}'}}"
+        )
+    if feature.kind == "bytes":
+        return [step[0] for step in values]
+    return np.concatenate([np.empty(0, feature.kind), *values], dtype=feature.kind)
+
+
+def _listed(values: Values, kind: str) -> Values:
+    if len(values):
+        return values
+    return [] if kind == "bytes" else np.empty(0, kind)
 
 
 def _asked(features: Any) -> dict[str, str] | tuple[str, ...] | None:
@@ -245,9 +300,11 @@ def _asked(features: Any) -> dict[str, str] | tuple[str, ...] | None:
 
 
 def _feature(text: str) -> _Feature:
-    kind = text.removesuffix("[]")
-    if kind not in KINDS.values():
+    kind, bracket, more = text.removesuffix("?").partition("[")
+    depths = {"": 0, "[]": 1, "[][]": 2}
+    if kind not in KINDS.values() or bracket + more not in depths:
         raise ValueError(
-            f"the kind {text!r:.80} of a feature: give bytes, float32 or int64, with [] for a list"
+            f"the kind {text!r:.80} of a feature: give bytes, float32 or int64, with [] for a list "
+            "or [][] for a list per step, and ? at the end where few records have it"
         )
-    return _Feature(kind, text.endswith("[]"))
+    return _Feature(kind, depths[bracket + more])

@@ -109,7 +109,7 @@ def _encode(value: object, field: str, where: str) -> bytes:  # noqa: PLR0911 - 
     if isinstance(value, str):
         return _encode_text(value, where)
     extension = field.rpartition(".")[2]
-    value = _without_torch(value, where)
+    given, value = type(value), _without_torch(value, where)
     if extension in PICTURES and is_picture(value):
         return encode_picture(value, extension, where)
     if extension == "json" and not isinstance(value, np.ndarray):
@@ -120,7 +120,7 @@ def _encode(value: object, field: str, where: str) -> bytes:  # noqa: PLR0911 - 
         return str(int(value)).encode()
     if isinstance(value, numbers.Real):
         return repr(float(value)).encode()
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    kind = f"{given.__module__}.{given.__qualname__}"
     raise TypeError(
         f"{where}: can't write a {kind.removeprefix('builtins.')}; give bytes, str, int or float, "
         "a dict or list in a field that ends in json, an array or a tensor in one that ends in "
