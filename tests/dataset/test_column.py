@@ -148,6 +148,7 @@ def test_of_a_wrapped_dataset_nothing_is_kept(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.swc"))
 
 
+@pytest.mark.extension
 def test_numbers_of_a_table_keep_their_dtype(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")

@@ -108,6 +108,7 @@ def parquet(folder, name, column):
     return sw.parquet(folder / f"{name}.parquet")
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize(
     ("parts", "message"),
     [

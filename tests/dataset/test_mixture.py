@@ -44,6 +44,7 @@ def test_a_dataset_without_a_weight_is_an_error_where_no_schedule_has_one():
     sw.mix(parts, schedule=[(2, {"b": 1})])
 
 
+@pytest.mark.extension
 def test_a_mixture_of_every_format_has_each_one_samples_as_they_are(formats):
     mixed = sw.mix({name: (part, 1) for name, part in formats.items()}, until="all")
     assert len(mixed) == sum(map(len, formats.values()))

@@ -89,6 +89,7 @@ def test_a_dataset_of_the_users_own_is_loaded_by_its_own_load(on_error):
         found.clear()
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize(
     ("data", "field"),
     [

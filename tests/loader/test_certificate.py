@@ -97,6 +97,7 @@ def test_a_batch_that_the_program_changes_still_counts_as_it_was() -> None:
     assert it.certificate()["ok"]
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
 @pytest.mark.parametrize("remainder", ["uneven", "pad"])
 def test_damaged_samples_are_counted_and_the_rest_is_certified(
@@ -148,6 +149,7 @@ def test_batches_of_any_size_add_up(size: int) -> None:
     assert tally.take().handed_out.count == 0
 
 
+@pytest.mark.extension
 def test_a_line_is_written_at_each_state_and_at_an_epochs_end(tmp_path: Path) -> None:
     it = loader(coverage=tmp_path / "new" / "directory", shuffle=True)
     batches = iter(it)
@@ -217,6 +219,7 @@ def test_ranks_of_a_launcher_have_its_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert "every one of 101 samples exactly once" in run("certify", tmp_path).stdout
 
 
+@pytest.mark.extension
 def test_a_loader_that_travels_writes_a_file_of_its_own(tmp_path: Path) -> None:
     it = loader(coverage=tmp_path)
     next(iter(it))
@@ -234,6 +237,7 @@ def _go_on(batches: Iterator[Any], it: sw.DataLoader) -> None:
         pass
 
 
+@pytest.mark.extension
 def test_a_forked_process_does_not_write_what_its_parent_handed_out(tmp_path: Path) -> None:
     it = loader(coverage=tmp_path)
     batches = iter(it)
@@ -257,6 +261,7 @@ def test_a_directory_that_can_not_be_written_is_refused_where_the_loader_is_made
         loader(coverage="s3://bucket/coverage")
 
 
+@pytest.mark.extension
 def test_a_line_that_found_the_disk_full_is_written_whole_by_the_next_state(
     tmp_path: Path,
 ) -> None:
@@ -288,6 +293,7 @@ def test_a_directory_that_goes_away_is_an_error_and_no_silent_gap(tmp_path: Path
         it.state_dict()
 
 
+@pytest.mark.extension
 def test_ranks_that_are_killed_at_any_moment_are_certified_over_all_runs(tmp_path: Path) -> None:
     shards = make_shards(tmp_path / "shards", range(6, 16))
     coverage = tmp_path / "coverage"

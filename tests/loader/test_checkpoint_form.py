@@ -16,6 +16,9 @@ from torch.distributed import checkpoint
 import shardwise as sw
 from shardwise.base.errors import StateError
 
+# A guard of integrations knows that DCP asks.
+pytestmark = pytest.mark.extension
+
 _A, _B = (sw.wrap([{"x": i} for i in range(count)]) for count in (90, 40))
 _LENGTHS = np.arange(90) % 7 + 1
 _DOCUMENTS = sw.wrap([{"tokens": np.arange(n % 5 + 1)} for n in range(90)])

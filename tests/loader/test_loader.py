@@ -414,6 +414,7 @@ def test_code_that_insists_on_torchs_class_gets_an_instance_of_it():
     assert given == ids(make(batch_size=4))
 
 
+@pytest.mark.extension
 def test_the_batch_that_keras_builds_a_model_from_is_trained_on_too(monkeypatch):
     monkeypatch.setitem(sys.modules, "keras", ModuleType("keras"))
     facade = make(shuffle="full", batch_size=5, output="torch").as_torch_dataloader()

@@ -327,6 +327,7 @@ def test_a_map_that_writes_into_arrays_gives_the_same_in_every_epoch(options):
     assert sw.wrap(items)[3]["a"] is items[3]["a"]
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize(
     ("table", "remedy"),
     [
@@ -341,6 +342,7 @@ def test_a_table_in_memory_is_refused_with_the_way_out(table, remedy):
         sw.parquet(table)
 
 
+@pytest.mark.extension
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")
 def test_lances_own_map_style_dataset_is_read_and_an_open_table_sent_to_its_own_reader(tmp_path):
     import lance
