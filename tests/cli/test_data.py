@@ -16,7 +16,7 @@ from tests.support.raw_tars import member
 from tests.support.tars import make_shards
 
 KINDS = ["parquet", "parquet directory", "lance", "folder", "list"]
-FOREIGN = Path(__file__).parents[1] / "sources" / "foreign" / "data"
+FOREIGN = Path(__file__).parents[1] / "extensions" / "formats" / "foreign" / "data"
 
 
 def write_data(directory: Path, kind: str) -> Path:

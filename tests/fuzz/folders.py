@@ -19,7 +19,7 @@ from tests.fuzz.damage import Case, altered, damaged, json_text
 from tests.support.tfrecords import record_file
 from tests.support.token_files import documents_of, write_litdata, write_megatron
 
-FOREIGN = Path(__file__).parents[1] / "sources" / "foreign" / "data"
+FOREIGN = Path(__file__).parents[1] / "extensions" / "formats" / "foreign" / "data"
 Files = Mapping[str, bytes]
 
 

@@ -24,7 +24,7 @@ import shardwise as sw
 from shardwise.compat.video2dataset import get_video_dataset
 from tests.support.commands import CliRunner, cli
 
-FOREIGN = Path(__file__).parents[1] / "sources" / "foreign" / "data"
+FOREIGN = Path(__file__).parents[1] / "extensions" / "formats" / "foreign" / "data"
 MEANT = (sw.ShardwiseError, ValueError, TypeError)
 # Nothing that leads out of the test's directory, or to a server.
 TEXTS = st.text(st.characters(exclude_characters="/~"), max_size=8)

@@ -65,7 +65,7 @@ def test_a_refused_key_is_told_without_the_key(s3):
 
 @pytest.mark.parametrize("name", ["mds", "litdata"])
 def test_a_directory_of_another_format_is_told_by_its_index_json(s3, name):
-    data = Path(__file__).parents[1] / "sources" / "foreign" / "data" / name
+    data = Path(__file__).parents[1] / "extensions" / "formats" / "foreign" / "data" / name
     for path in data.iterdir():
         s3.put(f"formats/{name}/{path.name}", path.read_bytes())
     directory = s3.url(f"formats/{name}")

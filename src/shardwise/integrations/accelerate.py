@@ -76,9 +76,6 @@ def active_batches(
         FrameworkError: there is an Accelerator, and it doesn't know the loader.
         ValueError: the last batches of "uneven" differ in length, and can't be gathered.
     """
-    if not is_initialized():
-        yield from batches
-        return
     _check_names()
     if not is_known:
         raise FrameworkError(

@@ -44,8 +44,14 @@ class AccelerateGuard(Guard):
         self, batches: Generator[Any, None, None], rest: Callable[[], Plan], *, is_known: bool
     ) -> Iterator[Any]:
         """Make the pass Accelerate's active loader."""
+        from accelerate.state import is_initialized
+
         from shardwise.integrations.accelerate import active_batches
 
+        # Without an Accelerator the pass itself: a generator around another one that the garbage
+        # collector closes first could not close it again.
+        if not is_initialized():
+            return batches
         return active_batches(batches, rest, is_known=is_known)
 
     def check_generator(self, *, refuses_skips: bool) -> None:

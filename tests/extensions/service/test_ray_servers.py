@@ -19,7 +19,7 @@ from tests.support.ray_cluster import RayCluster, ray_cluster
 from tests.support.server_process import end_with_parent
 from tests.support.waiting import wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ from tests.support.transports import TRANSPORTS, Transport, token_for, use_trans
 from tests.support.waiting import wait_for
 from tests.support.web import running
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SIZE = 120
 
 

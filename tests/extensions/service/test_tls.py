@@ -284,7 +284,7 @@ def test_both_directions_at_once_and_an_end_that_wakes_who_waits(
 def test_the_commands_of_the_page_make_certificates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "service.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "service.md"
     monkeypatch.chdir(tmp_path)
     lines = page.read_text().splitlines()
     commands = [shlex.split(line[2:]) for line in lines if line.startswith("$ openssl")]
