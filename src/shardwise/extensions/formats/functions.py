@@ -111,7 +111,7 @@ def tfrecord(
             files), or a list of these, local or remote.
         features: what is taken of each Example: `{"image": "bytes", "label": "int64",
             "boxes": "float32[]"}`, where "[]" is a list, an array for numbers. In the feature lists
-            of a SequenceExample "[]" is one value per step and "[][]" a list per step. A "?" at
+            of a SequenceExample "[]" is one value per step and `"[][]"` a list per step. A "?" at
             the end is for features that few records have. Names alone have the kinds of the first
             record, None takes all of its features, and `()` gives the records themselves as the
             field "record", as does None where they are no Examples.
