@@ -16,7 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shardwise.base.plugins import find, names, own_names
+from shardwise.base.plugins import find, has, own_names
 
 # The names of `_NAMES` for type checkers, to which `x as x` says that x is public.
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def __getattr__(name: str) -> Any:
     module = next((module for module, own in _NAMES.items() if name in own), None)
     if module is not None:
         value: Any = getattr(import_module(module), name)
-    elif name in names("names"):
+    elif has("names", name):
         value = find("names", name)
     else:
         from shardwise.base.hints import hint_for_name

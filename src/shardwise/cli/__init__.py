@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from shardwise.base.errors import ShardwiseError
-from shardwise.base.plugins import find, names
+from shardwise.base.plugins import find, has, own_names
 from shardwise.base.version import __version__
 from shardwise.cli.options import JSON_KEY, TRACEBACK_KEY
 from shardwise.cli.output import clean, write_document, write_line
@@ -55,17 +55,17 @@ class Commands(click.Group):
         cmd_name: str,
     ) -> click.Command | None:
         """Import one command."""
-        if cmd_name not in COMMANDS:
-            alike = get_close_matches(cmd_name, COMMANDS, n=1)
-            if alike and not ctx.resilient_parsing:
-                ctx.fail(f"No such command {cmd_name!r}. Did you mean {alike[0]!r}?")
-            return None
         command: click.Command
-        if cmd_name in names("commands"):
-            command = find("commands", cmd_name)
-        else:
+        if cmd_name in COMMANDS and cmd_name not in own_names("commands"):
             command = getattr(import_module(f"shardwise.cli.{cmd_name}"), cmd_name)
-        return command
+            return command
+        if has("commands", cmd_name):
+            command = find("commands", cmd_name)
+            return command
+        alike = get_close_matches(cmd_name, COMMANDS, n=1)
+        if alike and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {cmd_name!r}. Did you mean {alike[0]!r}?")
+        return None
 
     def format_commands(  # click's signature
         self,

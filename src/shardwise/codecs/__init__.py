@@ -8,7 +8,7 @@ extensions add are attributes here, too.
 
 from typing import Any
 
-from shardwise.base.plugins import find, names
+from shardwise.base.plugins import find, has
 from shardwise.codecs.documents import json, msgpack, raw, text
 from shardwise.codecs.image_crop import CropBox, RandomCrop
 from shardwise.codecs.images import image
@@ -48,6 +48,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in names("decoders"):
+    if not has("decoders", name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return find("decoders", name)

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardwise.base.arguments import suggest_names
-from shardwise.base.plugins import find, names
+from shardwise.base.plugins import find, own_names
 from shardwise.dataset import Dataset
 from shardwise.sources.tar.source import TarSource
 from shardwise.sources.wrap.source import WrapSource
@@ -162,6 +162,6 @@ def wrap(dataset: Any) -> Dataset:
     """
     # By name: no package is imported for it, and no other class is called so.
     name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
-    if name in names("wrapped"):
+    if name in own_names("wrapped"):
         return Dataset(find("wrapped", name)(dataset))
     return Dataset(WrapSource(dataset))
