@@ -8,7 +8,7 @@ import pytest
 
 from shardwise.base.errors import StaleIndexError
 from shardwise.storage import StorageOptions, open_file
-from shardwise.storage.requests.counts import IO_COUNTS
+from shardwise.storage.counts import IO_COUNTS
 from tests.support.fault_proxy import FaultProxy
 from tests.support.remote_shards import replace_object
 

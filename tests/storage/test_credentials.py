@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from shardwise.base.errors import StorageError
+from shardwise.storage.credentials import Credentials, export_credentials
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.stores.credentials import Credentials, export_credentials
 from tests.support.python_code import run_code
 
 SECRET = "s3cr3t/key+value"
@@ -56,7 +56,7 @@ except OSError as error:
 def test_a_copy_that_came_without_values_has_them_once_they_are_lent():
     code = """
 import pickle, sys
-from shardwise.storage.stores.credentials import import_credentials
+from shardwise.storage.credentials import import_credentials
 given, data = pickle.load(sys.stdin.buffer)
 before = pickle.loads(data)
 kept = import_credentials(given)

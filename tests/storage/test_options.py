@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from shardwise.storage.cache import CacheSettings, cache_of
+from shardwise.extensions.remote.cache import cache_of
+from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.options import StorageOptions
 
 

@@ -5,12 +5,35 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from shardwise.storage.protocol import FileStat
 
+Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
+
 # A client without streams is asked for pieces of 8 MiB at least.
 _MIN_PIECE_BYTES = 8 << 20
+
+
+class AttemptError(Exception):
+    """One attempt failed.
+
+    Attributes:
+        cause: for the user's error message.
+        kind: "passing" failures are worth another attempt; all others are final.
+        status: the HTTP status of the answer, or 0.
+    """
+
+    def __init__(self, cause: str, kind: Kind, *, status: int = 0) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.kind: Kind = kind
+        self.status = status
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether a server answered."""
+        return self.status > 0 or self.kind != "passing"
 
 
 class ObjectRange(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise.storage.urls import FAMILIES
 
 if TYPE_CHECKING:
-    from shardwise.storage.requests.client import Client
+    from shardwise.storage.client import Client
 
     # Of a store's root and the user's `StorageOptions`.
     ClientFactory = Callable[[str, Any], Client]

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from shardwise.base.errors import DataError
+from shardwise.extensions.remote.requests.event_loop import Runtime, runtime
+from shardwise.extensions.remote.requests.retry import RetryingClient
+from shardwise.extensions.remote.stores.connect import StoreLocation, location_of, open_client
+from shardwise.extensions.remote.stores.credential_discovery import environment_digest
+from shardwise.storage.client import Reply
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.client import Reply
-from shardwise.storage.requests.event_loop import Runtime, runtime
-from shardwise.storage.requests.retry import RetryingClient
-from shardwise.storage.stores.connect import StoreLocation, location_of, open_client
-from shardwise.storage.stores.credential_discovery import environment_digest
 from shardwise.storage.versions import ends_early, require_same
 
 # Prefetch requests up to this length are one attempt each; longer ones are streamed.

@@ -17,22 +17,28 @@ from typing import Any, NamedTuple
 
 from shardwise.base.errors import StorageError
 from shardwise.base.shown import shown
-from shardwise.storage.options import StorageOptions
-from shardwise.storage.pinned_object import PinnedObject
-from shardwise.storage.prefetch.memory import Fetch
-from shardwise.storage.prefetch.readahead import ReadAhead
-from shardwise.storage.prefetch.sequential import Readable
-from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads, no_next_file
-from shardwise.storage.requests.client import ObjectRange
-from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.event_loop import gather_or_cancel
-from shardwise.storage.requests.ranges import (
-    ByteRange,
+from shardwise.extensions.remote.pinned_object import PinnedObject
+from shardwise.extensions.remote.prefetch.memory import Fetch
+from shardwise.extensions.remote.prefetch.readahead import ReadAhead
+from shardwise.extensions.remote.prefetch.sequential import Readable
+from shardwise.extensions.remote.requests.event_loop import gather_or_cancel
+from shardwise.extensions.remote.requests.ranges import (
     RangeRequest,
     ReceivedBytes,
     coalesce,
     copy_received,
     received_for,
+)
+from shardwise.storage.client import ObjectRange
+from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.protocol import (
+    ByteRange,
+    File,
+    FileStat,
+    ReadRequest,
+    RemoteReads,
+    no_next_file,
 )
 
 # Until a store's latency and bandwidth are measured.

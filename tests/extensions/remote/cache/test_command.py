@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
-from shardwise.storage.cache.cache import FOLDER
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.extensions.remote.cache import CachedFile, cache_of
+from shardwise.extensions.remote.cache.cache import FOLDER
+from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.protocol import ByteRange
 from tests.support.commands import document, run
 from tests.support.counted_file import CountedFile
 

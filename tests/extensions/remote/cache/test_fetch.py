@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.base.errors import StorageError
+from shardwise.extensions.remote.cache import CachedFile, cache_of
+from shardwise.extensions.remote.cache import cache as cache_module
+from shardwise.extensions.remote.cache import file as file_module
+from shardwise.extensions.remote.cache.block_file import BlockLock
+from shardwise.extensions.remote.cache.cache import FOLDER
+from shardwise.extensions.remote.cache.fetch import stream_blocks
 from shardwise.storage import FileStat, StorageOptions
-from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
-from shardwise.storage.cache import cache as cache_module
-from shardwise.storage.cache import file as file_module
-from shardwise.storage.cache.block_file import BlockLock
-from shardwise.storage.cache.cache import FOLDER
-from shardwise.storage.cache.fetch import stream_blocks
+from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.open import open_file
 from tests.support.remote_shards import put_indexed_shards
 from tests.support.servers import S3Server

@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
-from shardwise.storage import IO_COUNTS, FileStat
-from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
-from shardwise.storage.cache import cache as store
-from shardwise.storage.cache.block_file import (
+from shardwise.extensions.remote.cache import CachedFile, cache_of
+from shardwise.extensions.remote.cache import cache as store
+from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
     BlockLock,
     LockDenied,
@@ -28,10 +27,11 @@ from shardwise.storage.cache.block_file import (
     holds_bytes,
     version_id,
 )
-from shardwise.storage.cache.cache import FOLDER
-from shardwise.storage.prefetch.into_cache import CacheReadAhead
-from shardwise.storage.protocol import ReadRequest
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.extensions.remote.cache.cache import FOLDER
+from shardwise.extensions.remote.prefetch.into_cache import CacheReadAhead
+from shardwise.storage import IO_COUNTS, FileStat
+from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.protocol import ByteRange, ReadRequest
 from tests.support.counted_file import CountedFile
 from tests.support.forks import in_child
 from tests.support.threads import at_once

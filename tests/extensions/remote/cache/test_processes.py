@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
+from shardwise.extensions.remote.cache import CachedFile, cache_of
+from shardwise.extensions.remote.cache.cache import FOLDER
+from shardwise.extensions.remote.cache.eviction import UsageFile, disk_space
 from shardwise.storage import IO_COUNTS
-from shardwise.storage.cache import CachedFile, CacheSettings, cache_of, eviction
-from shardwise.storage.cache.cache import FOLDER
-from shardwise.storage.cache.eviction import UsageFile, disk_space
+from shardwise.storage.cache_settings import CacheSettings, eviction
 from tests.support.cache_reader import finish, start
 from tests.support.counted_file import CountedFile
 from tests.support.servers import S3Server

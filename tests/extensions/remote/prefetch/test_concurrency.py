@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from shardwise.storage.prefetch.concurrency import MIN_REQUEST_BYTES, AdaptiveConcurrency
+from shardwise.extensions.remote.prefetch.concurrency import MIN_REQUEST_BYTES, AdaptiveConcurrency
 
 BLOCK = 4 << 20
 MOST = 192 << 20

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from shardwise.storage.prefetch.into_cache import CacheReadAhead
-from shardwise.storage.prefetch.sequential import Readable
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.extensions.remote.prefetch.into_cache import CacheReadAhead
+from shardwise.extensions.remote.prefetch.sequential import Readable
+from shardwise.storage.protocol import ByteRange
 
 MIB = 1 << 20
 BLOCK = 4 * MIB

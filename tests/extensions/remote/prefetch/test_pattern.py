@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from shardwise.storage.prefetch.pattern import Pattern
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.extensions.remote.prefetch.pattern import Pattern
+from shardwise.storage.protocol import ByteRange
 
 MB = 1 << 20
 SIZE = 1000 * MB

@@ -10,11 +10,11 @@ from itertools import pairwise
 import pytest
 
 from shardwise.base.errors import StorageError
-from shardwise.storage.prefetch.readahead import BLOCK_BYTES, ReadAhead
-from shardwise.storage.prefetch.sequential import Readable
-from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.client import Reply
-from shardwise.storage.requests.ranges import ByteRange, copy_received
+from shardwise.extensions.remote.prefetch.readahead import BLOCK_BYTES, ReadAhead
+from shardwise.extensions.remote.prefetch.sequential import Readable
+from shardwise.extensions.remote.requests.ranges import copy_received
+from shardwise.storage.client import Reply
+from shardwise.storage.protocol import ByteRange, FileStat
 from tests.support.event_loops import in_event_loop
 
 SIZE = (160 << 20) + 12_345

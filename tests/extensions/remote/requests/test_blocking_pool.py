@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from shardwise.storage.requests.blocking_pool import BlockingPool
+from shardwise.extensions.remote.requests.blocking_pool import BlockingPool
 
 
 class Connection:

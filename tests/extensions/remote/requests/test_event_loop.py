@@ -9,8 +9,8 @@ from concurrent.futures import CancelledError
 import pytest
 
 from shardwise.base.errors import StorageError
-from shardwise.storage.requests.blocking_pool import in_thread
-from shardwise.storage.requests.event_loop import Runtime, _Cancellable, runtime
+from shardwise.extensions.remote.requests.blocking_pool import in_thread
+from shardwise.extensions.remote.requests.event_loop import Runtime, _Cancellable, runtime
 from tests.support.python_code import printed_by, run_code
 from tests.support.threads import at_once
 
@@ -66,7 +66,7 @@ def test_ctrl_c_ends_the_work_before_it_is_raised():
     printed = printed_by(
         """
         import asyncio, os, signal, threading
-        from shardwise.storage.requests.event_loop import runtime
+        from shardwise.extensions.remote.requests.event_loop import runtime
         # Of a process that was started in the background it may be ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         started, ended = threading.Event(), []
@@ -115,7 +115,7 @@ def test_a_forked_child_has_one_of_its_own_unless_obstore_was_used():
     printed = printed_by(
         """
         import os
-        from shardwise.storage.requests.event_loop import runtime
+        from shardwise.extensions.remote.requests.event_loop import runtime
 
         async def two():
             return 2
@@ -149,8 +149,8 @@ def test_a_call_that_blocks_for_ever_does_not_keep_the_interpreter():
     printed = printed_by(
         """
         import asyncio, threading
-        from shardwise.storage.requests.blocking_pool import in_thread
-        from shardwise.storage.requests.event_loop import runtime
+        from shardwise.extensions.remote.requests.blocking_pool import in_thread
+        from shardwise.extensions.remote.requests.event_loop import runtime
 
         async def hang():
             async with asyncio.timeout(0.2):
@@ -180,7 +180,7 @@ def test_a_result_that_arrives_after_its_call_was_cancelled_finds_the_loop_open(
         import asyncio, threading, time
         from obstore import put_async
         from obstore.store import MemoryStore
-        from shardwise.storage.requests.event_loop import runtime
+        from shardwise.extensions.remote.requests.event_loop import runtime
 
         process = runtime(obstore=True)
         hand_over, is_submitting = process.loop.call_soon_threadsafe, threading.Event()
@@ -210,7 +210,7 @@ def test_a_file_that_is_collected_while_work_is_submitted_blocks_nothing():
     # In a process of its own: where it fails, its thread waits for ever.
     done = run_code("""
         import asyncio, faulthandler, gc
-        from shardwise.storage.requests.event_loop import runtime
+        from shardwise.extensions.remote.requests.event_loop import runtime
 
         faulthandler.dump_traceback_later(20, exit=True)
         storage, posted = runtime(obstore=False), []

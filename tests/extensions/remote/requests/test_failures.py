@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from shardwise.base.errors import MissingShardError
-from shardwise.storage.requests.failures import (
-    AttemptError,
+from shardwise.extensions.remote.requests.failures import (
     from_obstore,
     kind_of_status,
     library_error,
 )
+from shardwise.storage.client import AttemptError
 
 BODY = (
     "<Error><Code>SignatureDoesNotMatch</Code><Message>It does not match.</Message>"

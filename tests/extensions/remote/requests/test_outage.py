@@ -8,14 +8,14 @@ import re
 import time
 
 import pytest
+from tests.storage.requests.test_retry import Scripted, passing, virtual_time  # noqa: F401
 
 from shardwise.base.errors import MissingShardError, StorageError
+from shardwise.extensions.remote.requests.outage import outages
+from shardwise.extensions.remote.requests.retry import RetryingClient
+from shardwise.storage.client import AttemptError
+from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.failures import AttemptError
-from shardwise.storage.requests.outage import outages
-from shardwise.storage.requests.retry import RetryingClient
-from tests.storage.requests.test_retry import Scripted, passing, virtual_time  # noqa: F401
 
 
 def ask(*clients, is_known=False, **options):

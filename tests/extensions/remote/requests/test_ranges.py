@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.storage.requests.ranges import ByteRange, byte_ranges, coalesce
+from shardwise.extensions.remote.requests.ranges import coalesce
+from shardwise.storage.protocol import ByteRange, byte_ranges
 
 
 def spans_in(draw_spans):

@@ -10,13 +10,12 @@ from unittest import mock
 import pytest
 
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError, StorageError
+from shardwise.extensions.remote.requests.hedge import LatencyTracker
+from shardwise.extensions.remote.requests.retry import RetryingClient
+from shardwise.storage.client import AttemptError, Reply
+from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.client import Reply
-from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.failures import AttemptError
-from shardwise.storage.requests.hedge import LatencyTracker
-from shardwise.storage.requests.retry import RetryingClient
 from tests.support.event_loops import VirtualTime
 
 STAT = FileStat(100, 0, '"e"')

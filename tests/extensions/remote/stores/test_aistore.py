@@ -11,8 +11,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.base.errors import StaleIndexError, StorageError
+from shardwise.extensions.remote.requests import retry
 from shardwise.storage import StorageOptions, expand, open_file
-from shardwise.storage.requests import retry
 from shardwise.storage.write import upload
 from tests.support.ais_cluster import ais_cluster
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards

@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from shardwise.base.errors import MissingExtraError, StorageError
-from shardwise.storage import StorageOptions, open_file
-from shardwise.storage.stores.credential_discovery import (
+from shardwise.extensions.remote.stores.credential_discovery import (
     ais_endpoint_and_token,
     aws_profile,
     aws_provider,
     hub_endpoint_and_token,
 )
+from shardwise.storage import StorageOptions, open_file
 
 VARIABLES = [
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SKIP_SIGNATURE",

@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from shardwise.base.errors import StaleIndexError, StorageError
 from shardwise.storage import IO_COUNTS, StorageOptions, open_file, read_whole
-from shardwise.storage.cache import CacheSettings
+from shardwise.storage.cache_settings import CacheSettings
 
 CONTENT = bytes(range(256)) * 100
 

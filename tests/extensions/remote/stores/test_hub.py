@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 import pytest
 
 from shardwise.base.errors import StorageError
+from shardwise.extensions.remote.stores.hub import hub_key
 from shardwise.storage import StorageOptions, expand, open_file
-from shardwise.storage.stores.hub import hub_key
 from tests.support.web import reply, send_range, serving
 
 CONTENT = bytes(range(256)) * 40

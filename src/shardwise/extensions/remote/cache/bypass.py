@@ -10,7 +10,7 @@ import os
 import time
 
 from shardwise.base.shown import shown
-from shardwise.storage.requests.counts import IO_COUNTS
+from shardwise.storage.counts import IO_COUNTS
 
 _logger = logging.getLogger("shardwise")
 

@@ -17,7 +17,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from shardwise.storage.cache.block_file import (
+from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
     BlockLock,
     LockDenied,
@@ -30,8 +30,8 @@ from shardwise.storage.cache.block_file import (
     trailer_bytes,
     write_at,
 )
-from shardwise.storage.cache.bypass import Bypass
-from shardwise.storage.cache.eviction import (
+from shardwise.extensions.remote.cache.bypass import Bypass
+from shardwise.extensions.remote.cache.eviction import (
     Eviction,
     Hits,
     Usage,
@@ -39,12 +39,12 @@ from shardwise.storage.cache.eviction import (
     remove_block,
     sweep_parts,
 )
-from shardwise.storage.cache.open_block import DamagedError, OpenBlock
+from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
+from shardwise.extensions.remote.prefetch.into_cache import CacheReadAhead
 from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.local import max_open_files
-from shardwise.storage.prefetch.into_cache import CacheReadAhead
-from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.storage.protocol import ByteRange
 
 FOLDER = "shardwise-cache-v1"
 

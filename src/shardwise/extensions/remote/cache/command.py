@@ -22,8 +22,8 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.storage.cache.inspect import clean as clean_cache
-from shardwise.storage.cache.inspect import has_cache, inspect
+from shardwise.extensions.remote.cache.inspect import clean as clean_cache
+from shardwise.extensions.remote.cache.inspect import has_cache, inspect
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from shardwise.storage.cache.block_file import BLOCK_NAME, space_of
-from shardwise.storage.requests.counts import IO_COUNTS
+from shardwise.extensions.remote.cache.block_file import BLOCK_NAME, space_of
+from shardwise.storage.counts import IO_COUNTS
 
 _MAGIC = b"swledgr1"
 # Magic, mark, the numbers of `Usage` in their order, boot id.

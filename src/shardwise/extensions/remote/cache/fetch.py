@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.base.errors import DataError, StorageError
-from shardwise.storage.cache.block_file import (
+from shardwise.extensions.remote.cache.block_file import (
     CHUNK_BYTES,
     BlockInfo,
     BlockLock,
@@ -23,11 +23,10 @@ from shardwise.storage.cache.block_file import (
     chunk_digests,
     digest,
 )
-from shardwise.storage.cache.cache import Cache
-from shardwise.storage.protocol import ReadRequest
-from shardwise.storage.remote import RemoteFile
-from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.extensions.remote.cache.cache import Cache
+from shardwise.extensions.remote.remote_file import RemoteFile
+from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.protocol import ByteRange, ReadRequest
 
 # Memory for the blocks that a call fetches at once.
 _ROUND_BYTES = 64 << 20

@@ -10,16 +10,22 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from shardwise.base.shown import shown
-from shardwise.storage.cache.block_file import BlockInfo, block_name, version_id
-from shardwise.storage.cache.cache import Cache
-from shardwise.storage.cache.fetch import MissingBlock, fetch_or_wait, stream_blocks
+from shardwise.extensions.remote.cache.block_file import BlockInfo, block_name, version_id
+from shardwise.extensions.remote.cache.cache import Cache
+from shardwise.extensions.remote.cache.fetch import MissingBlock, fetch_or_wait, stream_blocks
+from shardwise.extensions.remote.prefetch.into_cache import FetchBlocks
+from shardwise.extensions.remote.prefetch.sequential import Readable
+from shardwise.extensions.remote.remote_file import RemoteFile
 from shardwise.storage.cache_settings import CacheSettings
-from shardwise.storage.prefetch.into_cache import FetchBlocks
-from shardwise.storage.prefetch.sequential import Readable
-from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads, no_next_file
-from shardwise.storage.remote import RemoteFile
-from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.protocol import (
+    ByteRange,
+    File,
+    FileStat,
+    ReadRequest,
+    RemoteReads,
+    no_next_file,
+)
 
 
 def cache_of(settings: CacheSettings) -> Cache:

@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.storage.cache.cache import FOLDER
-from shardwise.storage.cache.eviction import (
+from shardwise.extensions.remote.cache.cache import FOLDER
+from shardwise.extensions.remote.cache.eviction import (
     Usage,
     UsageFile,
     remove_block,
@@ -18,7 +18,7 @@ from shardwise.storage.cache.eviction import (
     scan_parts,
     sweep_parts,
 )
-from shardwise.storage.cache.open_block import DamagedError, OpenBlock
+from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
 
 
 @dataclass

@@ -15,8 +15,13 @@ import threading
 import time
 from collections.abc import Sequence
 
-from shardwise.storage.cache.block_file import CHUNK_BYTES, BlockInfo, digest, parse_trailer
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.extensions.remote.cache.block_file import (
+    CHUNK_BYTES,
+    BlockInfo,
+    digest,
+    parse_trailer,
+)
+from shardwise.storage.protocol import ByteRange
 
 # Uses within 10 ms count as one: eviction needs no order within a burst.
 _TOUCH_NS = 10_000_000

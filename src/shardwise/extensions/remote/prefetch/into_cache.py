@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from shardwise.storage.prefetch.concurrency import AdaptiveConcurrency
-from shardwise.storage.prefetch.sequential import FileState, Readable, SequentialPrefetch
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.extensions.remote.prefetch.concurrency import AdaptiveConcurrency
+from shardwise.extensions.remote.prefetch.sequential import FileState, Readable, SequentialPrefetch
+from shardwise.storage.protocol import ByteRange
 
 # Fetches blocks by one request and calls a function for each that is whole, with its bytes and the
 # seconds to the reply's first byte. Blocks; whether nothing kept it from going on.

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from shardwise.base.errors import StorageError
-from shardwise.storage.requests.client import Reply
-from shardwise.storage.requests.ranges import ByteRange, ReceivedBytes
+from shardwise.extensions.remote.requests.ranges import ReceivedBytes
+from shardwise.storage.client import Reply
+from shardwise.storage.protocol import ByteRange
 
 # A file's name and the number of a block in it.
 Key = tuple[str, int]

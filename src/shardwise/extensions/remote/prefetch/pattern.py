@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.storage.protocol import ByteRange
 
 Reading = Literal["random", "sequential", "window"]
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardwise.storage.prefetch.concurrency import MIN_REQUEST_BYTES, AdaptiveConcurrency
-from shardwise.storage.prefetch.memory import Block, BlockMemory, Fetch
-from shardwise.storage.prefetch.pattern import Reading
-from shardwise.storage.prefetch.sequential import FileState, Readable, SequentialPrefetch
-from shardwise.storage.requests.client import Reply
-from shardwise.storage.requests.ranges import ByteRange, ReceivedBytes
+from shardwise.extensions.remote.prefetch.concurrency import MIN_REQUEST_BYTES, AdaptiveConcurrency
+from shardwise.extensions.remote.prefetch.memory import Block, BlockMemory, Fetch
+from shardwise.extensions.remote.prefetch.pattern import Reading
+from shardwise.extensions.remote.prefetch.sequential import FileState, Readable, SequentialPrefetch
+from shardwise.extensions.remote.requests.ranges import ReceivedBytes
+from shardwise.storage.client import Reply
+from shardwise.storage.protocol import ByteRange
 
 # In sequence, one request fetches many blocks; in a window, each block is a request.
 BLOCK_BYTES = 4 << 20

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from shardwise.storage.prefetch.concurrency import AdaptiveConcurrency
-from shardwise.storage.prefetch.pattern import Pattern, Reading
-from shardwise.storage.requests.ranges import ByteRange
+from shardwise.extensions.remote.prefetch.concurrency import AdaptiveConcurrency
+from shardwise.extensions.remote.prefetch.pattern import Pattern, Reading
+from shardwise.storage.protocol import ByteRange
 
 F = TypeVar("F")
 

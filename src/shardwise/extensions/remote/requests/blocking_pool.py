@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from shardwise.storage.requests.failures import AttemptError
+from shardwise.storage.client import AttemptError
 
 S = TypeVar("S")
 T = TypeVar("T")

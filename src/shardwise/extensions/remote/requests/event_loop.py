@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from shardwise.base.errors import StorageError
+from shardwise.storage.waits import CANCELLERS
 
 T = TypeVar("T")
 
@@ -207,6 +208,9 @@ def give_up_reads(thread: int) -> None:
     current = _Process.current
     if current is not None and current.pid == os.getpid():
         current.give_up(thread)
+
+
+CANCELLERS.append(give_up_reads)
 
 
 def is_cut_off() -> bool:

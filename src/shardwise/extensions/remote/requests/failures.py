@@ -7,12 +7,10 @@ stores may hold keys and signatures.
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.base.shown import shown_in
-
-Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
+from shardwise.storage.client import AttemptError, Kind
 
 _STATUS = re.compile(r"status(?: code)?: (\d{3})\b ?([A-Za-z ]*)")
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
@@ -23,27 +21,6 @@ _UNREADABLE_NAME = re.compile(
 )
 # Metadata servers of Amazon, Azure and Google, which give instances their credentials.
 _METADATA_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
-
-
-class AttemptError(Exception):
-    """One attempt failed.
-
-    Attributes:
-        cause: for the user's error message.
-        kind: "passing" failures are worth another attempt; all others are final.
-        status: the HTTP status of the answer, or 0.
-    """
-
-    def __init__(self, cause: str, kind: Kind, *, status: int = 0) -> None:
-        super().__init__(cause)
-        self.cause = cause
-        self.kind: Kind = kind
-        self.status = status
-
-    @property
-    def is_answer(self) -> bool:
-        """Whether a server answered."""
-        return self.status > 0 or self.kind != "passing"
 
 
 def library_error(failed: AttemptError, url: str, *, verb: str, tries: str = "") -> Exception:

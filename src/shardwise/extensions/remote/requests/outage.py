@@ -10,7 +10,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from shardwise.storage.requests.counts import IO_COUNTS
+from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.waits import OUTAGES
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,13 +20,6 @@ _log = logging.getLogger("shardwise")
 
 # Shorter outages, which the next attempt repairs, are not worth a warning.
 _WARN_AFTER_S = 10.0
-# For messages only: no result depends on it.
-_ONGOING: dict[int, str] = {}
-
-
-def outages() -> list[str]:
-    """One line for each store that this process waits for; for messages about a long wait."""
-    return list(_ONGOING.values())
 
 
 class Outage:
@@ -53,7 +47,7 @@ class Outage:
     def failed(self, url: str, cause: str) -> None:
         """Another attempt has failed."""
         self._url, self._cause = url, cause
-        _ONGOING[id(self)] = f"waiting for {url!r}: {cause}"
+        OUTAGES[id(self)] = f"waiting for {url!r}: {cause}"
         self._count()
 
     def end(self, *, is_back: bool) -> None:
@@ -62,7 +56,7 @@ class Outage:
         if self._num_waiting:
             return
         self._count()
-        _ONGOING.pop(id(self), None)
+        OUTAGES.pop(id(self), None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from shardwise.base.shown import shown
+from shardwise.extensions.remote.requests.failures import library_error
+from shardwise.extensions.remote.requests.hedge import (
+    VERY_LATE_S,
+    LatencyTracker,
+    StallTimer,
+    hedged,
+)
+from shardwise.extensions.remote.requests.outage import Outage
+from shardwise.storage.client import AttemptError, Client, ObjectRange, Reply
+from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.client import Client, ObjectRange, Reply
-from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.failures import AttemptError, library_error
-from shardwise.storage.requests.hedge import VERY_LATE_S, LatencyTracker, StallTimer, hedged
-from shardwise.storage.requests.outage import Outage
 
 T = TypeVar("T")
 

@@ -19,17 +19,16 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from shardwise.base.shown import shown
-from shardwise.storage.options import StorageOptions
-from shardwise.storage.requests.blocking_pool import BlockingPool, in_thread
-from shardwise.storage.requests.client import ObjectRange
-from shardwise.storage.requests.failures import AttemptError
-from shardwise.storage.stores.getbatch import Connections, get_batch
-from shardwise.storage.stores.obstore_client import (
+from shardwise.extensions.remote.requests.blocking_pool import BlockingPool, in_thread
+from shardwise.extensions.remote.stores.getbatch import Connections, get_batch
+from shardwise.extensions.remote.stores.obstore_client import (
     ObstoreClient,
     client_options,
     redirects_are_followed,
 )
-from shardwise.storage.stores.web import Web, WebClient, put_file
+from shardwise.extensions.remote.stores.web import Web, WebClient, put_file
+from shardwise.storage.client import AttemptError, ObjectRange
+from shardwise.storage.options import StorageOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")

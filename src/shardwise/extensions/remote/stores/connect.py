@@ -11,16 +11,16 @@ from urllib.parse import unquote, urlsplit
 
 from shardwise.base.errors import MissingExtraError, StorageError
 from shardwise.base.shown import shown
+from shardwise.extensions.remote.stores import credential_discovery
+from shardwise.extensions.remote.stores.aistore import AisClient
+from shardwise.extensions.remote.stores.fsspec_client import FsspecClient, require_scheme
+from shardwise.extensions.remote.stores.hub import HubClient, HubWebClient, hub_key, hub_url
+from shardwise.extensions.remote.stores.obstore_client import ObstoreClient, client_options
+from shardwise.extensions.remote.stores.setting_checks import check_settings
+from shardwise.extensions.remote.stores.web import Web, WebClient
+from shardwise.storage.client import Client
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.requests.client import Client
-from shardwise.storage.stores import credential_discovery
-from shardwise.storage.stores.aistore import AisClient
-from shardwise.storage.stores.fsspec_client import FsspecClient, require_scheme
-from shardwise.storage.stores.hub import HubClient, HubWebClient, hub_key, hub_url
-from shardwise.storage.stores.obstore_client import ObstoreClient, client_options
-from shardwise.storage.stores.registered import registered
-from shardwise.storage.stores.setting_checks import check_settings
-from shardwise.storage.stores.web import Web, WebClient
+from shardwise.storage.registered import registered
 from shardwise.storage.urls import FAMILIES, scheme_of
 
 _PREFIXES = ("aws_", "azure_", "google_", "gcs_")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.base.errors import MissingExtraError, StorageError
-from shardwise.storage.stores.setting_checks import fault_of
+from shardwise.extensions.remote.stores.setting_checks import fault_of
 
 # With any of these, obstore finds the rest by itself.
 _AWS_KEYS = (

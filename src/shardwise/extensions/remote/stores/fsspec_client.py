@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwise.base.errors import MissingExtraError, StorageError
+from shardwise.extensions.remote.requests.blocking_pool import BlockingPool
+from shardwise.extensions.remote.requests.failures import no_answer
+from shardwise.storage.client import AttemptError, Client, Reply
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.blocking_pool import BlockingPool
-from shardwise.storage.requests.client import Client, Reply
-from shardwise.storage.requests.failures import AttemptError, no_answer
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ import ssl
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urlsplit
 
-from shardwise.storage.requests.client import ObjectRange
-from shardwise.storage.requests.failures import AttemptError, kind_of_status
+from shardwise.extensions.remote.requests.failures import kind_of_status
+from shardwise.storage.client import AttemptError, ObjectRange
 
 _BLOCK = 512
 _NAME_BYTES = 100

@@ -16,11 +16,11 @@ from typing import Any
 from urllib.parse import quote
 
 from shardwise.base.errors import StorageError
+from shardwise.extensions.remote.requests.blocking_pool import in_thread
+from shardwise.extensions.remote.stores.obstore_client import ObstoreClient, redirects_are_followed
+from shardwise.extensions.remote.stores.web import Web, WebClient, body_of
+from shardwise.storage.client import AttemptError
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.requests.blocking_pool import in_thread
-from shardwise.storage.requests.failures import AttemptError
-from shardwise.storage.stores.obstore_client import ObstoreClient, redirects_are_followed
-from shardwise.storage.stores.web import Web, WebClient, body_of
 
 _URL = re.compile(
     r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)"

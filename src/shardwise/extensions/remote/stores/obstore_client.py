@@ -13,18 +13,17 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.client import Client, Reply
-from shardwise.storage.requests.event_loop import runtime
-from shardwise.storage.requests.failures import (
+from shardwise.extensions.remote.requests.event_loop import runtime
+from shardwise.extensions.remote.requests.failures import (
     NO_RANGES,
-    AttemptError,
     empty_file,
     from_obstore,
     no_answer,
     short_reply,
 )
+from shardwise.storage.client import AttemptError, Client, Reply
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.protocol import FileStat
 
 if TYPE_CHECKING:
     from obstore import GetOptions

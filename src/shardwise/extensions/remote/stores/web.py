@@ -23,18 +23,17 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
-from shardwise.storage.options import Redirects
-from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.blocking_pool import in_thread
-from shardwise.storage.requests.client import Client, Reply
-from shardwise.storage.requests.failures import (
+from shardwise.extensions.remote.requests.blocking_pool import in_thread
+from shardwise.extensions.remote.requests.failures import (
     CERTIFICATE,
-    AttemptError,
     empty_file,
     kind_of_status,
     s3_error_texts,
     short_reply,
 )
+from shardwise.storage.client import AttemptError, Client, Reply
+from shardwise.storage.options import Redirects
+from shardwise.storage.protocol import FileStat
 
 _MAX_ERROR_BYTES = 4096
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
