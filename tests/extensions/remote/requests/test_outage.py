@@ -14,8 +14,8 @@ from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.extensions.remote.requests.outage import outages
 from shardwise.extensions.remote.requests.retry import RetryingClient
 from shardwise.storage.client import AttemptError
-from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import StorageOptions
+from tests.support.io_counts import counted_io
 
 
 def ask(*clients, is_known=False, **options):
@@ -49,8 +49,7 @@ def test_a_store_that_is_away_for_a_minute_is_waited_for(caplog):
             )
             return await super().get(*args)
 
-    before = IO_COUNTS.snapshot()["outage_ms"]
-    with caplog.at_level(logging.WARNING, "shardwise"):
+    with counted_io() as counts, caplog.at_level(logging.WARNING, "shardwise"):
         assert len(ask(*[Away() for _ in range(5)], is_known=True)) == 5
     took = time.monotonic() - began
     assert 60 < took < 75
@@ -59,7 +58,7 @@ def test_a_store_that_is_away_for_a_minute_is_waited_for(caplog):
     assert "connection refused" in away
     assert re.search(r"for 1[0-3] s .* 2(8[7-9]|90) s more \(request_timeout_s=300\)", away)
     assert "answers again" in back
-    assert 60_000 < IO_COUNTS.snapshot()["outage_ms"] - before < 75_000
+    assert 60_000 < counts["outage_ms"] < 75_000
     assert outages() == []
 
 
