@@ -40,7 +40,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
     },
-    # A `RemoteStorage` of `shardwise.extensions.remote.remote_file`.
+    # A `RemoteStorage` of `shardwise.storage.remote`.
     "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},
     # What lies beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.
     "sidecars": {"media": "shardwise.extensions.media.tar.media_sidecar:MEDIA"},

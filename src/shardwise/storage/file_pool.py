@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from shardwise.extensions.remote.remote_file import remote_storage
 from shardwise.storage.local import max_open_files
 from shardwise.storage.open import is_local, open_file
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat, ReadRequest, byte_ranges
+from shardwise.storage.remote import remote_storage
 from shardwise.storage.versions import require_same
 
 

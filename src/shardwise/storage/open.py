@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from shardwise.base.errors import StorageError
-from shardwise.extensions.remote.remote_file import remote_storage
 from shardwise.storage.local import LocalFile
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File
+from shardwise.storage.remote import remote_storage
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardwise.base.errors import StorageError
-from shardwise.extensions.remote.remote_file import remote_storage
 from shardwise.storage.atomic import atomic_write
 from shardwise.storage.open import is_local, local_path
 from shardwise.storage.options import StorageOptions
+from shardwise.storage.remote import remote_storage
 
 
 def write_whole(url: str, data: bytes, *, options: StorageOptions | None = None) -> None:

@@ -16,11 +16,12 @@ from shardwise.base.errors import DataError, MissingShardError
 from shardwise.extensions.remote.cache import CachedFile, cache_of
 from shardwise.extensions.remote.listing import list_files
 from shardwise.extensions.remote.pinned_object import PinnedObject
-from shardwise.extensions.remote.remote_file import RemoteFile, RemoteStorage, receive
+from shardwise.extensions.remote.remote_file import RemoteFile, receive
 from shardwise.extensions.remote.requests.event_loop import gather_or_cancel
 from shardwise.extensions.remote.requests.ranges import payloads_of
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, ReadRequest
+from shardwise.storage.remote import RemoteStorage
 
 # Asked for without knowing the length. Longer requests would be late and sent again, and through
 # fsspec not be over within `attempt_timeout_s`: the rest of a file is read in several at once.
@@ -31,7 +32,7 @@ _MIN_REQUEST_S = 300.0
 
 
 class _Stores:
-    """Files in stores and on servers; see `shardwise.extensions.remote.remote_file.RemoteStorage`."""
+    """Files in stores and on servers; see `shardwise.storage.remote.RemoteStorage`."""
 
     list_files = staticmethod(list_files)
 
