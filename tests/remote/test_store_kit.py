@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.storage.stores.test_hub import hub
+from tests.extensions.remote.stores.test_hub import hub
 
 import shardwise as sw
 from shardwise.storage import StorageOptions, expand, open_file

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.storage.stores.test_certificates import server as tls_server  # noqa: F401 - a fixture
+from tests.extensions.remote.stores.test_certificates import server as tls_server  # noqa: F401 - a fixture
 
 import shardwise as sw
 from shardwise.extensions.build.fetch import FetchError

@@ -453,3 +453,8 @@ def test_a_query_is_not_written_down(tmp_path: Path) -> None:
 
 def _cache(tmp_path: Path):
     return cache_of(CacheSettings(tmp_path / "cache", max_bytes=10_000_000, block_bytes=BLOCK))
+
+
+def test_files_of_the_same_settings_share_a_cache(tmp_path: Path) -> None:
+    settings = CacheSettings(tmp_path)
+    assert cache_of(settings) is cache_of(settings)

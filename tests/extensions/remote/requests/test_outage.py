@@ -8,7 +8,7 @@ import re
 import time
 
 import pytest
-from tests.storage.requests.test_retry import Scripted, passing, virtual_time  # noqa: F401
+from tests.extensions.remote.requests.test_retry import Scripted, passing, virtual_time  # noqa: F401
 
 from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.extensions.remote.requests.retry import RetryingClient

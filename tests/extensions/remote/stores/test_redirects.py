@@ -6,7 +6,7 @@ import hashlib
 from contextlib import contextmanager
 
 import pytest
-from tests.storage.stores.test_hub import CONTENT
+from tests.extensions.remote.stores.test_hub import CONTENT
 
 from shardwise.base.errors import DataError, StorageError
 from shardwise.storage import StorageOptions, open_file
