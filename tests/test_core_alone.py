@@ -18,12 +18,20 @@ CORE_TESTS = ("plan", "storage", "codecs", "sources", "dataset", "engine", "load
 
 _PROGRAM = """
 import pkgutil
+import sys
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
+from click.testing import CliRunner
 
 import shardwise
 import shardwise as sw
+from shardwise.cli import cli
+
+# A framework whose guard is missing, as its program would import it.
+sys.modules["keras"] = ModuleType("keras")
 
 for module in pkgutil.walk_packages(shardwise.__path__, "shardwise."):
     if not module.name.endswith("__main__"):
@@ -40,6 +48,13 @@ if __name__ == "__main__":
             seen = np.concatenate([batch["__index__"] for batch in loader])
             assert len(set(seen.tolist())) == len(seen) == 96
             assert loader.certificate()["ok"], loader.certificate()
+    Path("folder/a").mkdir(parents=True)
+    Path("folder/a/0.txt").write_text("0")
+    shards = list(writer.shards)
+    commands = [["--help"], *([name, *shards] for name in ("index", "info", "verify"))]
+    for command in (*commands, ["plan", *shards, "--batch-size", "8"], ["info", "folder"]):
+        done = CliRunner().invoke(cli, command)
+        assert done.exit_code == 0, (command, done.output)
     try:
         sw.parquet("x.parquet")
     except sw.MissingExtraError as error:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 import shardwise as sw
@@ -15,16 +13,10 @@ NAMES = ["__index__", "__valid__", "__source__", "__media__"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_field_of_a_reserved_name_is_refused_by_every_kind_of_source(tmp_path, name):
-    pa.parquet.write_table(pa.table({name: [1, 2], "y": [1, 2]}), tmp_path / "a.parquet")
+def test_a_field_of_a_reserved_name_is_refused(tmp_path, name):
     (tmp_path / "a.csv").write_text(f"path,{name}\na.jpg,1\n")
     (tmp_path / "a.jpg").write_bytes(b"1")
-    sources = [
-        sw.wrap([{name: 1, "y": 2}]),
-        sw.parquet(str(tmp_path / "a.parquet")),
-        sw.files(str(tmp_path / "a.csv")),
-    ]
-    for dataset in sources:
+    for dataset in (sw.wrap([{name: 1, "y": 2}]), sw.files(str(tmp_path / "a.csv"))):
         with pytest.raises(sw.DataError, match=f"has a field {name!r}, which is a name of batches"):
             next(iter(sw.DataLoader(dataset, batch_size=1)))
         with pytest.raises(sw.DataError, match="a name of batches"):
@@ -65,7 +57,23 @@ def test_a_shard_that_lies_in_a_directory_under_two_names_is_refused(tmp_path, l
 def test_a_wrong_argument_names_similar_ones():
     with pytest.raises(TypeError, match=r"image\(\) has no argument resize=224; .*size="):
         sw.image(resize=224)
-    with pytest.raises(TypeError, match=r"clips\(\) has no argument num_frames=16; .* frames="):
-        sw.wrap([1]).clips("mp4", num_frames=16)
     with pytest.raises(TypeError, match=r"as_tuple=\('jpg', 'cls'\) of the loader"):
         sw.wrap([1]).map(lambda sample: (1, 2))[0]
+
+
+@pytest.mark.extension
+@pytest.mark.parametrize("name", NAMES)
+def test_a_column_of_a_table_of_a_reserved_name_is_refused(tmp_path, name):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({name: [1, 2], "y": [1, 2]}), tmp_path / "a.parquet")
+    dataset = sw.parquet(str(tmp_path / "a.parquet"))
+    with pytest.raises(sw.DataError, match=f"has a field {name!r}, which is a name of batches"):
+        next(iter(sw.DataLoader(dataset, batch_size=1)))
+    with pytest.raises(sw.DataError, match="a name of batches"):
+        dataset.select(name)[0]
+
+
+@pytest.mark.extension
+def test_a_wrong_argument_of_clips_names_similar_ones():
+    with pytest.raises(TypeError, match=r"clips\(\) has no argument num_frames=16; .* frames="):
+        sw.wrap([1]).clips("mp4", num_frames=16)

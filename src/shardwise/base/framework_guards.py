@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from typing import Any
 
+from shardwise.base.errors import MissingExtraError
 from shardwise.base.plugins import find, own_names
 
 
@@ -64,6 +66,10 @@ class Guard:
 
 
 def active_guards() -> list[Guard]:
-    """Return the guards of the frameworks that are imported."""
-    modules = filter(sys.modules.__contains__, own_names("frameworks"))
-    return [find("frameworks", module) for module in modules]
+    """Return the installed guards of the frameworks that are imported."""
+    guards = list[Guard]()
+    for module in filter(sys.modules.__contains__, own_names("frameworks")):
+        # A program with a framework may do without the integrations: nothing is guarded then.
+        with suppress(MissingExtraError):
+            guards.append(find("frameworks", module))
+    return guards

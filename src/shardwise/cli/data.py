@@ -69,9 +69,8 @@ def _kind_of_directory(path: Path) -> str:
         return "tar"
     if (path / "_versions").is_dir():
         return "lance"
-    kind: str | None = find("kinds", "index.json")(str(path))
-    if kind is not None:
-        return kind
+    if (path / "index.json").exists() and (kind := find("kinds", "index.json")(str(path))):
+        return str(kind)
     for named in ("tfrecord", "parquet"):
         if suffixes.intersection(_SUFFIXES[named]):
             return named

@@ -196,9 +196,13 @@ def test_absolute_names_do_not_climb_and_commands_are_refused(write, url, proble
         read_shard_list(write(wids({"url": url, "nsamples": 1})))
 
 
-def test_a_missing_or_remote_list_is_named(tmp_path):
+def test_a_missing_list_is_named(tmp_path):
     with pytest.raises(MissingShardError, match=r"no such file .*none\.json"):
         read_shard_list(str(tmp_path / "none.json"))
+
+
+@pytest.mark.extension
+def test_a_list_of_an_unknown_scheme_is_named():
     with pytest.raises(StorageError, match="'nosuch' is not supported"):
         read_shard_list("nosuch://bucket/index.json")
 

@@ -564,6 +564,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.extension
 def test_a_killed_writer_of_remote_shards_leaves_nothing_on_this_machine(tmp_path):
     done = run_code(REMOTE_KILLED, tmp_path)
     assert done.returncode == -signal.SIGKILL, done.stderr
