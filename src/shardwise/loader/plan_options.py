@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shardwise.dataset import Dataset
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.plan.protocol import seed_of
 from shardwise.plan.window import SizesView
 
 
@@ -47,8 +48,7 @@ class PlanOptions:
         """The key of the randomness of transforms: the sampler's seed where it has one."""
         if self.sampler is None:
             return self.seed
-        seed = getattr(self.sampler, "seed", 0)
-        return seed if isinstance(seed, int) else 0
+        return seed_of(self.sampler)
 
     def of(self, dataset: object) -> PlanOptions:
         """The options with the order that a dataset brings, as `sw.mix` makes one.

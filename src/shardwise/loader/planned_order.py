@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.loader.checkpoint_form import for_checkpoint, from_checkpoint
 from shardwise.loader.plan_options import fingerprint_of
 from shardwise.loader.rank_check import CurrentRanks
-from shardwise.plan import LoaderState, Order, Plan
+from shardwise.plan import DataOrder, LoaderState, Plan
 
 
 class PlannedOrder:
@@ -23,9 +23,9 @@ class PlannedOrder:
         raise NotImplementedError
 
     @property
-    def _order(self) -> Order:
+    def _order(self) -> DataOrder:
         # An order that is cut for global batches is another one once the ranks are known.
-        return Order(fingerprint_of(self.dataset), self.plan.sampler)
+        return DataOrder(fingerprint_of(self.dataset), self.plan.sampler)
 
     def _take_up(self, state: Mapping[str, Any]) -> LoaderState:
         """Read a state, and go on in the order that it was taken in.
@@ -35,7 +35,7 @@ class PlannedOrder:
         """
         state = from_checkpoint(state)
         plan = self.plan.in_order_of(state)
-        loaded = Order(fingerprint_of(self.dataset), plan.sampler).read(state)
+        loaded = DataOrder(fingerprint_of(self.dataset), plan.sampler).read(state)
         self._plan = plan
         return loaded
 

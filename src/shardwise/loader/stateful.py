@@ -22,6 +22,7 @@ from shardwise.loader.planned_order import RankedPlan
 from shardwise.loader.position import Position
 from shardwise.plan import Plan, checked_epoch
 from shardwise.plan.epoch_sampler import EpochSampler
+from shardwise.plan.protocol import sources_of
 from shardwise.sources.samples import Samples
 
 _logger = logging.getLogger("shardwise")
@@ -197,9 +198,9 @@ class StatefulLoader(RankedPlan):
         """
         num_cores = usable_cores(num_ranks=self._num_local)
         stats = self._counts.to_dict(self._executor.concurrency, num_cores=num_cores)
-        sources = getattr(self._plan.sampler, "sources", None)
+        sources = sources_of(self._plan.sampler, *self._position.after())
         if sources is not None:
-            stats["sources"] = sources(*self._position.after())
+            stats["sources"] = sources
         service = getattr(self._executor, "stats", None)
         if service is not None:
             wanted = wanted_servers(stats, self._executor.concurrency.num_threads)

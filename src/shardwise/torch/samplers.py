@@ -23,6 +23,7 @@ from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.planned_order import RankedPlan
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle
+from shardwise.plan.protocol import ForGlobalBatch
 from shardwise.torch.account import OrderAccount, given_rows
 from shardwise.torch.order import Cursor, SamplerState, refuse_second_division
 
@@ -92,7 +93,8 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             batch_size=1, shuffle=shuffle, seed=seed, remainder="drop" if drop_last else "pad"
         )
         self._plan = plan_for(dataset, options, world_size=ranks.world_size)
-        if hasattr(self._plan.sampler, "for_global_batch"):
+        needs_sizes = isinstance(self._plan.sampler, ForGlobalBatch)
+        if needs_sizes:
             raise ValueError(
                 f"the order of {dataset!r:.200} depends on the batch size, which a sampler of "
                 "single indices does not know: use sw.torch.BatchSampler, or sw.DataLoader"
