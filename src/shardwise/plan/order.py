@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.plan.buckets import Buckets
 from shardwise.plan.protocol import (
     ForGlobalBatch,
     ReadsOldOrders,
     Sampler,
-    ShiftsLanes,
     for_global_batch,
     global_batch_of,
-    lanes_of,
 )
 from shardwise.plan.sampler import is_in_order
 from shardwise.plan.user_sampler import check_ids
@@ -36,7 +34,6 @@ class Order:
 
     Attributes:
         sampler: `made` for that global batch.
-        lanes: the sampler's; 1 where it has none.
     """
 
     made: Sampler
@@ -45,16 +42,9 @@ class Order:
     global_batch: int = 1
     is_pinned: bool = False
     sampler: Sampler = field(init=False)
-    lanes: int = field(init=False)
-    # Looked up once: a plan asks at each block of steps, and a look costs 7 us.
-    _shifts: ShiftsLanes | None = field(init=False)
 
     def __post_init__(self) -> None:
-        sampler = for_global_batch(self.made, self.global_batch)
-        object.__setattr__(self, "sampler", sampler)
-        object.__setattr__(self, "lanes", lanes_of(sampler))
-        shifts = sampler if isinstance(sampler, ShiftsLanes) else None
-        object.__setattr__(self, "_shifts", shifts)
+        object.__setattr__(self, "sampler", for_global_batch(self.made, self.global_batch))
 
     def in_buckets(self, buckets: Buckets, *, rows: int, seed: int) -> Order:
         """Return this order in buckets, for global batches of so many rows."""
@@ -76,10 +66,10 @@ class Order:
         """
         states = global_batch_of(spec)
         made = self.made
-        if states is None or not isinstance(made, ForGlobalBatch):
+        if states is None or having(made, ForGlobalBatch) is None:
             return self
-        if isinstance(made, ReadsOldOrders) and isinstance(spec, Mapping):
-            made = made.in_order_of(spec)
+        old = having(made, ReadsOldOrders)
+        made = made if old is None else old.in_order_of(spec)
         if made is self.made and states == self.global_batch:
             return self
         return replace(self, made=made, global_batch=states, is_pinned=states != size)
@@ -94,7 +84,3 @@ class Order:
         if self.is_users:
             check_ids(self.sampler, ids, len(positions), self.num_ids)
         return ids
-
-    def first_lane(self, epoch: int) -> int:
-        """Return the lane of an epoch's position 0: not 0 where epochs continue others."""
-        return 0 if self._shifts is None else self._shifts.first_lane(epoch)

@@ -21,7 +21,7 @@ from shardwise.plan.buckets import Buckets
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.order import Order
 from shardwise.plan.partition import Partition, Remainder
-from shardwise.plan.protocol import Sampler, batch_ends, seed_of
+from shardwise.plan.protocol import Sampler, batch_ends, first_lane_of, lanes_of, seed_of
 from shardwise.plan.sampler import Shuffle, make_sampler
 from shardwise.plan.user_sampler import check_sampler, refuse_options
 from shardwise.plan.window import SizesView, WindowShape
@@ -176,7 +176,7 @@ class Plan:
         self, epoch: int, steps: range, rank: int
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """One rank's positions at these steps, and which of them count: see `Partition.block`."""
-        shift = self.order.first_lane(epoch)
+        shift = first_lane_of(self.sampler, epoch)
         return self._partition_of(epoch).block(steps, rank, shift=shift)
 
     def batches(self, epoch: int, steps: range, rank: int) -> Iterator[Rows]:
@@ -274,7 +274,7 @@ class Plan:
     def _compose(self, order: Order, base: Partition) -> None:
         """Take an order and a partition, each with what it needs to know of the other."""
         self.order = order = order.for_global_batch(base.global_batch_size)
-        count, lanes = order.sampler.num_samples, order.lanes
+        count, lanes = order.sampler.num_samples, lanes_of(order.sampler)
         if (count, lanes) != (base.num_samples, base.lanes):
             base = replace(base, num_samples=count, lanes=lanes)
         self._base = base

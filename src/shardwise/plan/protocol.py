@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
+
 
 @runtime_checkable
 class Sampler(Protocol):
@@ -38,7 +40,6 @@ class Sampler(Protocol):
         ...
 
 
-@runtime_checkable
 class HasLanes(Protocol):
     """Reads position p from place p mod `lanes` of as many that are read side by side.
 
@@ -48,7 +49,6 @@ class HasLanes(Protocol):
     lanes: int
 
 
-@runtime_checkable
 class ShiftsLanes(Protocol):
     """Has epochs that continue in the middle of others: their position 0 is not of lane 0."""
 
@@ -57,7 +57,6 @@ class ShiftsLanes(Protocol):
         ...
 
 
-@runtime_checkable
 class KnowsEpochIds(Protocol):
     """Knows which ids an epoch has without a walk through it, for certificates."""
 
@@ -69,7 +68,6 @@ class KnowsEpochIds(Protocol):
         ...
 
 
-@runtime_checkable
 class ForGlobalBatch(Protocol):
     """Needs to know the size of the global batches that it is cut into.
 
@@ -83,7 +81,6 @@ class ForGlobalBatch(Protocol):
         ...
 
 
-@runtime_checkable
 class ReadsOldOrders(Protocol):
     """Knows the orders that earlier releases made by the same options."""
 
@@ -106,7 +103,6 @@ class BatchEnds(NamedTuple):
     rows: int | None
 
 
-@runtime_checkable
 class CutsBatches(Protocol):
     """Cuts epochs into batches of its own, two of which the plan never joins."""
 
@@ -115,7 +111,6 @@ class CutsBatches(Protocol):
         ...
 
 
-@runtime_checkable
 class KnowsPast(Protocol):
     """Has an order that may change later on: a state depends on what came before it alone."""
 
@@ -124,7 +119,6 @@ class KnowsPast(Protocol):
         ...
 
 
-@runtime_checkable
 class CountsSources(Protocol):
     """Draws from several datasets."""
 
@@ -133,7 +127,6 @@ class CountsSources(Protocol):
         ...
 
 
-@runtime_checkable
 class HasSeed(Protocol):
     """Has a seed, which keys the randomness of transforms, too."""
 
@@ -142,23 +135,32 @@ class HasSeed(Protocol):
 
 def lanes_of(sampler: object) -> int:
     """Return a sampler's lanes; 1 for one without lanes."""
-    return int(sampler.lanes) if isinstance(sampler, HasLanes) else 1
+    own = having(sampler, HasLanes)
+    return 1 if own is None else int(own.lanes)
+
+
+def first_lane_of(sampler: object, epoch: int) -> int:
+    """Return the lane of an epoch's position 0: not 0 where epochs continue others."""
+    own = having(sampler, ShiftsLanes)
+    return 0 if own is None else int(own.first_lane(epoch))
 
 
 def seed_of(sampler: object) -> int:
     """Return a sampler's seed; 0 for one without a seed that is an int."""
-    seed = sampler.seed if isinstance(sampler, HasSeed) else 0
-    return seed if isinstance(seed, int) else 0
+    own = having(sampler, HasSeed)
+    return own.seed if own is not None and isinstance(own.seed, int) else 0
 
 
 def for_global_batch(sampler: Sampler, size: int) -> Sampler:
     """Return the sampler for global batches of this size, where it needs to know them."""
-    return sampler.for_global_batch(size) if isinstance(sampler, ForGlobalBatch) else sampler
+    own = having(sampler, ForGlobalBatch)
+    return sampler if own is None else own.for_global_batch(size)
 
 
 def batch_ends(sampler: Sampler, epoch: int) -> BatchEnds | None:
     """Return how the sampler cuts the epoch into batches; None where it leaves that to the plan."""
-    return sampler.batch_ends(epoch) if isinstance(sampler, CutsBatches) else None
+    own = having(sampler, CutsBatches)
+    return None if own is None else own.batch_ends(epoch)
 
 
 def global_batch_of(spec: object) -> int | None:
@@ -170,17 +172,20 @@ def global_batch_of(spec: object) -> int | None:
 
 def epoch_parts(sampler: Sampler, epoch: int) -> list[range | NDArray[np.int64]] | None:
     """Return the ids of an epoch as ranges and arrays, where the sampler knows them."""
-    return sampler.epoch_ids(epoch) if isinstance(sampler, KnowsEpochIds) else None
+    own = having(sampler, KnowsEpochIds)
+    return None if own is None else own.epoch_ids(epoch)
 
 
 def past_of(sampler: object, position: int) -> dict[str, Any] | None:
-    """Return what a sampler's ids before a position depend on; None where all of it always does."""
-    return sampler.past(position) if isinstance(sampler, KnowsPast) else None
+    """Return what a sampler's ids before a position depend on; None for all of its `spec()`."""
+    own = having(sampler, KnowsPast)
+    return None if own is None else own.past(position)
 
 
 def sources_of(sampler: object, epoch: int, position: int) -> dict[str, dict[str, float]] | None:
     """Return samples and epochs by dataset before a position; None where there is one dataset."""
-    return sampler.sources(epoch, position) if isinstance(sampler, CountsSources) else None
+    own = having(sampler, CountsSources)
+    return None if own is None else own.sources(epoch, position)
 
 
 def ids_of_epochs(

@@ -15,6 +15,7 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.arguments import check_flag
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.loader.drop_notice import DropNotice
@@ -93,8 +94,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             batch_size=1, shuffle=shuffle, seed=seed, remainder="drop" if drop_last else "pad"
         )
         self._plan = plan_for(dataset, options, world_size=ranks.world_size)
-        needs_sizes = isinstance(self._plan.sampler, ForGlobalBatch)
-        if needs_sizes:
+        if having(self._plan.sampler, ForGlobalBatch) is not None:
             raise ValueError(
                 f"the order of {dataset!r:.200} depends on the batch size, which a sampler of "
                 "single indices does not know: use sw.torch.BatchSampler, or sw.DataLoader"
