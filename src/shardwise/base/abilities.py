@@ -15,7 +15,7 @@ def having(value: object, ability: type[A]) -> A | None:
     called, unlike `isinstance` of a protocol, which depends in both on the version of Python.
     """
     kind = type(value)
-    for name in _members(ability):
+    for name in _members(ability):  # type: ignore[arg-type]
         if getattr(kind, name, None) is None and getattr(value, name, None) is None:
             return None
     return value  # type: ignore[return-value]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.arguments import suggest_names
 from shardwise.base.collate import collate
 from shardwise.base.errors import ShardwiseError
@@ -35,7 +36,7 @@ from shardwise.dataset.field import is_plain_function
 from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.subset import filter_mask, rows_of, subset_indices
 from shardwise.dataset.transforms import Transforms
-from shardwise.sources.protocol import Source, value_fields_of
+from shardwise.sources.protocol import Source, Undecodes, value_fields_of
 
 # Samples whose pictures a notebook shows.
 _NUM_SHOWN = 8
@@ -126,10 +127,10 @@ class Dataset(IndexedSamples):
             transforms = transforms.with_parts(parts, fields)
             fields = transforms.selected or ()
         transforms = transforms.decode(decoders, fields, values=values)
-        undecoded = getattr(source, "undecoded", None)
-        if undecoded is not None:
+        own = having(source, Undecodes)
+        if own is not None:
             resolved = transforms.decoders
-            source = undecoded([n for n in decoders if not is_plain_function(resolved[n])])
+            source = own.undecoded([n for n in decoders if not is_plain_function(resolved[n])])
         return Dataset(source, _transforms=transforms)
 
     def map(self, fn: Callable[..., dict[str, Any]]) -> Dataset:
