@@ -1,24 +1,42 @@
-"""The options of a plan, which `DataLoader`, `IterableDataset` and the samplers all take."""
+"""The options of a plan, which `DataLoader`, `IterableDataset` and the samplers all take.
+
+`shardwise.DataLoader` documents them, for all of these.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import suggest_names
 from shardwise.dataset import Dataset
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.plan.protocol import seed_of
 from shardwise.plan.window import SizesView
 
+T = TypeVar("T")
+
+
+class PlanArguments(TypedDict, total=False):
+    """The options of a plan as arguments of a class that leaves them to `PlanOptions`."""
+
+    shuffle: Shuffle | None
+    seed: int
+    sampler: Sampler | None
+    remainder: Remainder | None
+    epoch_size: int | None
+    batch_by: Buckets | None
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The options of a plan, for any number of ranks; `shardwise.DataLoader` documents them."""
+    """The options of a plan, for any number of ranks."""
 
     batch_size: int = 64
     shuffle: Shuffle | None = False
@@ -69,6 +87,23 @@ class PlanOptions:
                 "them out here"
             )
         return replace(self, sampler=own, shuffle=False)
+
+
+def takes_plan_options(kind: type[T]) -> type[T]:
+    """Show the options of a plan in place of `**options` in the signature of a class.
+
+    An unknown name is a TypeError with similar ones, see `suggest_names`.
+    """
+    function: Any = vars(kind)["__init__"]
+    signature = inspect.signature(function)
+    shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    shown += [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default)
+        for each in fields(PlanOptions)
+        if each.name not in signature.parameters
+    ]
+    function.__signature__ = signature.replace(parameters=shown)
+    return suggest_names(kind)
 
 
 def plan_for(
