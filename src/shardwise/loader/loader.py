@@ -268,7 +268,11 @@ class DataLoader(FrameworkAttributes):
         Naming the epoch that a loaded state stands in, or that is under way, changes nothing. One
         whose last batch was handed out is over: naming it begins it anew.
         """
-        self._passes.set_epoch(checked_epoch(epoch), self._order.ranks.now().rank)
+        epoch, passes = checked_epoch(epoch), self._passes
+        passes.end_if_whole()
+        passes.notice.set(epoch, self._order.ranks.now().rank)
+        if epoch != self.epoch:
+            passes.position.move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the batches handed out: JSON, under 1 KB, equal on all ranks.
@@ -297,13 +301,11 @@ class DataLoader(FrameworkAttributes):
         of this rank.
 
         Returns:
-            JSON: `epoch`; `count`, samples handed out; `word`, their keyed sum as 16 hex digits,
-            and `expected`, what it must be; `ok`, whether it is; `verdict`, in words; and more.
-            docs/certificate.md has all keys.
+            JSON: `ok`, whether each sample came once; `count`, samples handed out; `word`, their
+            keyed sum as 16 hex digits; `expected`, what it must be; `verdict`, in words; and more,
+            see docs/certificate.md.
 
-        Two different multisets of ids have the same word with a chance of N / 2**61. At the end of
-        an epoch that all ranks know from its beginning on it takes microseconds if the sampler
-        knows its ids (`Sampler`); else the plan is walked once more, 0.2 us a sample of this rank.
+        Two different multisets of ids have the same word with a chance of N / 2**61.
         """
         return self._passes.account.certificate(self._order.ranks, epoch=self.epoch)
 

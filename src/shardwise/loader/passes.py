@@ -16,7 +16,7 @@ from shardwise.loader.account import Account
 from shardwise.loader.batch_maker import BatchMaker
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
-from shardwise.loader.position import Pass, Position
+from shardwise.loader.position import Position
 from shardwise.plan import LoaderState, Plan
 from shardwise.sources.samples import Samples
 
@@ -45,7 +45,7 @@ class Passes:
         self.account = Account(dataset, coverage)
         self._counts = counts
         self._drop_notice = DropNotice(is_default=is_default)
-        self._notice = EpochNotice()
+        self.notice = EpochNotice()
         self._num_left = 0
 
     def leave(self) -> None:
@@ -62,7 +62,11 @@ class Passes:
         Raises:
             RuntimeError: another pass was started, or a state was loaded.
         """
-        current = self._begin(plan, rank)
+        self._drop_notice.say(plan, rank)
+        current = self.position.begin(plan)
+        self.notice.begin(plan, current.epoch, rank, num_repeated=self._num_left)
+        self.account.begin(current, rank=rank)
+        self._counts.begin()
         requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
         with closing(maker.run(requests)) as batches:
             while True:
@@ -96,14 +100,6 @@ class Passes:
                 yield outputs.pop()
             self.end_if_whole()
 
-    def _begin(self, plan: Plan, rank: int) -> Pass:
-        self._drop_notice.say(plan, rank)
-        current = self.position.begin(plan)
-        self._notice.begin(plan, current.epoch, rank, num_repeated=self._num_left)
-        self.account.begin(current, rank=rank)
-        self._counts.begin()
-        return current
-
     def end_if_whole(self) -> None:
         """End a pass whose last batch was returned: programs that count steps ask for no more."""
         current = self.position.current
@@ -111,13 +107,6 @@ class Passes:
             self.account.note(current)
             self.position.move(current.epoch + 1)
             self._counts.end_epoch(current.plan)
-
-    def set_epoch(self, epoch: int, rank: int) -> None:
-        """Let the next pass go through this epoch, from its beginning if it is another one."""
-        self.end_if_whole()
-        self._notice.set(epoch, rank)
-        if epoch != self.position.epoch:
-            self.position.move(epoch)
 
     def load(self, plan: Plan, loaded: LoaderState) -> None:
         """Let the next pass start where a state was taken, in the plan of its order."""
@@ -130,7 +119,7 @@ class Passes:
                 plan.global_batch_size,
             )
         self.position.move(loaded.epoch, loaded.position)
-        self._notice.load(loaded.epoch)
+        self.notice.load(loaded.epoch)
         self.account.resume(loaded.run)
 
     def __getstate__(self) -> dict[str, Any]:
