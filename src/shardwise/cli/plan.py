@@ -96,7 +96,7 @@ def plan(
         if num_shards is not None:
             raise click.UsageError("--shards goes with --num-samples; URLS have their own")
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-        sizes, own = data.shard_sizes, getattr(data, "sampler", None)
+        sizes, own = data.shard_sizes, data.sampler
     num_ids = int(sizes.sum())
     if remainder is None:
         remainder = "uneven" if shuffle == "none" and own is None else "drop"

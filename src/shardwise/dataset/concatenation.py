@@ -55,7 +55,7 @@ def concat(datasets: Sequence[Dataset]) -> Dataset:
     for number, part in enumerate(parts):
         if not isinstance(part, Dataset):
             raise TypeError(f"dataset {number} of concat() is {part!r:.80}: wrap it with sw.wrap")
-        if getattr(part, "sampler", None) is not None:
+        if part.sampler is not None:
             raise ValueError(
                 f"dataset {number} of concat() brings an order of its own, which a part could not "
                 "keep: concatenate what it is made of, or mix() it with the others"

@@ -34,7 +34,7 @@ from shardwise.dataset.column import (
 from shardwise.dataset.display import gallery
 from shardwise.dataset.field import is_plain_function
 from shardwise.dataset.indexed_samples import IndexedSamples
-from shardwise.dataset.subset import filter_mask, rows_of, subset_indices
+from shardwise.dataset.subset import filter_mask, refuse_part, rows_of, subset_indices
 from shardwise.dataset.transforms import Transforms
 from shardwise.sources.protocol import Source, Undecodes, value_fields_of
 
@@ -154,8 +154,9 @@ class Dataset(IndexedSamples):
         Raises:
             IndexError: an index is negative or past the end.
             ValueError: a mask of another length, or more dimensions than one.
-            TypeError: neither integers nor booleans.
+            TypeError: neither integers nor booleans; or this is a mixture.
         """
+        refuse_part(self.sampler)
         ids = subset_indices(indices, len(self), self._transforms.indices)
         return Dataset(self._source, _transforms=replace(self._transforms, indices=ids))
 
@@ -251,6 +252,7 @@ class Dataset(IndexedSamples):
             >>> len(ds.filter(lambda c: c["n"] > 16, columns=["n"]))
             83
         """
+        refuse_part(self.sampler)
         if callable(where):
             if columns is None or isinstance(columns, str):
                 raise TypeError(

@@ -31,7 +31,7 @@ from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.dataset.transforms import Transforms, columns_of
-from shardwise.plan import WindowShape
+from shardwise.plan import Sampler, WindowShape
 from shardwise.sources.manifest import Manifest, checked_ids
 from shardwise.sources.protocol import NamesUrls, Source, SourceTraits, read_rows, traits_of
 from shardwise.sources.samples import DecodeWatch, LoadCost, LoadRequest
@@ -69,6 +69,11 @@ class LoadedSamples:
     def source(self) -> Source:
         """Where the samples lie."""
         return self._source
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """The order that it brings, as a mixture does; None where a loader chooses one."""
+        return None
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:

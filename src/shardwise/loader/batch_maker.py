@@ -50,7 +50,6 @@ class CountsServers(Protocol):
 
     def stats(self) -> dict[str, Any]:
         """Return counts of the servers, for `DataLoader.stats`."""
-        ...
 
 
 class BatchMaker:

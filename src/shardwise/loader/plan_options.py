@@ -14,11 +14,18 @@ from typing import Any, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.arguments import suggest_names
 from shardwise.dataset import Dataset
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.plan.protocol import seed_of
-from shardwise.plan.window import SizesView
+from shardwise.sources.samples import (
+    FingerprintedSamples,
+    OrderedSamples,
+    ShapedSamples,
+    ShardedSamples,
+    ShuffledSamples,
+)
 
 T = TypeVar("T")
 
@@ -74,7 +81,8 @@ class PlanOptions:
         Raises:
             ValueError: they ask for another order, and have no sampler of the user's for it.
         """
-        own: Sampler | None = getattr(dataset, "sampler", None)
+        ordered = having(dataset, OrderedSamples)
+        own = None if ordered is None else ordered.sampler
         if self.sampler is not None or not isinstance(own, Sampler):
             return self
         asked = {"seed": self.seed or None, "epoch_size": self.epoch_size}
@@ -134,12 +142,14 @@ def plan_for(
     shuffle: Any = options.shuffle
     if shuffle is True and options.sampler is None:
         default = "full" if shard_sizes is None else "window"
-        shuffle = getattr(dataset, "default_shuffle", default)
-    view: SizesView | None = None
+        shuffled = having(dataset, ShuffledSamples)
+        shuffle = default if shuffled is None else shuffled.default_shuffle
+    sizes: Any = shard_sizes
     if shuffle != "window" or options.sampler is not None:
-        shard_sizes = None
-    elif shard_sizes is None and getattr(dataset, "shard_sizes", None) is not None:
-        view = _SizesOf(dataset)
+        sizes = None
+    elif sizes is None and (sharded := having(dataset, ShardedSamples)) is not None:
+        sizes = None if sharded.shard_sizes is None else _SizesOf(sharded)
+    shaped = having(dataset, ShapedSamples)
     return Plan(
         length_of(dataset),
         batch_size=options.batch_size,
@@ -147,8 +157,8 @@ def plan_for(
         seed=options.seed,
         shuffle=shuffle,
         remainder=options.effective_remainder,
-        shard_sizes=shard_sizes if view is None else view,
-        window_shape=getattr(dataset, "window_shape", None),
+        shard_sizes=sizes,
+        window_shape=None if shaped is None else shaped.window_shape,
         epoch_size=options.epoch_size,
         sampler=options.sampler,
         batch_by=batch_by,
@@ -162,8 +172,8 @@ def length_of(dataset: Sized | int) -> int:
 
 def fingerprint_of(dataset: object) -> str:
     """The fingerprint of a dataset of this package; "" for any other."""
-    fingerprint = getattr(dataset, "fingerprint", None)
-    return fingerprint if isinstance(fingerprint, str) else ""
+    own = having(dataset, FingerprintedSamples)
+    return own.fingerprint if own is not None and isinstance(own.fingerprint, str) else ""
 
 
 def _length_column(dataset: object, name: str) -> NDArray[Any]:
@@ -185,7 +195,7 @@ def _length_column(dataset: object, name: str) -> NDArray[Any]:
 class _SizesOf:
     """The sizes of a dataset's shards; pickles as the dataset, which travels with its loader."""
 
-    dataset: Any
+    dataset: ShardedSamples
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.int64]:
         # A copy whatever `copy` is: `np.array` of NumPy 1.26 takes no None for it.

@@ -23,7 +23,6 @@ class Sampler(Protocol):
     @property
     def num_samples(self) -> int:
         """How many positions an epoch has."""
-        ...
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions`, int64 `[k]`, each position in [0, num_samples).
@@ -33,11 +32,9 @@ class Sampler(Protocol):
         Raises:
             ValueError: a position is out of range.
         """
-        ...
 
     def spec(self) -> dict[str, Any]:
         """What the order depends on, as JSON: equal for two samplers of the same order only."""
-        ...
 
 
 class HasLanes(Protocol):
@@ -54,7 +51,6 @@ class ShiftsLanes(Protocol):
 
     def first_lane(self, epoch: int) -> int:
         """Return the lane of the epoch's position 0, in [0, lanes)."""
-        ...
 
 
 class KnowsEpochIds(Protocol):
@@ -65,7 +61,6 @@ class KnowsEpochIds(Protocol):
 
         None for an epoch of which they are not known.
         """
-        ...
 
 
 class ForGlobalBatch(Protocol):
@@ -78,7 +73,6 @@ class ForGlobalBatch(Protocol):
 
     def for_global_batch(self, size: int) -> Sampler:
         """Return the same order for global batches of `size` samples (batch size x world size)."""
-        ...
 
 
 class ReadsOldOrders(Protocol):
@@ -86,7 +80,6 @@ class ReadsOldOrders(Protocol):
 
     def in_order_of(self, spec: Mapping[str, Any]) -> Sampler:
         """Return the sampler whose order a state describes by `spec`, or this one."""
-        ...
 
 
 class BatchEnds(NamedTuple):
@@ -108,7 +101,6 @@ class CutsBatches(Protocol):
 
     def batch_ends(self, epoch: int) -> BatchEnds | None:
         """Return where the batches of an epoch end; None leaves that to the plan."""
-        ...
 
 
 class KnowsPast(Protocol):
@@ -116,7 +108,6 @@ class KnowsPast(Protocol):
 
     def past(self, position: int) -> dict[str, Any]:
         """Return what the ids before a position, counted from epoch 0 on, depend on, as JSON."""
-        ...
 
 
 class CountsSources(Protocol):
@@ -124,7 +115,6 @@ class CountsSources(Protocol):
 
     def sources(self, epoch: int, position: int) -> dict[str, dict[str, float]] | None:
         """Return samples and epochs by dataset before a position of an epoch; None for one."""
-        ...
 
 
 class HasSeed(Protocol):

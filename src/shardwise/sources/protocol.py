@@ -32,17 +32,14 @@ class Source(Protocol):
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
         """What `shuffle=True` means for this source: "full" or "window"."""
-        ...
 
     @property
     def manifest(self) -> Manifest:
         """The ordered shards with exact counts; read at the first use."""
-        ...
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of all fields that any sample has, in storage order."""
-        ...
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples.
@@ -58,7 +55,6 @@ class Source(Protocol):
             DataError: a shard is damaged, missing or not the one indexed.
             StorageError: bytes could not be read.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,6 @@ class HasTraits(Protocol):
     @property
     def traits(self) -> SourceTraits:
         """What it holds, and what reading it costs."""
-        ...
 
 
 class Undecodes(Protocol):
@@ -118,7 +113,6 @@ class Undecodes(Protocol):
 
     def undecoded(self, names: Sequence[str]) -> Source:
         """Return a source of the same samples with these fields as stored, for decoders."""
-        ...
 
 
 class ReadsSample(Protocol):
@@ -128,7 +122,6 @@ class ReadsSample(Protocol):
         self, sample_id: int, fields: tuple[str, ...] | None
     ) -> tuple[str, list[Any]] | None:
         """Return key and values; None if something is wrong, which `read` then raises."""
-        ...
 
 
 class ReadsEpochs(Protocol):
@@ -138,7 +131,6 @@ class ReadsEpochs(Protocol):
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None, *, epoch: int, seed: int
     ) -> Columns:
         """Read samples of an epoch."""
-        ...
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples of epoch 0 and seed 0; see `Source`."""
@@ -152,7 +144,6 @@ class ReadsRuns(Protocol):
         self, start: int, stop: int, fields: tuple[str, ...] | None
     ) -> Iterator[Columns] | None:
         """Yield the samples `[start, stop)` in order; None where it can't."""
-        ...
 
 
 class KeepsFiles(Protocol):
@@ -161,7 +152,6 @@ class KeepsFiles(Protocol):
     @property
     def directory(self) -> str | None:
         """Where it may be kept; None for nowhere."""
-        ...
 
 
 class HasVersion(Protocol):
@@ -169,7 +159,6 @@ class HasVersion(Protocol):
 
     def version(self) -> str:
         """Return a text that changes then."""
-        ...
 
 
 class HasMediaFiles(Protocol):
@@ -177,7 +166,6 @@ class HasMediaFiles(Protocol):
 
     def media_files(self, field: str) -> Any:
         """Return them, as `shardwise.extensions.media.clips.files.MediaFiles`."""
-        ...
 
 
 class NamesUrls(Protocol):
@@ -185,7 +173,6 @@ class NamesUrls(Protocol):
 
     def url_of(self, sample_id: int) -> str:
         """Return where a sample lies."""
-        ...
 
 
 class HasOwnNames(Protocol):
