@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
-from shardwise.storage import IO_COUNTS, FileStat
+from shardwise.storage import FileStat
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
 from shardwise.storage.cache import cache as store
 from shardwise.storage.cache.block_file import (
@@ -34,6 +34,7 @@ from shardwise.storage.protocol import ReadRequest
 from shardwise.storage.requests.ranges import ByteRange
 from tests.support.counted_file import CountedFile
 from tests.support.forks import in_child
+from tests.support.io_counts import counted_io
 from tests.support.threads import at_once
 
 BLOCK = 64 << 10
@@ -64,19 +65,14 @@ def blocks(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache" / FOLDER / "blocks").iterdir())
 
 
-def since(before: dict[str, int]) -> dict[str, int]:
-    now = IO_COUNTS.snapshot()
-    return {name: now[name] - before[name] for name in now if now[name] != before[name]}
-
-
 def test_each_block_is_fetched_once_and_then_read_from_disk(make: Make, tmp_path: Path) -> None:
     file = make()
-    before = IO_COUNTS.snapshot()
-    assert file.read(0, SIZE) == DATA
-    assert since(before) == {"misses": 5, "waits": 1}
-    for _ in range(2):
+    with counted_io() as counts:
         assert file.read(0, SIZE) == DATA
-    assert since(before) == {"misses": 5, "waits": 1, "hits": 10}
+        assert counts == {"misses": 5, "waits": 1}
+        for _ in range(2):
+            assert file.read(0, SIZE) == DATA
+        assert counts == {"misses": 5, "waits": 1, "hits": 10}
     again = make()
     assert again.read(100, 200) == DATA[100:300]
     assert again._file.reads() == {(at, min(BLOCK, SIZE - at)): 1 for at in range(0, SIZE, BLOCK)}
@@ -239,12 +235,11 @@ def test_a_flipped_byte_is_fetched_once_more_and_counted(
     data = bytearray(path.read_bytes())
     data[place % BLOCK if place >= 0 else place] ^= 1
     path.write_bytes(data)
-    before = IO_COUNTS.snapshot()
-    if is_new:
-        file = make()
-    for _ in range(2):
-        assert file.read(0, SIZE) == DATA
-    found = since(before)
+    with counted_io() as found:
+        if is_new:
+            file = make()
+        for _ in range(2):
+            assert file.read(0, SIZE) == DATA
     if place >= 0 or is_new:
         assert (found["damaged"], found["misses"], found["hits"]) == (1, 1, 9)
         assert sorted(file._file.reads().values()) == [1, 1, 1, 1, 2]
@@ -315,9 +310,9 @@ def test_a_file_whose_beginning_was_fetched_ahead_has_its_rest_fetched_too(make:
         """Blocks that a reader lacks who is slower than the store."""
         lacked = 0
         for at in range(begin, end, 500_000):
-            before = IO_COUNTS.snapshot()
-            assert file.read(at, 500_000) == data[at : at + 500_000]
-            lacked += IO_COUNTS.snapshot()["waits"] - before["waits"]
+            with counted_io() as counts:
+                assert file.read(at, 500_000) == data[at : at + 500_000]
+            lacked += counts["waits"]
             while helpers := [t for t in threading.enumerate() if t.name == "shardwise-cache"]:
                 helpers[0].join(60)
         return lacked
@@ -406,14 +401,13 @@ def test_a_directory_that_is_no_directory_degrades_with_one_warning(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "cache").write_text("a file")
-    before = IO_COUNTS.snapshot()
     file = make()
-    with caplog.at_level(logging.WARNING, "shardwise"):
+    with counted_io() as counts, caplog.at_level(logging.WARNING, "shardwise"):
         for _ in range(3):
             assert file.read(0, SIZE) == DATA
     assert len(caplog.records) == 1
     assert "read directly" in caplog.text
-    assert since(before)["degraded"] >= 1
+    assert counts["degraded"] >= 1
 
 
 def test_a_cache_that_vanishes_is_made_anew(make: Make, tmp_path: Path) -> None:

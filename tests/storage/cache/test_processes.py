@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from shardwise.storage import IO_COUNTS
 from shardwise.storage.cache import CachedFile, CacheSettings, cache_of, eviction
 from shardwise.storage.cache.cache import FOLDER
 from shardwise.storage.cache.eviction import UsageFile, disk_space
 from tests.support.cache_reader import finish, start
 from tests.support.counted_file import CountedFile
+from tests.support.io_counts import counted_io
 from tests.support.servers import S3Server
 from tests.support.waiting import wait_for
 
@@ -306,11 +306,10 @@ def test_a_disk_that_fills_in_the_middle_completes(small_disk: Path, tmp_path: P
     assert file.read(0, 10) == want[:10]
     free = os.statvfs(small_disk)
     (small_disk / "other").write_bytes(bytes(free.f_bavail * free.f_frsize))
-    before = IO_COUNTS.snapshot()
-    assert file.read(0, len(want)) == want
-    after = IO_COUNTS.snapshot()
-    assert after["degraded"] > before["degraded"]
-    assert after["hits"] > before["hits"]
+    with counted_io() as counts:
+        assert file.read(0, len(want)) == want
+    assert counts["degraded"]
+    assert counts["hits"]
     (small_disk / "other").unlink()
     file._cache.bypass.resume_at = 0.0
     assert file.read(0, len(want)) == want
@@ -323,15 +322,15 @@ def test_a_write_that_fails_is_no_block(tmp_path: Path) -> None:
     file = _open(tmp_path, names[0])
     file.open()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = IO_COUNTS.snapshot()
     want = (tmp_path / names[0]).read_bytes()
     # No file may be longer than half a block.
     resource.setrlimit(resource.RLIMIT_FSIZE, (BLOCK // 2, hard))
     try:
-        assert file.read(0, len(want)) == want
+        with counted_io() as counts:
+            assert file.read(0, len(want)) == want
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert IO_COUNTS.snapshot()["degraded"] > before["degraded"]
+    assert counts["degraded"]
     folder = tmp_path / "cache" / FOLDER
     assert not [path for path in folder.rglob("*") if path.stat().st_size > BLOCK // 2]
     file._cache.bypass.resume_at = 0.0
@@ -350,12 +349,11 @@ def test_a_read_only_disk_serves_what_it_has(small_disk: Path, tmp_path: Path) -
     read_only, remount = 1, 32
     assert libc.mount(None, bytes(small_disk), None, read_only | remount, None) == 0
     file = _open(small_disk, names[0], folder=tmp_path)
-    before = IO_COUNTS.snapshot()
-    assert file.read(0, len(want)) == want
-    assert file.read(0, len(want)) == want
-    after = IO_COUNTS.snapshot()
-    assert after["degraded"] > before["degraded"]
-    assert after["hits"] == before["hits"] + 4
+    with counted_io() as counts:
+        assert file.read(0, len(want)) == want
+        assert file.read(0, len(want)) == want
+    assert counts["degraded"]
+    assert counts["hits"] == 4
     file._cache._start()
 
 

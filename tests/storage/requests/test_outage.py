@@ -11,11 +11,11 @@ import pytest
 
 from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.requests.outage import outages
 from shardwise.storage.requests.retry import RetryingClient
 from tests.storage.requests.test_retry import Scripted, passing, virtual_time  # noqa: F401
+from tests.support.io_counts import counted_io
 
 
 def ask(*clients, is_known=False, **options):
@@ -49,8 +49,7 @@ def test_a_store_that_is_away_for_a_minute_is_waited_for(caplog):
             )
             return await super().get(*args)
 
-    before = IO_COUNTS.snapshot()["outage_ms"]
-    with caplog.at_level(logging.WARNING, "shardwise"):
+    with counted_io() as counts, caplog.at_level(logging.WARNING, "shardwise"):
         assert len(ask(*[Away() for _ in range(5)], is_known=True)) == 5
     took = time.monotonic() - began
     assert 60 < took < 75
@@ -59,7 +58,7 @@ def test_a_store_that_is_away_for_a_minute_is_waited_for(caplog):
     assert "connection refused" in away
     assert re.search(r"for 1[0-3] s .* 2(8[7-9]|90) s more \(request_timeout_s=300\)", away)
     assert "answers again" in back
-    assert 60_000 < IO_COUNTS.snapshot()["outage_ms"] - before < 75_000
+    assert 60_000 < counts["outage_ms"] < 75_000
     assert outages() == []
 
 

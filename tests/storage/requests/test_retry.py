@@ -13,11 +13,11 @@ from shardwise.base.errors import DataError, MissingShardError, StaleIndexError,
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.requests.client import Reply
-from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.requests.failures import AttemptError
 from shardwise.storage.requests.hedge import LatencyTracker
 from shardwise.storage.requests.retry import RetryingClient
 from tests.support.event_loops import VirtualTime
+from tests.support.io_counts import counted_io
 
 STAT = FileStat(100, 0, '"e"')
 
@@ -74,14 +74,11 @@ def passing(cause="HTTP 503"):
 
 
 def test_what_may_pass_is_tried_again_and_counted():
-    before = IO_COUNTS.snapshot()
     client = Scripted(passing(), passing(), "ok")
-    assert len(ask(client).data) == 10
-    after = IO_COUNTS.snapshot()
+    with counted_io() as counts:
+        assert len(ask(client).data) == 10
     assert client.num_asked == 3
-    assert after["retries"] - before["retries"] == 2
-    assert after["requests"] - before["requests"] == 3
-    assert after["bytes"] - before["bytes"] == 10
+    assert (counts["retries"], counts["requests"], counts["bytes"]) == (2, 3, 10)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +118,10 @@ def test_a_server_that_never_answers_is_given_up_at_the_budget():
 
 
 def test_a_late_request_gets_a_second_one_and_the_first_is_ended():
-    before = IO_COUNTS.snapshot()["hedges"]
     client = Scripted("stall", "ok")
-    assert len(ask(client).data) == 10
-    assert IO_COUNTS.snapshot()["hedges"] - before == 1
+    with counted_io() as counts:
+        assert len(ask(client).data) == 10
+    assert counts["hedges"] == 1
     assert client.num_asked == client.num_ended == 2
 
 
@@ -150,9 +147,9 @@ def test_hedges_stay_within_their_budget_where_a_full_link_makes_every_request_l
         asked = [requests.get("s3://b/k", "k", 0, 4 << 20, "") for _ in range(400)]
         await asyncio.gather(*asked)
 
-    before, client = IO_COUNTS.snapshot(), FullLink()
-    asyncio.run(work())
-    counted = {name: n - before[name] for name, n in IO_COUNTS.snapshot().items()}
+    client = FullLink()
+    with counted_io() as counted:
+        asyncio.run(work())
     assert counted["requests"] == 400 + counted["hedges"]
     assert 8 <= counted["hedges"] <= 0.2 * 400 + 8
     # The attempts that lost had received something.
@@ -313,35 +310,33 @@ def pour(client, *, length=10_500, part_bytes=2000, **options):
 
 
 def test_a_long_range_is_one_request_handed_on_in_pieces():
-    before = IO_COUNTS.snapshot()
     client = Pouring()
-    pour(client)
-    after = IO_COUNTS.snapshot()
+    with counted_io() as counts:
+        pour(client)
     assert client.streams == [100]
     assert client.gets == []
-    assert after["requests"] - before["requests"] == 1
-    assert after["bytes"] - before["bytes"] == 10_500
+    assert (counts["requests"], counts["bytes"]) == (1, 10_500)
 
 
 def test_a_reply_that_breaks_off_is_gone_on_with_where_it_ended():
-    before = IO_COUNTS.snapshot()
     client = Pouring((3000, passing("cut short")))
-    pour(client)
+    with counted_io() as counts:
+        pour(client)
     assert client.streams == [100, 5100]
     assert client.gets == [(3100, 5100)]
-    assert IO_COUNTS.snapshot()["retries"] - before["retries"] == 1
+    assert counts["retries"] == 1
 
 
 def test_a_reply_that_falls_silent_is_given_up():
-    before = IO_COUNTS.snapshot()["hedges"]
     client = Pouring((3000, "stall"), (0, "stall"))
     began = time.monotonic()
-    pour(client)
+    with counted_io() as counts:
+        pour(client)
     assert time.monotonic() - began < 30
     # What is left comes in parts then: a third long one would be as good as the others.
     assert client.streams == [100, 5100]
     assert client.gets[:2] == [(3100, 5100), (5100, 7100)]
-    assert IO_COUNTS.snapshot()["hedges"] - before == 2
+    assert counts["hedges"] == 2
 
 
 def test_what_is_final_is_raised_by_the_request_that_follows():
@@ -355,8 +350,6 @@ def test_what_is_final_is_raised_by_the_request_that_follows():
 
 
 def test_a_reply_that_is_late_because_the_loop_was_held_up_is_not_given_up(virtual_time):
-    before = IO_COUNTS.snapshot()["hedges"]
-
     class Held(Pouring):
         async def stream(self, key, start, stop, etag, piece_bytes):
             pieces = super().stream(key, start, stop, etag, piece_bytes)
@@ -368,9 +361,10 @@ def test_a_reply_that_is_late_because_the_loop_was_held_up_is_not_given_up(virtu
                 yield reply
 
     client = Held()
-    pour(client)
+    with counted_io() as counts:
+        pour(client)
     assert client.streams == [100]
-    assert IO_COUNTS.snapshot()["hedges"] == before
+    assert not counts["hedges"]
 
 
 def test_an_object_that_ends_before_the_range_does_ends_it():

@@ -13,8 +13,9 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from shardwise.base.errors import StaleIndexError, StorageError
-from shardwise.storage import IO_COUNTS, StorageOptions, open_file, read_whole
+from shardwise.storage import StorageOptions, open_file, read_whole
 from shardwise.storage.cache import CacheSettings
+from tests.support.io_counts import counted_io
 
 CONTENT = bytes(range(256)) * 100
 
@@ -142,11 +143,10 @@ def test_versions_come_from_what_a_file_system_has(url, way, tmp_path, caplog):
     if way == "ukey":
         Plain.ukey = lambda self, path: hashlib.sha256(self.cat_file(path)).hexdigest()
     fsspec.register_implementation(scheme, Plain, clobber=True)
-    before = IO_COUNTS.snapshot()
     options = StorageOptions(cache=CacheSettings(tmp_path / "blocks"))
-    file = open_file(f"{scheme}://d/x.tar", options=options)
-    assert [file.read(3, 5) for _ in range(4)] == [CONTENT[3:8]] * 4
-    counted = {name: n - before[name] for name, n in IO_COUNTS.snapshot().items()}
+    with counted_io() as counted:
+        file = open_file(f"{scheme}://d/x.tar", options=options)
+        assert [file.read(3, 5) for _ in range(4)] == [CONTENT[3:8]] * 4
     told = [said for said in caplog.messages if "is not cached" in said]
     if way is None:
         # A cache that can't be used is told once, and counted.
