@@ -85,8 +85,7 @@ class Dataset(IndexedSamples):
 
     def _repr_html_(self) -> str:
         """The facts, and the pictures of the first samples."""
-        rows: list[tuple[str, object]] = [("dataset", self)]
-        shown = ""
+        shown, rows = "", list[tuple[str, object]]([("dataset", self)])
         try:
             rows += [("samples", f"{len(self):,}"), ("shards", f"{len(self.shard_sizes):,}")]
             rows.append(("fields", ", ".join(self.fields)))

@@ -62,16 +62,6 @@ class FrameworkAttributes:
     _plan: Plan
     _options: PlanOptions
 
-    @property
-    def plan(self) -> Plan:
-        """The plan for the ranks of this process."""
-        raise NotImplementedError
-
-    @property
-    def _pass_plan(self) -> Plan:
-        """The plan of the pass under way, or else the next one, from its first batch on."""
-        raise NotImplementedError
-
     def _batches(self) -> Generator[Any, None, None]:
         """Yield the batches of a pass, which starts with the first `next`."""
         raise NotImplementedError
@@ -80,9 +70,9 @@ class FrameworkAttributes:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
         # A framework that saves the state sets the mark on the instance; the class has it, too.
         is_known = "_is_accelerate_prepared" in vars(self)
-        batches = self._batches()
+        batches, loader = self._batches(), cast("EpochLoader", self)
         _close_at_exit(batches)
-        return batches_for_frameworks(batches, lambda: self._pass_plan, is_known=is_known)
+        return batches_for_frameworks(batches, lambda: loader._pass_plan, is_known=is_known)
 
     def as_torch_dataloader(self) -> Any:
         """This loader as a `torch.utils.data.DataLoader`, for code that checks the type."""
@@ -93,7 +83,7 @@ class FrameworkAttributes:
     @property
     def total_batch_size(self) -> int:
         """Samples of a step over all ranks, under the name that Accelerate's loaders have."""
-        return self.plan.global_batch_size
+        return cast("EpochLoader", self).plan.global_batch_size
 
     @property
     def sampler(self) -> EpochSampler:
@@ -103,7 +93,7 @@ class FrameworkAttributes:
             FrameworkError: a framework would turn off the shuffle of a loader.
         """
         loader = cast("EpochLoader", self)
-        if "torch" not in sys.modules or not isinstance(self.plan.sampler, SequentialSampler):
+        if "torch" not in sys.modules or not isinstance(loader.plan.sampler, SequentialSampler):
             for guard in active_guards():
                 guard.check_shuffle()
             return EpochSampler(loader)

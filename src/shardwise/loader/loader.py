@@ -27,7 +27,7 @@ from shardwise.loader.batch_maker import BatchMaker, BatchOptions
 from shardwise.loader.frameworks import FrameworkAttributes
 from shardwise.loader.passes import Passes
 from shardwise.loader.plan_options import PlanOptions, plan_for
-from shardwise.loader.planned_order import PlannedOrder
+from shardwise.loader.planned_order import Divided, PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 
-class DataLoader(FrameworkAttributes):
+class DataLoader(Divided, FrameworkAttributes):
     """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
 
     Args:
@@ -214,23 +214,6 @@ class DataLoader(FrameworkAttributes):
 
     def _repr_html_(self) -> str:
         return table("DataLoader", [("dataset", self.dataset), *self._facts()])
-
-    def __len__(self) -> int:
-        """Batches in an epoch on this rank: the same on every rank, and after a resume.
-
-        Under a budget of `sw.buckets`, those of its epoch.
-        """
-        return self.plan.resumed(0, epoch=self.epoch).num_steps
-
-    @property
-    def rank(self) -> int:
-        """This process's rank; a `RankError` if it can't be told, or is not the one passed."""
-        return self._order.rank
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks share the data."""
-        return self._order.world_size
 
     @property
     def plan(self) -> Plan:

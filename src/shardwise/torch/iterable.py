@@ -29,11 +29,11 @@ from shardwise.loader.plan_options import (
     plan_for,
     takes_plan_options,
 )
-from shardwise.loader.planned_order import PlannedOrder
+from shardwise.loader.planned_order import Divided, PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan, checked_epoch
 from shardwise.torch.account import NOT_COUNTED, CountedBatch, OrderAccount
-from shardwise.torch.order import Divided, check_count, refusal, refuse_second_division
+from shardwise.torch.order import check_count, refusal, refuse_second_division
 from shardwise.torch.shared_cursor import (
     LEFT_EARLY,
     EpochCursor,

@@ -50,45 +50,6 @@ class Cursor:
         self.is_whole = self.num_yielded >= num_steps
 
 
-class Divided:
-    """The public attributes of what divides a dataset among ranks by a plan."""
-
-    _order: PlannedOrder
-    _plan: Plan
-
-    @property
-    def plan(self) -> Plan:
-        """The plan for the ranks of this process.
-
-        Raises:
-            ValueError: there would be no batch for each of them.
-        """
-        self._plan = self._order.divide(self._plan)
-        return self._plan
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next iterator goes through."""
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        """Batches in an epoch on this rank: the same on every rank, and after a resume.
-
-        Under a budget of `sw.buckets`, those of its epoch.
-        """
-        return self.plan.resumed(0, epoch=self.epoch).num_steps
-
-    @property
-    def rank(self) -> int:
-        """This process's rank; a `RankError` if it can't be told, or is not the one passed."""
-        return self._order.rank
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks share the data."""
-        return self._order.world_size
-
-
 class SamplerState:
     """The state of a sampler that runs in the main process: a cursor in the order of a plan."""
 

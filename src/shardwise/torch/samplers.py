@@ -26,12 +26,12 @@ from shardwise.loader.plan_options import (
     plan_for,
     takes_plan_options,
 )
-from shardwise.loader.planned_order import PlannedOrder
+from shardwise.loader.planned_order import Divided, PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan, Shuffle
 from shardwise.plan.protocol import ForGlobalBatch
 from shardwise.torch.account import OrderAccount, given_rows
-from shardwise.torch.order import Cursor, Divided, SamplerState, refuse_second_division
+from shardwise.torch.order import Cursor, SamplerState, refuse_second_division
 
 # Indices that are computed at a time: a numpy call costs as much as some thousand of them.
 _BLOCK = 8192
