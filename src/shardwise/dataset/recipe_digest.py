@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwise.base.abilities import having
 from shardwise.dataset.code_digest import code_digest, is_users_code, state_of
-from shardwise.sources.samples import MixedSamples, Samples, TransformedSamples
+from shardwise.sources.samples import MixedSamples, Samples, SourcedSamples, TransformedSamples
 
 
 def recipe_digest(dataset: Samples) -> str:
@@ -36,8 +36,8 @@ def _recipe(dataset: Any) -> Any:
 
 def _reading(dataset: Any) -> list[Any]:
     """Code of the user's that reads samples: a source, or a dataset in `sw.wrap`."""
-    made = having(dataset, TransformedSamples)
-    source = None if made is None else made.source
+    own = having(dataset, SourcedSamples)
+    source = None if own is None else own.source
     wrapped = getattr(source, "dataset", None)
     kinds = [type(each) for each in (source, wrapped) if is_users_code(type(each))]
     # As `transform=` of torchvision's datasets.

@@ -90,12 +90,16 @@ class MixedSamples(Protocol):
         """The datasets by name."""
 
 
-class TransformedSamples(Protocol):
-    """Samples of a source, and what is done to them."""
+class SourcedSamples(Protocol):
+    """Samples of a source."""
 
     @property
     def source(self) -> Any:
         """Where they lie: a `shardwise.sources.protocol.Source`."""
+
+
+class TransformedSamples(Protocol):
+    """Samples that are decoded and transformed."""
 
     @property
     def transforms(self) -> Any:
