@@ -203,6 +203,7 @@ def test_ranks_without_an_id_in_common_take_equal_states(tmp_path: Path) -> None
     assert "run" not in states[0]
 
 
+@pytest.mark.extension
 def test_ranks_of_a_launcher_have_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job/7")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
