@@ -12,7 +12,7 @@ from tests.support.known_files import FILES
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_called_by_its_format(name):
     data = FILES[name]
-    found = known_format(data[:HEAD_BYTES], num_bytes=len(data), may_be_text=True)
+    found = known_format(data[:HEAD_BYTES], num_bytes=len(data))
     assert found is not None
     assert name in found
 
