@@ -74,7 +74,8 @@ class DataLoader(StatefulLoader):
             that this rank may use; with worker processes, for one in each. Samples that are read
             without decoding are loaded by one of them until a read has to wait.
         executor: None, "inline", "threads" or "processes"; None follows from the two above. Or
-            `sw.service(...)`, for batches that servers make.
+            `sw.service(...)`, for batches that servers make; or what makes an executor of your own
+            from a `shardwise.executors.BatchBuilder`: its class, for example.
         epoch_size: samples in an epoch, over all ranks, where that is not all samples: such
             epochs walk on through the data, each sample once before any comes again.
         batch_by: batches of neighbours in length, of a fixed size or under a budget, over the order
@@ -218,7 +219,7 @@ class DataLoader(StatefulLoader):
             self.dataset,
             device=self.device,
             obstacle="a collate= function gets pixels" * (not makes_columns)
-            or "batch servers send pixels" * isinstance(executor, ExecutorFactory),
+            or "batch servers send pixels" * callable(executor),
         )
         build: dict[str, Any] = {
             "seed": options.transform_seed,
@@ -247,8 +248,6 @@ class DataLoader(StatefulLoader):
         self._executor: Executor = make_executor(
             self._builder, self._executor_options, num_ranks=num_local
         )
-        # A batch is whole, and can be prepared, after its images were decoded.
-        self._executor.prepare = None if self._on_device.decodes else self._output.prepare
         self.num_workers = self._executor.concurrency.num_workers
 
     def _start_anew(self, world_size: int) -> None:
@@ -327,6 +326,9 @@ class DataLoader(StatefulLoader):
             self._end_if_whole()
 
     def _made(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
+        # A batch is whole, and can be prepared, after its images were decoded.
+        if not self._on_device.decodes:
+            self._builder.prepare = self._output.prepare
         return coalesced_batches(self._executor, requests, self._num_coalesced)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from types import GenericAlias
 from typing import Any, NoReturn
 
 from shardwise.base.cores import usable_cores
-from shardwise.engine.request import Executor
+from shardwise.engine.request import Executor, ReportsService
 from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
 from shardwise.loader.account import Account
@@ -200,10 +200,9 @@ class StatefulLoader(RankedPlan):
         sources = getattr(self._plan.sampler, "sources", None)
         if sources is not None:
             stats["sources"] = sources(*self._position.after())
-        service = getattr(self._executor, "stats", None)
-        if service is not None:
+        if isinstance(self._executor, ReportsService):
             wanted = wanted_servers(stats, self._executor.concurrency.num_threads)
-            stats["service"] = {**service(), "wanted": wanted}
+            stats["service"] = {**self._executor.service_stats(), "wanted": wanted}
         if reset:
             self._counts.clear()
         return stats

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.base.errors import ShardwiseError, WorkerError, message_of
 from shardwise.engine.processes.decode_deadlines import DecodeDeadlines
-from shardwise.engine.processes.pickling import pickled_by_value
+from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.processes.shared_memory import above_stdio, explained
 from shardwise.engine.processes.start_worker import start_worker
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Stopped, Task
@@ -64,7 +64,7 @@ class WorkerPool:
         decode_timeout: float | None = None,
     ) -> None:
         job = {
-            "builder": pickled_by_value(builder),
+            "builder": pickle_by_value(builder),
             "trainer": os.getpid(),
             "num_workers": num_workers,
             "num_threads": num_threads,
