@@ -198,7 +198,7 @@ class _Run:
                 batch.finished.cancel()
             if batch.slot is not None:
                 # A worker may still write into it: it is never used again.
-                batch.slot.retired = True
+                batch.slot.abandon()
 
     def _fill(self, *, leave: int) -> None:
         """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
@@ -315,7 +315,7 @@ class _Run:
                 for batch in pending.values():
                     if batch.slot is not None and batch.missing:
                         # Should its worker be alive all the same, it may write there later.
-                        batch.slot.retired = True
+                        batch.slot.abandon()
                     for start in sorted(batch.missing):
                         self._send(batch, start, is_again=True)
             else:
