@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import shardwise as sw
-from shardwise.engine.processes.shared_memory import _IN_USE, SlotPool
+from shardwise.engine.processes.slots import _IN_USE, SlotPool
 from shardwise.engine.request import Batch
 from shardwise.tensors.device import StreamCopier
 from shardwise.tensors.page_lock import PageLocks, _unlock

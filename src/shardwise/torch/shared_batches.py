@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from shardwise.engine.processes.shared_memory import SlotPool
+from shardwise.engine.processes.slots import SlotPool
 from shardwise.engine.processes.transport import Packed, message_slots, pack, unpack, unpack_file
 from shardwise.torch.account import CountedBatch
 

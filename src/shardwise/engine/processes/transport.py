@@ -22,14 +22,8 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import StorageError
 from shardwise.engine.processes.out_of_band import put_together, take_apart
-from shardwise.engine.processes.shared_memory import (
-    Slot,
-    SlotPool,
-    above_stdio,
-    aligned,
-    lend,
-    map_without_file,
-)
+from shardwise.engine.processes.shared_memory import above_stdio, aligned, map_without_file
+from shardwise.engine.processes.slots import Slot, SlotPool, lend
 
 # Well below the system's limit for one message (208 KiB), and cheaper to copy than to map.
 _MAX_INLINE_BYTES = 48 << 10

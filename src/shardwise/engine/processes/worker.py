@@ -31,12 +31,8 @@ from shardwise.engine.batch.bad_samples import Watching
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.processes.shared_columns import write_in_place
-from shardwise.engine.processes.shared_memory import (
-    RowLayout,
-    SlotPool,
-    map_without_file,
-    max_slots,
-)
+from shardwise.engine.processes.shared_memory import RowLayout, map_without_file, max_slots
+from shardwise.engine.processes.slots import SlotPool
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Task
 from shardwise.engine.processes.transport import Packed, message_slots, pack, receive, send
 from shardwise.engine.processes.worker_errors import pack_error

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 from shardwise.base.errors import ShardwiseError, WorkerError, message_of
 from shardwise.engine.processes.decode_deadlines import DecodeDeadlines
 from shardwise.engine.processes.pickling import pickle_by_value
-from shardwise.engine.processes.shared_memory import SlotPool, above_stdio, explained
+from shardwise.engine.processes.shared_memory import above_stdio, explained
+from shardwise.engine.processes.slots import SlotPool
 from shardwise.engine.processes.start_worker import start_worker
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Stopped, Task
 from shardwise.engine.processes.transport import Packed, pack, receive, send

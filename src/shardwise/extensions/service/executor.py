@@ -18,6 +18,7 @@ from typing import Any
 
 from shardwise.base.errors import ServiceError
 from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.prefetch import batch_bytes
 from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stall import stall_error
@@ -106,7 +107,7 @@ class ServiceExecutor:
                 pending.popleft()
                 if isinstance(result, Exception):
                     raise result
-                num_bytes = max(num_bytes, _size(result))
+                num_bytes = max(num_bytes, batch_bytes(result))
                 result.num_ready = num_ready
                 result.is_next_ready = is_next_ready
                 yield result
@@ -158,13 +159,6 @@ class ServiceExecutor:
                     raise stall_error(self.builder.dataset, work.request, 0, self.timeout, who)
                 dispatcher.changed.wait(_WATCH_S)
             return work.result
-
-
-def _size(batch: Batch) -> int:
-    """Bytes of a batch's arrays, of all its parts."""
-    data = batch.data
-    values = data.values() if isinstance(data, dict) else ()
-    return sum(getattr(value, "nbytes", 0) for value in values) + sum(map(_size, batch.parts))
 
 
 class _Session:

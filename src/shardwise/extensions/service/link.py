@@ -14,7 +14,7 @@ from queue import SimpleQueue
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.engine.processes.shared_memory import SlotPool
+from shardwise.engine.processes.slots import SlotPool
 from shardwise.engine.request import Batch
 from shardwise.extensions.service.batches import check_batch, decode_batch, encode_request
 from shardwise.extensions.service.dispatcher import Dispatcher
