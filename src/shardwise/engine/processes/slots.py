@@ -180,9 +180,10 @@ class SlotPool:
 
     def _trim(self) -> None:
         """Give back to the system the slots that will not be used again."""
+        # A batch in progress may still send the file of an abandoned one: it closes with the slot.
+        self._slots = [slot for slot in self._slots if slot.state != _ABANDONED]
         free = [slot for slot in self._slots if slot.state == _FREE]
-        abandoned = [slot for slot in self._slots if slot.state == _ABANDONED]
-        self._drop([*abandoned, *free[self._max_idle :]])
+        self._drop(free[self._max_idle :])
 
     def _drop(self, slots: Sequence[Slot]) -> None:
         if slots:

@@ -81,10 +81,10 @@ def pack(
     head = _COUNT.pack(len(parts)) + b"".join(map(_SIZE.pack, sizes))
     num_bytes = sum(map(aligned, (len(head), *sizes)))
     if num_bytes <= max_inline:
-        padded = (
-            bytes(part).ljust(aligned(len(part)), b"\0") for part in map(bytes, [head, *parts])
-        )
-        return Packed(b"".join(padded), descriptor)
+        pieces: list[Any] = []
+        for part, size in zip((head, *parts), (len(head), *sizes), strict=True):
+            pieces += (part, bytes(aligned(size) - size))
+        return Packed(b"".join(pieces), descriptor)
     if descriptor is not None:
         raise ValueError(f"a message of {num_bytes} bytes can't carry a descriptor of its own")
     slot = slots.take(num_bytes)
