@@ -21,6 +21,8 @@ from shardwise.torch.account import CountedBatch
 
 # Batches below 128 KiB travel in the workers' pipe, which costs less than to send a file.
 _MAX_INLINE_BYTES = 128 << 10
+# Of a worker: for the batches that it prefetches (2 by default) and those that the trainer holds.
+_MAX_IDLE = 16
 
 
 class SharedMemoryCollate:
@@ -44,7 +46,7 @@ class SharedMemoryCollate:
         if get_worker_info() is None:
             return batch
         if self._slots is None:
-            self._slots = message_slots()
+            self._slots = message_slots(max_idle=_MAX_IDLE)
         pickler = reduction.ForkingPickler
         packed = pack(batch, self._slots, max_inline=_MAX_INLINE_BYTES, kind=pickler)
         return _SharedBatch(packed)

@@ -141,13 +141,12 @@ class SlotPool:
         with self._lock:
             self._trim()
             free = [slot for slot in self._slots if slot.state == _FREE]
-            fitting = [slot for slot in free if slot.memory.nbytes >= num_bytes]
-            if fitting:
-                slot = min(fitting, key=lambda slot: slot.memory.nbytes)
-                slot.state = _IN_USE
-                return slot
-            if free:  # batches have grown
-                self._drop(free[:1])
+            free.sort(key=lambda slot: slot.memory.nbytes)
+            for slot in free:
+                if slot.memory.nbytes >= num_bytes:
+                    slot.state = _IN_USE
+                    return slot
+            self._drop(free[:1])  # batches have grown
             slot = Slot(next(self._numbers), num_bytes + int(num_bytes * self._headroom))
             # One of more is used once: a user who keeps all batches must not use up all files.
             if len(self._slots) < max_slots():
@@ -183,6 +182,7 @@ class SlotPool:
         # A batch in progress may still send the file of an abandoned one: it closes with the slot.
         self._slots = [slot for slot in self._slots if slot.state != _ABANDONED]
         free = [slot for slot in self._slots if slot.state == _FREE]
+        free.sort(key=lambda slot: slot.memory.nbytes, reverse=True)
         self._drop(free[self._max_idle :])
 
     def _drop(self, slots: Sequence[Slot]) -> None:

@@ -35,9 +35,13 @@ _SIZE = struct.Struct("<Q")
 _INT = struct.Struct("@i")
 
 
-def message_slots() -> SlotPool:
-    """Memory for the messages of one process, whose sizes differ a little."""
-    return SlotPool(max_idle=16, headroom=0.125)
+def message_slots(*, max_idle: int = 1) -> SlotPool:
+    """Memory for the messages of one process, whose sizes differ a little.
+
+    Each of many workers keeps `max_idle` free slots at most: their sum is not under the loader's
+    `prefetch_bytes`.
+    """
+    return SlotPool(max_idle=max_idle, headroom=0.125)
 
 
 class Packed(NamedTuple):
