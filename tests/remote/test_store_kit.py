@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.extensions.remote.stores.test_hub import hub
 
 import shardwise as sw
 from shardwise.storage import StorageOptions, expand, open_file
+from tests.extensions.remote.stores.test_hub import hub
 from tests.remote.conftest import Since
 from tests.support.ais_cluster import ais_cluster
 from tests.support.google_server import google_server

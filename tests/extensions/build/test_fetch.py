@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.extensions.remote.stores.test_certificates import server as tls_server  # noqa: F401 - a fixture
 
 import shardwise as sw
 from shardwise.extensions.build.fetch import FetchError
 from tests.extensions.build.test_kills import shards_of
+from tests.extensions.remote.stores.test_certificates import server as tls_server  # noqa: F401 - a fixture
 from tests.support.faulty_web import LIMIT, body_of, faulty_web
 
 

@@ -6,11 +6,11 @@ import hashlib
 from contextlib import contextmanager
 
 import pytest
-from tests.extensions.remote.stores.test_hub import CONTENT
 
 from shardwise.base.errors import DataError, StorageError
 from shardwise.storage import StorageOptions, open_file
 from shardwise.storage.write import upload
+from tests.extensions.remote.stores.test_hub import CONTENT
 from tests.support.web import reply, send_range, serving
 
 OWN = {"X-Api-Key": "KEYCANARY", "PRIVATE-TOKEN": "TOKENCANARY", "Authorization": "Bearer BEARER"}
