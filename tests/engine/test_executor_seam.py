@@ -149,7 +149,7 @@ class WithOptions(Own):
 
 def test_a_loader_passes_the_options_that_were_set_on():
     loader = sw.DataLoader(DATA, executor=WithOptions, num_workers=3, timeout=5, **OPTIONS)
-    assert (loader.num_workers, loader._executor.timeout) == (3, 5)
+    assert (loader.num_workers, loader._maker.executor.timeout) == (3, 5)
     assert sw.DataLoader(DATA, executor=WithOptions, timeout=0, **OPTIONS).num_workers == 7
     stats = loader.stats()
     assert (stats["executor"], stats["num_workers"]) == ("own", 3)
@@ -166,7 +166,7 @@ def test_a_loader_closes_its_own_executor():
     first, second = (sw.DataLoader(DATA, executor=Closes, **OPTIONS) for _ in range(2))
     with first:
         assert np.concatenate([b["value"] for b in first]).tolist() == list(range(20))
-    assert closed == [first._executor] != [second._executor]
+    assert closed == [first._maker.executor] != [second._maker.executor]
 
 
 @pytest.mark.parametrize(

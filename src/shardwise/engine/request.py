@@ -141,15 +141,6 @@ class Executor(Protocol):
         ...
 
 
-@runtime_checkable
-class ReportsService(Protocol):
-    """An executor that counts by server."""
-
-    def service_stats(self) -> dict[str, Any]:
-        """Count requests and answers, as `loader.stats()["service"]` has them."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Concurrency:
     """The processes and threads that build batches.
