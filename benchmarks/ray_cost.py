@@ -83,14 +83,14 @@ def servers(count: int) -> dict[str, tuple[float, float, float]]:
     began = time.perf_counter()
     with local_server() as (address, process):
         start_s = time.perf_counter() - began
-        executor = sw.service(address).make_executor(builder, timeout=120)
+        executor = sw.service(address)(builder, timeout=120)
         first, wall, used = served(
             executor, count, lambda: cpu_s(of_children=False) + sum(process.cpu_times()[:2])
         )
     results = {"server, local": (start_s + first, wall, used)}
     # Another name each time: the servers of a name that was dropped may not have ended yet.
     service = sw.service(ray=1, name=f"benchmark {time.monotonic_ns()}")
-    executor = service.make_executor(builder, timeout=120)
+    executor = service(builder, timeout=120)
     results["server, Ray"] = served(executor, count, lambda: cpu_s(of_children=True))
     service.scale(0)
     return results

@@ -48,9 +48,8 @@ def works(num_batches=6, size=40):
     [InlineExecutor, threads, lambda m: threads(m, 8), lambda m: processes(m, 2)],
     ids=["inline", "threads-2", "threads-8", "processes-2"],
 )
-@pytest.mark.parametrize("collate", [None, list], ids=["columns", "user collate"])
-def test_an_executor_gives_the_batches_of_the_reference(make, collate):
-    check_executor(make, numbered_maker(collate=collate))
+def test_an_executor_gives_the_batches_of_the_reference(make):
+    check_executor(make, numbered_maker(collate=list))
 
 
 def test_large_batches_are_filled_by_several_threads():

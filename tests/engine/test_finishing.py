@@ -42,8 +42,9 @@ def test_batches_are_prepared_once_and_in_order_in_another_thread(make, ragged):
         prepared.append((batch.data["n"].tolist(), threading.current_thread()))
         batch.data = (batch.data, "prepared")
 
-    executor = make(BatchBuilder(DATA, ragged=ragged), prepare=prepare)
-    with closing(executor):
+    builder = BatchBuilder(DATA, ragged=ragged)
+    builder.prepare = prepare
+    with closing(make(builder)) as executor:
         given = [batch.data for batch in executor.run(requests(12))]
     assert [data["n"].tolist() for data, _ in given] == [n for n, _ in prepared]
     assert [n[0] for n, _ in prepared] == list(range(0, 48, 4))
@@ -88,7 +89,7 @@ def test_an_error_of_putting_a_batch_together_is_raised_in_its_place(make, where
     if where == "prepare":
         if make is InlineExecutor:
             return
-        executor.prepare = lambda batch: fail(batch.data[0])
+        executor.builder.prepare = lambda batch: fail(batch.data[0])
     seen = []
     with closing(executor), pytest.raises(ValueError, match="no batch of 20"):
         for batch in executor.run(requests(9)):

@@ -19,6 +19,8 @@ CORE = (
     "sources",
     "dataset",
     "engine",
+    # Public names of engine, for executors of a program's own.
+    "executors",
     # Batches as tensors: below the loader, which makes them.
     "tensors",
     "loader",

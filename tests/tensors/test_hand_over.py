@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import shardwise as sw
-from shardwise.engine.processes.shared_memory import SlotPool
+from shardwise.engine.processes.slots import _IN_USE, SlotPool
 from shardwise.engine.request import Batch
 from shardwise.tensors.device import StreamCopier
 from shardwise.tensors.page_lock import PageLocks, _unlock
@@ -122,19 +122,23 @@ def test_an_epoch_left_early_ends_in_the_next_one_with_the_right_batches(cuda):
     require_unregistered(cuda)
 
 
-def slots(num_bytes=1 << 16):
-    return SlotPool(num_bytes, max_idle=2)
+def slots():
+    return SlotPool(max_idle=2)
+
+
+def in_use(pool):
+    return [slot for slot in pool._slots if slot.state == _IN_USE]
 
 
 def test_a_range_is_unregistered_before_its_address_is_mapped_again(cuda):
     locks = PageLocks(CUDA)
     for _ in range(50):
         pool = slots()
-        slot = pool.take()
+        slot = pool.take(1 << 16)
         locks.lock(slot)
         locks.lock(slot)
+        slot.free()
         pool.close()
-        slot.close()
         del slot
         assert cuda.registered == {}
     assert cuda.notes == [f"register {1 << 16}", "unregister"] * 50
@@ -142,9 +146,9 @@ def test_a_range_is_unregistered_before_its_address_is_mapped_again(cuda):
 
 def test_the_slot_of_a_kept_tensor_stays_registered_until_that_is_gone(cuda):
     locks, pool = PageLocks(CUDA), slots()
-    slot = pool.take()
+    slot = pool.take(1 << 16)
     locks.lock(slot)
-    kept = torch.from_numpy(np.asarray(pool.lend(slot))[:100])
+    kept = torch.from_numpy(pool.lend(slot)[:100])
     pool.close()
     del slot
     gc.collect()
@@ -161,9 +165,9 @@ def test_a_forked_child_unregisters_nothing(cuda):
 
 def copier_of(cuda, num_bytes=64):
     """A copier, and a slot's tensor whose copy it has begun."""
-    copier, pool = StreamCopier(CUDA), slots(4096)
-    slot = pool.take()
-    source = torch.from_numpy(np.asarray(pool.lend(slot))[:num_bytes])
+    copier, pool = StreamCopier(CUDA), slots()
+    slot = pool.take(4096)
+    source = torch.from_numpy(pool.lend(slot)[:num_bytes])
     data = copier.prepare({"x": source}, slot)
     assert data["x"] is source
     return copier, pool, data
@@ -176,10 +180,10 @@ def test_a_slot_is_not_given_back_before_the_event_of_its_copy_whatever_is_dropp
     data["x"].fill_(7)
     del data
     copier.end(copier.begin({}))
-    assert pool._lent
+    assert in_use(pool)
     del copier  # which waits
     gc.collect()
-    assert not pool._lent
+    assert not in_use(pool)
     assert there["x"].tolist() == [7] * 64
 
 
@@ -199,7 +203,7 @@ def test_a_batch_that_finds_no_room_keeps_the_sources_of_what_was_begun(cuda):
             copier.begin({**data, "y": data["x"][:1]})
     del data
     gc.collect()
-    assert pool._lent
+    assert in_use(pool)
 
 
 def test_objects_that_move_themselves_do_so_in_the_callers_stream(cuda):

@@ -270,4 +270,4 @@ def test_batches_that_grow_and_shrink(monkeypatch):
         del got, sent
     for got, sent in kept:
         assert (got["x"] == sent["x"]).all()
-    assert len(hand_over._slots) <= 8
+    assert len(hand_over._slots._slots) <= 8

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from numbers import Real
 from threading import TIMEOUT_MAX
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, get_args
 
 from shardwise.base.cores import usable_cores
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
-from shardwise.engine.processes.pickling import pickled_by_value
+from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.request import Executor
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.engine.threads_first import ThreadsFirstExecutor
@@ -34,13 +36,8 @@ _MAX_WORKERS_A_CORE = 4
 _STORE_THREADS = 8
 
 
-@runtime_checkable
-class ExecutorFactory(Protocol):
-    """Makes executors that this layer does not know: of batch servers."""
-
-    def make_executor(self, builder: BatchBuilder, *, timeout: float | None) -> Executor:
-        """Make the executor of a loader's batches; see `make_executor`."""
-        ...
+# Makes an executor from a `BatchBuilder`, and from the options below that were set, by name.
+ExecutorFactory = Callable[..., Executor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +80,34 @@ class ExecutorOptions:
             value = getattr(self, name)
             if value is not None and whole(name, value) < 0:
                 raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
-        if isinstance(self.executor, ExecutorFactory):
-            counts = {"num_workers": self.num_workers, "num_threads": self.num_threads}
-            named = " and ".join(f"{name}={value}" for name, value in counts.items() if value)
-            if named:
-                raise ValueError(
-                    f"executor={self.executor!r} makes no batches here: leave out {named}"
-                )
+        if callable(self.executor):
+            self._check_factory(self.executor)
         elif self.executor not in (None, *EXECUTORS):
             raise ValueError(
-                f"executor={self.executor!r}: use None or one of {', '.join(map(repr, EXECUTORS))}"
+                f"executor={self.executor!r:.80}: use None, one of "
+                f"{', '.join(map(repr, EXECUTORS))}, or what makes an executor from a "
+                "shardwise.executors.BatchBuilder, as its class does"
             )
+
+    @property
+    def set_by_user(self) -> dict[str, Any]:
+        """The options that were set, for an executor of the user's."""
+        names = ("num_workers", "num_threads", "timeout", "decode_timeout")
+        return {name: value for name in names if (value := getattr(self, name))}
+
+    def _check_factory(self, factory: ExecutorFactory) -> None:
+        try:
+            parameters = signature(factory)
+        except ValueError:  # a function in C does not say
+            return
+        try:
+            parameters.bind(None, **self.set_by_user)
+        except TypeError as error:
+            given = ", ".join(f"{name}={value}" for name, value in self.set_by_user.items())
+            raise ValueError(
+                f"executor={factory!r:.80} can't be called with a BatchBuilder"
+                + (f" and {given} ({error}): leave these out" * bool(given) or f": {error}")
+            ) from None
 
 
 def make_executor(builder: BatchBuilder, options: ExecutorOptions, *, num_ranks: int) -> Executor:
@@ -113,8 +127,8 @@ def make_executor(builder: BatchBuilder, options: ExecutorOptions, *, num_ranks:
     """
     executor, num_workers, num_threads = options.executor, options.num_workers, options.num_threads
     decode_timeout = options.decode_timeout
-    if isinstance(executor, ExecutorFactory):
-        return executor.make_executor(builder, timeout=options.timeout)
+    if callable(executor):
+        return _require_executor(executor(builder, **options.set_by_user), made_by=executor)
     cores = usable_cores(num_ranks=num_ranks)
     cost = builder.dataset.cost
     moves = False
@@ -177,6 +191,15 @@ def make_executor(builder: BatchBuilder, options: ExecutorOptions, *, num_ranks:
     )
 
 
+def _require_executor(made: Any, *, made_by: ExecutorFactory) -> Executor:
+    if not isinstance(made, Executor):
+        raise TypeError(
+            f"executor={made_by!r:.80} made a {type(made).__qualname__}: a "
+            "shardwise.executors.Executor has run(), close() and concurrency"
+        )
+    return made
+
+
 def _processes(
     builder: BatchBuilder, options: ExecutorOptions, num_workers: int, num_threads: int
 ) -> ProcessExecutor:
@@ -194,7 +217,7 @@ def _processes(
 def _can_be_pickled(builder: BatchBuilder) -> bool:
     """Whether the dataset can be sent to worker processes; if not, log why."""
     try:
-        pickled_by_value(builder)
+        pickle_by_value(builder)
     except TypeError as error:
         _logger.warning(
             "%s. Threads run it here, one at a time; num_workers=0 asks for them", error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from shardwise.engine.batch.builder import BatchBuilder
@@ -14,8 +14,6 @@ class InlineExecutor:
     """Builds batches one after the other; all other executors give the same bytes."""
 
     builder: BatchBuilder
-    # Never called: the caller's thread does all of it.
-    prepare: Callable[[Batch], None] | None = None
 
     @property
     def concurrency(self) -> Concurrency:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,7 @@ class Batch:
         parts: the batches of a coalesced request; then this one is empty itself.
         memory: the reused memory that its arrays of a fixed shape lie in; None for memory of its
             own.
-        is_prepared: whether the executor's `prepare` was called with it.
+        is_prepared: whether the builder's `prepare` was called with it.
         is_next_ready: returns whether the next batch can be had without waiting; None where nothing
             is made ahead.
     """
@@ -109,20 +109,14 @@ class Batch:
     is_next_ready: Callable[[], bool] | None = None
 
 
+@runtime_checkable
 class Executor(Protocol):
-    """Builds batches, in the order of the requests.
+    """Builds the batches of one loader, in the order of its requests.
 
-    `run` may be called again after an earlier iterator ended, was closed, or was dropped. Closing
-    the iterator gives up the batches in progress. `close` ends threads and processes; a later `run`
-    starts them again.
-
-    Attributes:
-        prepare: the loader sets it to a function that turns the data of a batch, or of its parts,
-            into what the program gets. An executor with threads calls it in one of them. Batches
-            for which it was not called are prepared in the caller's thread.
+    The loader makes it by calling `executor=` with a `BatchBuilder`, whose `build` turns a request
+    into a batch: anywhere, at any time, in any order. `shardwise.testing.check_executor` holds an
+    executor to this contract.
     """
-
-    prepare: Callable[[Batch], None] | None
 
     @property
     def concurrency(self) -> Concurrency:
@@ -130,11 +124,20 @@ class Executor(Protocol):
         ...
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
-        """Yield one batch for each request, in order; an error is raised in its batch's place."""
+        """Yield one batch for each request, in order.
+
+        It is a generator: nothing starts before the first `next`, and requests are taken as they
+        are needed, a bounded number ahead. Closing it gives up the batches in progress. It may be
+        called again after an earlier one ended, failed or was closed.
+
+        Raises:
+            Exception: what building a batch raised, in that batch's place, after those before it.
+            WorkerError: a worker process ended. The next run starts others.
+        """
         ...
 
     def close(self) -> None:
-        """Give back threads, processes and memory."""
+        """End threads and processes and return memory; a later `run` starts them again."""
         ...
 
 
@@ -143,7 +146,7 @@ class Concurrency:
     """The processes and threads that build batches.
 
     Attributes:
-        executor: "inline", "threads", "processes" or "service".
+        executor: a name for `loader.stats()`: "inline", "threads", "processes", "service".
         num_workers: worker processes; 0 without any.
         num_threads: threads that load in each process; 0 where the caller's own thread does; of a
             service, its servers.
@@ -165,12 +168,12 @@ class Concurrency:
         return max(1, self.num_workers) * max(1, self.num_threads)
 
     def __str__(self) -> str:
-        if self.executor == "inline":
-            return "the caller's thread"
         if self.executor == "service":
             return f"{self.num_threads} batch server" + "s" * (self.num_threads != 1)
+        if not self.num_workers and not self.num_threads:
+            return "the caller's thread"
         threads = f"{self.num_threads} thread" + "s" * (self.num_threads != 1)
         if not self.num_workers:
             return threads
         processes = f"{self.num_workers} process" + "es" * (self.num_workers != 1)
-        return processes if self.num_threads == 1 else f"{processes} of {threads}"
+        return processes if self.num_threads <= 1 else f"{processes} of {threads}"

@@ -114,7 +114,6 @@ class ThreadExecutor:
     prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
     is_fixed: bool = True
     timeout: float | None = None
-    prepare: Callable[[Batch], None] | None = None
 
     def __post_init__(self) -> None:
         # Two batches of two 4K clips, with their decoders, were 1.16 GB before any was made.
@@ -198,8 +197,7 @@ class ThreadExecutor:
 
     def _finish(self, partial: PartialBatch) -> Batch:
         batch = self.builder.finish(partial)
-        if self.prepare is not None:
-            self.prepare(batch)
+        self.builder.prepare(batch)
         return batch
 
     def _fill(

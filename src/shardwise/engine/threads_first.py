@@ -10,7 +10,7 @@ by bit (I5), whoever makes them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -41,15 +41,6 @@ class ThreadsFirstExecutor:
         self._cpu_s = 0.0
         self._is_refused = False
         self._has_moved = False
-
-    @property
-    def prepare(self) -> Callable[[Batch], None] | None:
-        """Called with each batch by whoever builds it."""
-        return self.threads.prepare
-
-    @prepare.setter
-    def prepare(self, prepare: Callable[[Batch], None] | None) -> None:
-        self.threads.prepare = self.processes.prepare = prepare
 
     @property
     def concurrency(self) -> Concurrency:

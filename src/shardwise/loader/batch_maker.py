@@ -14,7 +14,7 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.batch.schedule import coalesced_batches, num_coalesced
-from shardwise.engine.choice import ExecutorFactory, ExecutorOptions, make_executor
+from shardwise.engine.choice import ExecutorOptions, make_executor
 from shardwise.engine.request import Batch, BatchRequest, Executor
 from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
@@ -48,7 +48,7 @@ class BatchOptions:
 class CountsServers(Protocol):
     """An executor whose batches are made by servers."""
 
-    def stats(self) -> dict[str, Any]:
+    def service_stats(self) -> dict[str, Any]:
         """Return counts of the servers, for `DataLoader.stats`."""
 
 
@@ -89,7 +89,7 @@ class BatchMaker:
             as_tuple=names if options.makes_columns else None,
             not_nested=not_nested(dataset) if options.ragged == "nested" else None,
         )
-        is_remote = isinstance(executor.executor, ExecutorFactory)
+        is_remote = callable(executor.executor)
         self._on_device = ImagesOnDevice(
             dataset,
             device=self.output.device,
@@ -113,8 +113,6 @@ class BatchMaker:
         options = self._options
         self.num_local = num_local
         self.executor = make_executor(self._builder, self._executor_options, num_ranks=num_local)
-        # A batch is whole, and can be prepared, after its images were decoded.
-        self.executor.prepare = None if self._on_device.decodes else self.output.prepare
         # Skipped rows, substitutes, a collate of the user's and a watch need batches one by one.
         is_plain = options.makes_columns and options.on_error == "raise"
         in_order = isinstance(plan.sampler, SequentialSampler)
@@ -127,6 +125,9 @@ class BatchMaker:
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         """Yield a batch for each request, in order."""
+        # A batch is whole, and can be prepared, after its images were decoded.
+        if not self._on_device.decodes:
+            self._builder.prepare = self.output.prepare
         return self.output.ahead(
             self._on_device.run(requests, self._coalesced, self._cpu_builder.build)
         )
@@ -143,7 +144,7 @@ class BatchMaker:
         servers = having(self.executor, CountsServers)
         if servers is not None:
             wanted = wanted_servers(stats, concurrency.num_threads)
-            stats["service"] = {**servers.stats(), "wanted": wanted}
+            stats["service"] = {**servers.service_stats(), "wanted": wanted}
         return stats
 
     def _coalesced(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:

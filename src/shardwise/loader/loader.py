@@ -62,7 +62,8 @@ class DataLoader(Divided, FrameworkAttributes):
             core of this rank, or one per worker process. One of them loads samples that are read
             without decoding, until a read has to wait.
         executor: None, "inline", "threads" or "processes"; None follows from the two above. Or
-            `sw.service(...)`, for batches that servers make.
+            `sw.service(...)`, for batches that servers make; or what makes an executor of your own
+            from a `shardwise.executors.BatchBuilder`: its class, for example.
         epoch_size: samples in an epoch, over all ranks, where that is not all samples: such
             epochs walk on through the data, each sample once before any comes again.
         batch_by: batches of neighbours in length, of a fixed size or under a budget, over the order

@@ -6,15 +6,29 @@ Both kits take batches with numpy output and raise `AssertionError` with what di
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.base.errors import DataError
+from shardwise.dataset import Dataset
+from shardwise.dataset.formats import wrap
+from shardwise.engine.batch.bad_samples import ON_ERROR
 from shardwise.engine.inline import InlineExecutor
-from shardwise.engine.request import BatchRequest, Executor
+from shardwise.executors import (
+    Batch,
+    BatchBuilder,
+    BatchRequest,
+    Executor,
+    WorkerError,
+)
 from shardwise.loader import DataLoader
 
 
@@ -37,17 +51,60 @@ def assert_batches_equal(left: Any, right: Any, *, at: str = "batch") -> None:
         assert left == right, f"{at}: {left!r} and {right!r}"
 
 
-def check_executor(make: Callable[[BatchBuilder], Executor], builder: BatchBuilder) -> None:
-    """Hold an executor to the reference.
+def check_executor(
+    make: Callable[[BatchBuilder], Executor], builder: BatchBuilder | None = None
+) -> None:
+    """Hold an executor to the reference, the inline executor.
 
-    It gives the same batches as the inline executor, in the order of the requests, also when it is
-    run again, after an iterator was given up half-way, and after `close`; and no request gives no
-    batch.
+    It yields the same batches in the order of the requests, also when it runs again, after an
+    iterator was closed early, and after `close`; it takes requests as it needs them. A damaged
+    sample raises its error in its batch's place, or is skipped or replaced. A killed worker process
+    is a `WorkerError`, and the next run works. A loader with it returns the batches of any other,
+    and so does a pickled or resumed one.
 
     Args:
-        make: makes the executor that is to be checked.
-        builder: a builder over a dataset of at least 8 samples.
+        make: makes the executor, as `sw.DataLoader(executor=make)` calls it; it is pickled.
+        builder: a builder over at least 8 samples. Then its batches alone are checked: for
+            executors that know no other data, such as batch servers.
+
+    Raises:
+        AssertionError: the executor differs; the message says in what.
     """
+    _check_runs(make, builder or BatchBuilder(_numbers().map(_add_noise), seed=3))
+    if builder is None:
+        _check_damaged_samples(make)
+        _check_killed_worker(make)
+        _check_loader(make)
+
+
+def _numbers() -> Dataset:
+    return wrap([{"value": number} for number in range(40)])
+
+
+def _add_noise(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**sample, "noise": rng.random(3)}
+
+
+def _fail_on_13(sample: dict[str, Any]) -> dict[str, Any]:
+    if sample["value"] == 13:
+        raise ValueError("13 is damaged")
+    return sample
+
+
+def _kill_on_13(caller: int, sample: dict[str, Any]) -> dict[str, Any]:
+    if sample["value"] == 13 and os.getpid() != caller:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+
+def _requests(ids: NDArray[np.int64], size: int = 4) -> list[BatchRequest]:
+    return [
+        BatchRequest(0, step, ids[start : start + size])
+        for step, start in enumerate(range(0, len(ids), size))
+    ]
+
+
+def _check_runs(make: Callable[[BatchBuilder], Executor], builder: BatchBuilder) -> None:
     num_samples = len(builder.dataset)
     assert num_samples >= 8, f"check_executor needs 8 samples, not {num_samples}"
     ids = np.random.default_rng(0).permutation(num_samples).astype(np.int64)
@@ -57,28 +114,94 @@ def check_executor(make: Callable[[BatchBuilder], Executor], builder: BatchBuild
         start = (step * 5) % (num_samples - 3)
         size = sizes[step % len(sizes)]
         requests.append(BatchRequest(step // 6, step, ids[start : start + size]))
-    expected = [batch.data for batch in InlineExecutor(builder).run(iter(requests))]
+    expected = list(InlineExecutor(builder).run(iter(requests)))
 
-    executor = make(builder)
-    try:
+    with closing(make(builder)) as executor:
         for attempt in ("first run", "second run"):
             _compare(expected, executor.run(iter(requests)), attempt)
-        abandoned = executor.run(iter(requests))
+        left = iter(requests * 100)
+        abandoned = executor.run(left)
+        assert next(left, None) is requests[0], "a request was taken before the first batch was"
         next(iter(abandoned))
         abandoned.close()
+        assert next(left, None) is not None, "1,200 requests were taken for the first batch"
         _compare(expected, executor.run(iter(requests)), "run after an abandoned one")
         executor.close()
         _compare(expected, executor.run(iter(requests)), "run after close()")
         assert list(executor.run(iter(()))) == [], "no requests gave batches"
-    finally:
-        executor.close()
 
 
-def _compare(expected: Sequence[Any], batches: Iterable[Any], attempt: str) -> None:
-    actual = [batch.data for batch in batches]
+def _check_damaged_samples(make: Callable[[BatchBuilder], Executor]) -> None:
+    requests = _requests(np.arange(40))
+    for on_error in ON_ERROR:
+        builder = BatchBuilder(_numbers().map(_fail_on_13), seed=3, on_error=on_error)
+        at = f"on_error={on_error!r}"
+        with closing(make(builder)) as executor:
+            expected, error = _run_to_error(InlineExecutor(builder), requests)
+            batches, other = _run_to_error(executor, requests)
+            _compare(expected, batches, at)
+            assert repr(other) == repr(error), f"{at}: {other!r} in place of {error!r}"
+            assert getattr(other, "index", None) == getattr(error, "index", None), (
+                f"{at}: {other!r} lacks the index of the sample"
+            )
+            _compare(expected[:3], executor.run(iter(requests[:3])), f"{at}: run after it")
+
+
+def _run_to_error(
+    executor: Executor, requests: list[BatchRequest]
+) -> tuple[list[Batch], Exception | None]:
+    batches: list[Batch] = []
+    try:
+        batches += executor.run(iter(requests))
+    except DataError as error:
+        return batches, error
+    return batches, None
+
+
+def _check_killed_worker(make: Callable[[BatchBuilder], Executor]) -> None:
+    builder = BatchBuilder(_numbers().map(partial(_kill_on_13, os.getpid())))
+    requests = _requests(np.arange(40))
+    with closing(make(builder)) as executor:
+        if not executor.concurrency.num_workers:
+            return
+        try:
+            list(executor.run(iter(requests)))
+        except WorkerError:
+            pass
+        else:
+            raise AssertionError("the batches of a killed worker process came")
+        expected = list(InlineExecutor(builder).run(iter(requests[4:])))
+        _compare(expected, executor.run(iter(requests[4:])), "run after a killed worker")
+
+
+def _check_loader(make: Callable[[BatchBuilder], Executor]) -> None:
+    options: dict[str, Any] = {
+        "batch_size": 8, "shuffle": "full", "seed": 7, "rank": 0, "world_size": 1,
+        "output": "numpy", "on_error": "skip",
+    }  # fmt: skip
+    data = _numbers().map(_add_noise)
+    expected = list(DataLoader(data, num_threads=0, **options))
+    with DataLoader(data, executor=make, **options) as loader:
+        batches = iter(loader)
+        seen = [next(batches), next(batches)]
+        state = loader.state_dict()
+        pickled = pickle.dumps(loader)
+        assert_batches_equal(expected, [*seen, *batches], at="a loader's epoch")
+    with pickle.loads(pickled) as copy:  # noqa: S301 - our own
+        assert_batches_equal(expected[2:], list(copy), at="a pickled loader's rest of the epoch")
+        copy.load_state_dict(state)
+        assert_batches_equal(expected[2:], list(copy), at="a resumed loader's rest of the epoch")
+
+
+def _compare(expected: Sequence[Batch], batches: Iterable[Batch], attempt: str) -> None:
+    actual = list(batches)
     assert len(actual) == len(expected), f"{attempt}: {len(actual)} of {len(expected)} batches"
     for step, (one, other) in enumerate(zip(expected, actual, strict=True)):
-        assert_batches_equal(one, other, at=f"{attempt}, batch {step}")
+        at = f"{attempt}, batch {step}"
+        assert_batches_equal(one.data, other.data, at=at)
+        for name in ("num_rows", "num_skipped", "num_replaced"):
+            left, right = getattr(one, name), getattr(other, name)
+            assert left == right, f"{at}: {name} is {right} in place of {left}"
 
 
 def check_resume(

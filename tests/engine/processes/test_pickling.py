@@ -13,7 +13,7 @@ import pytest
 import shardwise as sw
 from shardwise.base.cores import usable_cores
 from shardwise.dataset import Dataset
-from shardwise.engine.processes.pickling import pickled_by_value
+from shardwise.engine.processes.pickling import pickle_by_value
 from tests.support.memory_source import MemorySource, numbered_samples
 
 LOCK = threading.Lock()
@@ -101,7 +101,7 @@ def test_the_code_of_the_main_program_keeps_the_name_of_its_file():
     main = {"__name__": "__main__"}
     source = "def outer():\n    return (1 / 0 for _ in range(3)), lambda: 0\n"
     exec(compile(source, "train.py", "exec"), main)
-    code = pickle.loads(pickled_by_value(main["outer"])).__code__
+    code = pickle.loads(pickle_by_value(main["outer"])).__code__
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     assert len(inner) == 2
     assert {each.co_filename for each in (code, *inner)} == {"train.py"}

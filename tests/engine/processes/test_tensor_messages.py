@@ -9,15 +9,13 @@ import pytest
 import torch
 
 import shardwise as sw
-from shardwise.engine.processes.transport import close_own_file, pack, receive, send
+from shardwise.engine.processes.transport import message_slots, pack, receive, send
 
 
 def passed(value):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        packed = pack(value)
-        send(ours, packed)
-        close_own_file(packed)
+        send(ours, pack(value, message_slots()))
         return receive(theirs)[0]
 
 
@@ -53,9 +51,9 @@ def test_a_tensor_arrives_as_it_was(form):
 
 
 def test_only_the_rows_of_a_large_tensor_travel_and_are_not_copied_on_arrival():
-    body, file = pack(torch.zeros(1 << 20)[:8])
-    assert file is None
-    assert len(body) < 1000
+    packed = pack(torch.zeros(1 << 20)[:8], message_slots())
+    assert packed.slot is None
+    assert len(packed.body) < 1000
     there = passed({"x": torch.arange(1 << 20)})["x"]
     # A view of the message's file, which ends with it, and not of memory of its own.
     with open("/proc/self/maps") as maps:

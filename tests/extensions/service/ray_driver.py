@@ -104,9 +104,7 @@ def everything(folder: str) -> dict[str, Any]:
     """What one process can see: conformance, errors, kills, scaling, no servers for a while."""
     del folder
     servers = sw.service(ray=2)
-    check_executor(
-        lambda builder: servers.make_executor(builder, timeout=240), BatchBuilder(dataset(), seed=3)
-    )
+    check_executor(lambda builder: servers(builder, timeout=240), BatchBuilder(dataset(), seed=3))
     wrong = dataset().map(refusing)
     for executor in (servers, "inline"):
         with elastic_loader(wrong, executor, 0, 1) as loader:

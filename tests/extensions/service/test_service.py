@@ -89,6 +89,21 @@ def test_it_conforms_over_every_transport(transport: Transport) -> None:
         )
 
 
+class ServedExecutor(ServiceExecutor):
+    """Has a server of its builder's dataset, in this process."""
+
+    servers = ExitStack()
+
+    def __init__(self, builder: BatchBuilder) -> None:
+        servers = self.servers.enter_context(serving(builder.dataset, num_threads=2))
+        super().__init__(builder, tuple(addresses(servers)), timeout=60)
+
+
+def test_it_keeps_the_contract_of_executors() -> None:
+    with ServedExecutor.servers:
+        check_executor(ServedExecutor)
+
+
 def test_padded_batches_are_those_of_the_inline_executor() -> None:
     data = dataset().select("bin").decode(bin=sw.array("<i8"))
     with serving(data) as servers:
@@ -430,7 +445,7 @@ def test_a_work_that_ends_two_connections_is_made_here() -> None:
         executor = ServiceExecutor(builder, (f"tcp://127.0.0.1:{proxy.port}",), timeout=60)
         ids = np.arange(4_000, dtype=np.int64) % SIZE
         [batch] = executor.run(iter([BatchRequest(0, 0, ids)]))
-        assert executor.stats()["made_here"] == 1
+        assert executor.service_stats()["made_here"] == 1
         executor.close()
     assert_batches_equal(builder.build(BatchRequest(0, 0, ids)).data, batch.data)
 

@@ -32,7 +32,12 @@ from shardwise.sources.samples import Samples
 class BatchBuilder:
     """Builds batches of a dataset.
 
+    It can be pickled: a copy in another process builds the same batches. Executors with threads in
+    the loader's process may call `prepare` with each batch there, in order: it makes of the data
+    what the program gets. Other batches are prepared in the caller's thread.
+
     Args:
+        dataset: the samples.
         seed: keys the randomness of transforms, together with epoch and sample.
         collate: None for a dict of columns; else a function that gets the samples as a list of
             dicts ("__key__", "__index__", with padding "__valid__", and the fields) and returns
@@ -64,14 +69,16 @@ class BatchBuilder:
         self._has_rows = True
         self.on_error = on_error
         self._loader = SampleLoader(dataset, seed=seed, on_error=on_error)
+        self.prepare: Callable[[Batch], None] = _leave
         self._thread = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is known of threads is of this process."""
-        return {name: value for name, value in vars(self).items() if name != "_thread"}
+        """Pickle without what belongs to this process: its threads, and the loader's `prepare`."""
+        own = ("_thread", "prepare")
+        return {name: value for name, value in vars(self).items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state | {"_thread": threading.local()}
+        self.__dict__ = state | {"_thread": threading.local(), "prepare": _leave}
 
     @cached_property
     def layout(self) -> dict[str, Layout]:
@@ -199,6 +206,10 @@ class BatchBuilder:
         if not self._has_rows:
             batch = {name: column[:0] for name, column in batch.items()}
         return join_nested(batch, forms) if forms else batch
+
+
+def _leave(batch: Batch) -> None:
+    """Leave a batch as it is: no loader is to prepare it here."""
 
 
 def _rows(

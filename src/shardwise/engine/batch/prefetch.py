@@ -82,9 +82,9 @@ class PrefetchBound:
 
     def made(self, batch: Batch) -> None:
         """A batch was made."""
-        parts = [batch, *batch.parts]
-        self._recent.append(sum(num_bytes(part.data) for part in parts))
-        self._row_bytes = self._recent[-1] // max(1, sum(part.num_rows for part in parts))
+        self._recent.append(batch_bytes(batch))
+        num_rows = sum(part.num_rows for part in batch.parts or [batch])
+        self._row_bytes = self._recent[-1] // max(1, num_rows)
         self._limit_decoders()
 
     def ended(self) -> None:
@@ -110,6 +110,11 @@ class PrefetchBound:
     def _is_known(self) -> bool:
         dataset = self._builder.dataset
         return not dataset.is_mapped and self._builder.layout.keys() >= set(dataset.fields)
+
+
+def batch_bytes(batch: Batch) -> int:
+    """About how much memory a batch takes, with its parts."""
+    return sum(num_bytes(part.data) for part in batch.parts or [batch])
 
 
 def num_bytes(value: Any) -> int:

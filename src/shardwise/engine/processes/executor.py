@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -58,7 +58,6 @@ class ProcessExecutor:
     prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
     timeout: float | None = None
     decode_timeout: float | None = None
-    prepare: Callable[[Batch], None] | None = None
 
     def __post_init__(self) -> None:
         self.bound = PrefetchBound(self.builder, self.prefetch_bytes)
@@ -199,7 +198,7 @@ class _Run:
                 batch.finished.cancel()
             if batch.slot is not None:
                 # A worker may still write into it: it is never used again.
-                batch.slot.retired = True
+                batch.slot.abandon()
 
     def _fill(self, *, leave: int) -> None:
         """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
@@ -263,8 +262,7 @@ class _Run:
             batch.learnable = self._session.learnable(whole)
             for part in whole.parts or [whole]:
                 part.memory = None if is_copied else batch.slot
-        if self._executor.prepare is not None:
-            self._executor.prepare(whole)
+        self._builder.prepare(whole)
         return whole
 
     def _lacks_rows(self, batch: PendingBatch) -> bool:
@@ -317,7 +315,7 @@ class _Run:
                 for batch in pending.values():
                     if batch.slot is not None and batch.missing:
                         # Should its worker be alive all the same, it may write there later.
-                        batch.slot.retired = True
+                        batch.slot.abandon()
                     for start in sorted(batch.missing):
                         self._send(batch, start, is_again=True)
             else:

@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from shardwise.base.columns import Layout
 from shardwise.engine.batch.chunks import PartialBatch
-from shardwise.engine.processes.shared_memory import Slot
+from shardwise.engine.processes.slots import Slot
 from shardwise.engine.processes.tasks import Answer, Task
 from shardwise.engine.processes.worker_errors import unpack_error
 from shardwise.engine.request import Batch, BatchRequest

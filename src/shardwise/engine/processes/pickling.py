@@ -19,7 +19,7 @@ from shardwise.base.errors import message_of
 _NO_FILE = "<dynamic-code>"
 
 
-def pickled_by_value(value: Any) -> bytes:
+def pickle_by_value(value: Any) -> bytes:
     """Pickle an object for another process.
 
     Raises:

@@ -15,7 +15,8 @@ from shardwise.base.errors import WorkerError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.processes.shared_columns import learned_layout
-from shardwise.engine.processes.shared_memory import RowLayout, Slot, SlotPool
+from shardwise.engine.processes.shared_memory import RowLayout
+from shardwise.engine.processes.slots import Slot, SlotPool
 from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.request import Batch
 from shardwise.engine.thread_pool import ThreadPool
@@ -47,10 +48,7 @@ class Session:
         self.learned: dict[str, Layout] = {}
         # A collate of the user's, and padding, make columns of their own: nothing to learn.
         self._is_learned = builder.collate is not None or builder.ragged.ragged == "pad"
-        self._max_idle = max_idle
-        self._slots: SlotPool | None = None
-        self._slot_rows = 0
-        self._slot_numbers = itertools.count()
+        self._slots = SlotPool(max_idle=max_idle)
 
     def require_usable(self) -> None:
         """Refuse a process that was forked since the processes were started, and their end."""
@@ -75,28 +73,18 @@ class Session:
         if not self._is_learned and batch.num_rows:
             self._is_learned = True
             self.learned = dict(learnable)
-            if self.learned and self._slots is not None:
-                # Their slots are larger.
-                self._slots.close()
-                self._slots = None
 
     def views(self, num_rows: int) -> tuple[Slot | None, dict[str, NDArray[Any]]]:
         """Memory for a batch, and its rows in it; no slot where nothing has a fixed shape."""
         layout = RowLayout({**self.layout, **self.learned})
         if not layout.fields or num_rows == 0:
             return None, layout.empty()
-        if self._slots is None or num_rows > self._slot_rows:
-            if self._slots is not None:
-                self._slots.close()
-            num_bytes = layout.num_bytes(num_rows)
-            self._slots = SlotPool(num_bytes, max_idle=self._max_idle, numbers=self._slot_numbers)
-            self._slot_rows = num_rows
-        slot = self._slots.take()
+        slot = self._slots.take(layout.num_bytes(num_rows))
         return slot, layout.views(self._slots.lend(slot), num_rows)
 
     def make_lasting(self, partial: PartialBatch) -> bool:
         """Copy a batch that the user may keep where slots are scarce; returns whether it did."""
-        is_scarce = self._slots is not None and self._slots.scarce
+        is_scarce = self._slots.is_scarce
         if is_scarce:
             partial.rows = {name: rows.copy() for name, rows in partial.rows.items()}
             partial.learned = {name: rows.copy() for name, rows in partial.learned.items()}
@@ -106,8 +94,7 @@ class Session:
         """End the processes and give the idle memory back."""
         self._end()
         self.helper.close(timeout_s=_END_TIMEOUT_S)
-        if self._slots is not None:
-            self._slots.close()
+        self._slots.close()
 
 
 def _end(pid: int, pool: WorkerPool) -> None:

@@ -1,10 +1,7 @@
-"""Batch memory that crosses processes: anonymous, mapped once, reused, never overwritten in use.
+"""Anonymous memory that crosses processes: files without a name, mapped, and rows in them.
 
-A slot is an anonymous file (`memfd_create`): no name, nothing in /dev/shm, freed by the kernel
-when its last holder dies, whatever kills it (I8). Workers write rows into it, the trainer's
-arrays are views of it. A slot goes back to its pool when the last of those arrays is gone; a user
-who keeps every batch simply gets new slots. Whoever registers a slot's memory with a device says
-in `before_unmap` how to undo that: the address may belong to another slot later.
+An anonymous file (`memfd_create`) has no name, is not in /dev/shm, and is freed by the kernel when
+its last holder dies, whatever kills it (I8).
 """
 
 from __future__ import annotations
@@ -12,16 +9,14 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import itertools
 import math
 import mmap
 import os
 import resource
-import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +24,7 @@ from numpy.typing import NDArray
 from shardwise.base.errors import StorageError
 
 # Rows begin where vector instructions and pinned copies like it.
-_ALIGNMENT = 64
+ALIGNMENT = 64
 _MAX_SLOTS = 64
 # What to change, by errno.
 _REMEDIES = {
@@ -187,125 +182,4 @@ class RowLayout:
 
 def aligned(size: int) -> int:
     """A size in bytes, rounded up so that what follows begins at a good place."""
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
-class Slot:
-    """One anonymous file, mapped.
-
-    Attributes:
-        number: names the slot among all that its workers ever see.
-        descriptor: the file, to be sent to workers.
-        memory: uint8 `[num_bytes]`, its bytes.
-        before_unmap: called before its memory is unmapped.
-        retired: it must not be lent again: someone who was forgotten may still write into it.
-    """
-
-    def __init__(self, number: int, descriptor: int) -> None:
-        self.number = number
-        self.descriptor = descriptor
-        self.retired = False
-        self.before_unmap: list[Callable[[], None]] = []
-        self.memory = map_without_file(descriptor, before_unmap=self.before_unmap)
-        # A loader that is dropped without close() drops its idle slots, and an open file keeps
-        # its pages.
-        self._close = weakref.finalize(self, os.close, descriptor)
-        self._close.atexit = False
-
-    def close(self) -> None:
-        """Close the file; the mapping goes when the last array over it does."""
-        self._close()
-
-
-class Lease:
-    """Stands between a slot and the arrays over it: it dies with the last of them."""
-
-    def __init__(self, memory: NDArray[np.uint8]) -> None:
-        self.__array_interface__ = memory.__array_interface__
-        self._memory = memory
-
-
-class SlotPool:
-    """Slots of one size, given out and taken back.
-
-    Args:
-        num_bytes: bytes of each slot.
-        max_idle: slots that are kept for reuse; more are given back to the system.
-        numbers: the numbers of new slots. Workers know a slot by its number: pools that follow one
-            another, for the same workers, share one count.
-    """
-
-    def __init__(
-        self, num_bytes: int, *, max_idle: int, numbers: Iterator[int] | None = None
-    ) -> None:
-        self._num_bytes = num_bytes
-        self._max_idle = min(max_idle, max_slots())
-        # Arrays may die in any thread, also inside the garbage collector while the lock is held.
-        self._lock = threading.RLock()
-        self._idle: list[Slot] = []
-        self._numbers = itertools.count() if numbers is None else numbers
-        self._lent: set[Slot] = set()
-        self._closed = False
-        _Pools.every.add(self)
-
-    def take(self) -> Slot:
-        """A slot that is not in use."""
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-            number = next(self._numbers)
-        descriptor = anonymous_file(self._num_bytes)
-        try:
-            return Slot(number, descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
-
-    def lend(self, slot: Slot) -> Any:
-        """The slot's memory for the user: it comes back when the last array over it is gone."""
-        lease = Lease(slot.memory)
-        with self._lock:
-            self._lent.add(slot)
-        weakref.finalize(lease, self._give_back, slot).atexit = False
-        return lease
-
-    @property
-    def scarce(self) -> bool:
-        """Whether more than `max_slots()` are lent: batches that are kept should be copied then."""
-        return len(self._lent) > max_slots()
-
-    def _give_back(self, slot: Slot) -> None:
-        with self._lock:
-            self._lent.discard(slot)
-            if not (self._closed or slot.retired) and len(self._idle) < self._max_idle:
-                self._idle.append(slot)
-                return
-        slot.close()
-
-    def keep_lent(self) -> None:
-        """Lend no slot again that is lent now: a process that was forked may read it for ever."""
-        for slot in tuple(self._lent):
-            slot.retired = True
-
-    def close(self) -> None:
-        """Give the idle slots back to the system, and the others as they come back."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for slot in idle:
-            slot.close()
-
-
-class _Pools:
-    """The pools of this process: its forks share the memory of the batches that they inherit."""
-
-    every: ClassVar[weakref.WeakSet[SlotPool]] = weakref.WeakSet()
-
-    @classmethod
-    def after_fork(cls) -> None:
-        """Leave those batches as they are."""
-        for pool in tuple(cls.every):
-            pool.keep_lent()
-
-
-os.register_at_fork(after_in_parent=_Pools.after_fork)
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -32,8 +32,9 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.processes.shared_columns import write_in_place
 from shardwise.engine.processes.shared_memory import RowLayout, map_without_file, max_slots
+from shardwise.engine.processes.slots import SlotPool
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Task
-from shardwise.engine.processes.transport import Packed, close_own_file, pack, receive, send
+from shardwise.engine.processes.transport import Packed, message_slots, pack, receive, send
 from shardwise.engine.processes.worker_errors import pack_error
 from shardwise.engine.processes.worker_status import DecodeProgress, WorkerStatus
 from shardwise.engine.stats.counts import StorageCounts
@@ -62,6 +63,7 @@ class _Worker:
         # With their memory, which they keep mapped. They are of one run, whose prefetch depth
         # bounds them: what is left of a run that was dropped is passed over before the next.
         self._parked: deque[tuple[Task, NDArray[np.uint8] | None]] = deque()
+        self._message_slots = message_slots()
         self._storage = StorageCounts()
 
     def run(self, thread: int) -> None:
@@ -74,13 +76,17 @@ class _Worker:
                     return
                 task, memory = taken
                 self.status.begin(self.number, thread, task.batch, task.start)
-                packed = _packed(self._answer(task, memory, self._watch(thread, task)))
-                while task.run == self.status.run and not self._is_sent(packed):
+                answer = self._answer(task, memory, self._watch(thread, task))
+                packed = _packed(answer, self._message_slots)
+                del answer
+                while not self._is_sent(packed):
+                    if task.run != self.status.run:
+                        packed.drop()
+                        break
                     if not self._park():
                         time.sleep(_RETRY_S)
                 # Not before: of a worker that is stopped, the trainer knows what it still had.
                 self.status.end(self.number, thread)
-                close_own_file(packed)
             except (BrokenPipeError, ConnectionResetError):
                 return
 
@@ -107,7 +113,8 @@ class _Worker:
                     os.close(descriptor)
 
     def _send_error(self, batch: int, start: int, error: StorageError) -> None:
-        send(self.sock, pack(Answer(batch, start, self.number, error=pack_error(error))))
+        answer = Answer(batch, start, self.number, error=pack_error(error))
+        send(self.sock, pack(answer, self._message_slots))
 
     def _park(self) -> bool:
         """Take a task off the socket for later, if there is one, so that its descriptor arrives.
@@ -192,17 +199,19 @@ class _Worker:
         return memory
 
 
-def _packed(answer: Answer) -> Packed:
+def _packed(answer: Answer, slots: SlotPool) -> Packed:
     try:
-        return pack(answer)
+        return pack(answer, slots)
     except StorageError as error:
-        return pack(Answer(answer.batch, answer.start, answer.worker, error=pack_error(error)))
+        failure: Exception = error
     except Exception as error:  # noqa: BLE001 - a value that does not pickle is the user's
         error.add_note(
             "a batch from a worker process must consist of what pickles: define its classes at the "
             "top of the program or in a module, or choose threads with num_workers=0"
         )
-        return pack(Answer(answer.batch, answer.start, answer.worker, error=pack_error(error)))
+        failure = error
+    failed = Answer(answer.batch, answer.start, answer.worker, error=pack_error(failure))
+    return pack(failed, slots)
 
 
 def _end_with(trainer: int) -> None:
@@ -243,7 +252,8 @@ def main() -> None:
     try:
         builder = pickle.loads(job["builder"])  # noqa: S301 - the same
     except Exception as error:  # noqa: BLE001 - whatever importing the user's code raises
-        send(sock, pack(Answer(START_FAILED, 0, number, error=pack_error(error))))
+        failed = Answer(START_FAILED, 0, number, error=pack_error(error))
+        send(sock, pack(failed, message_slots()))
         sys.exit(1)
     # The builder keeps those that it uses.
     del credentials, job["credentials"]

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING
 
 from shardwise.base.errors import ShardwiseError, WorkerError, message_of
 from shardwise.engine.processes.decode_deadlines import DecodeDeadlines
-from shardwise.engine.processes.pickling import pickled_by_value
+from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.processes.shared_memory import above_stdio, explained
+from shardwise.engine.processes.slots import SlotPool
 from shardwise.engine.processes.start_worker import start_worker
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Stopped, Task
-from shardwise.engine.processes.transport import Packed, close_own_file, pack, receive, send
+from shardwise.engine.processes.transport import Packed, pack, receive, send
 from shardwise.engine.processes.worker_errors import unpack_error
 from shardwise.engine.processes.worker_status import WorkerStatus
 from shardwise.storage.credentials import export_credentials
@@ -64,7 +65,7 @@ class WorkerPool:
         decode_timeout: float | None = None,
     ) -> None:
         job = {
-            "builder": pickled_by_value(builder),
+            "builder": pickle_by_value(builder),
             "trainer": os.getpid(),
             "num_workers": num_workers,
             "num_threads": num_threads,
@@ -80,6 +81,7 @@ class WorkerPool:
         self._is_refused = False
         self._arrived: list[Answer | Stopped] = []
         self._maps: list[None] = []
+        self._slots = SlotPool(max_idle=0)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._pidfds: dict[int, int] = {}
         with _explained(num_workers):
@@ -115,7 +117,7 @@ class WorkerPool:
 
     def send(self, task: Task, descriptor: int | None) -> None:
         """Queue a task for the workers; the socket takes it when it has room."""
-        self._unsent.append((task, pack(task, descriptor=descriptor)))
+        self._unsent.append((task, pack(task, self._slots, descriptor=descriptor)))
         self._flush()
 
     def drop(self, run: int) -> None:
@@ -127,7 +129,7 @@ class WorkerPool:
         kept: deque[tuple[Task, Packed]] = deque()
         for entry in self._unsent:
             if entry[0].run == run:
-                close_own_file(entry[1])
+                entry[1].drop()
             else:
                 kept.append(entry)
         self._unsent = kept
@@ -234,7 +236,7 @@ class WorkerPool:
     @property
     def _is_lent_out(self) -> bool:
         """Whether the next task has to wait for an answer."""
-        return self._unsent[0][1][1] is not None and len(self._lent) >= self._max_lent
+        return self._unsent[0][1].descriptor is not None and len(self._lent) >= self._max_lent
 
     def _flush(self) -> None:
         self._is_refused = False
@@ -250,9 +252,8 @@ class WorkerPool:
                 self._receive()
                 raise self._death() from None
             self._unsent.popleft()
-            if packed[1] is not None:
+            if packed.descriptor is not None:
                 self._lent.add((task.batch, task.start))
-            close_own_file(packed)
 
     def _death(self) -> WorkerError:
         """The error of the worker that ended, which may take a moment to be seen."""
@@ -271,9 +272,8 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the processes; never waits for what they are doing."""
-        for _, packed in self._unsent:
-            close_own_file(packed)
         self._unsent.clear()
+        self._slots.close()
         # A forked child may hold the socket, too: the workers must see its end all the same.
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)

@@ -19,7 +19,7 @@ from typing import Any
 from shardwise.base.errors import MissingExtraError, WorkerError
 from shardwise.dataset.code_digest import code_digest
 from shardwise.dataset.recipe_digest import recipe_digest
-from shardwise.engine.processes.pickling import pickled_by_value
+from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.extensions.build.inputs import DatasetInput
 from shardwise.extensions.build.shard import Job, make_shard
 from shardwise.extensions.build.workers import AHEAD, WorkerDiedError, Workers
@@ -74,7 +74,7 @@ class _Tasks:
         self._ray = ray
         self._num_workers = num_workers
         # Once a node; a task gets the reference only.
-        self._job = [ray.put(pickled_by_value(job))]
+        self._job = [ray.put(pickle_by_value(job))]
         self._names = job
         self._code = _code_of(job)
         self._make = ray.remote(max_retries=0)(_make)

@@ -30,7 +30,7 @@ from multiprocessing import connection, get_context, parent_process
 from typing import Any, Protocol
 
 from shardwise.base.errors import WorkerError
-from shardwise.engine.processes.pickling import pickled_by_value
+from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.extensions.build.place import Place
 from shardwise.extensions.build.shard import Job, make_shard
 
@@ -180,7 +180,7 @@ class _Pool:
                 num_workers,
                 mp_context=get_context("spawn"),
                 initializer=_start,
-                initargs=(pickled_by_value(job), job.place, job.token, os.getpid()),
+                initargs=(pickle_by_value(job), job.place, job.token, os.getpid()),
             )
         self._pool: Executor | None = None
         self._running: dict[Future[object], int] = {}

@@ -12,7 +12,7 @@ import logging
 import statistics
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from queue import SimpleQueue
 from typing import Any
 
@@ -49,7 +49,6 @@ class Dispatcher:
     Args:
         builder: makes batches here where no server does.
         fallback: whether batches are made here while no server answers.
-        prepare: called with each batch where it arrives or is made; None for nothing.
 
     Attributes:
         builder: as given.
@@ -65,7 +64,6 @@ class Dispatcher:
         builder: BatchBuilder,
         *,
         fallback: bool,
-        prepare: Callable[[Batch], None] | None = None,
     ) -> None:
         self.changed = threading.Condition()
         self.servers: list[Server] = []
@@ -73,7 +71,6 @@ class Dispatcher:
         self.num_resent = self.num_local = 0
         self.builder = builder
         self._fallback = fallback
-        self._prepare = prepare
         self._ends = np.cumsum(builder.dataset.shard_sizes)
         self._numbers = itertools.count()
         self._queue: list[Work] = []
@@ -256,8 +253,7 @@ class Dispatcher:
 
     def _prepared(self, batch: Batch) -> Batch | Exception:
         try:
-            if self._prepare is not None:
-                self._prepare(batch)
+            self.builder.prepare(batch)
         except Exception as error:  # noqa: BLE001 - raised where the batch is waited for
             return error
         return batch

@@ -18,7 +18,8 @@ from typing import Any
 
 from shardwise.base.errors import ServiceError
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.processes.pickling import pickled_by_value
+from shardwise.engine.batch.prefetch import batch_bytes
+from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stall import stall_error
 from shardwise.extensions.service.dispatcher import Dispatcher
@@ -59,7 +60,6 @@ class ServiceExecutor:
     token_file: str | None = None
     timeout: float | None = None
     connect: Connect | None = None
-    prepare: Callable[[Batch], None] | None = None
     _session: _Session | None = field(default=None, init=False, repr=False)
 
     @property
@@ -107,7 +107,7 @@ class ServiceExecutor:
                 pending.popleft()
                 if isinstance(result, Exception):
                     raise result
-                num_bytes = max(num_bytes, _size(result))
+                num_bytes = max(num_bytes, batch_bytes(result))
                 result.num_ready = num_ready
                 result.is_next_ready = is_next_ready
                 yield result
@@ -117,7 +117,7 @@ class ServiceExecutor:
             if session.pid == os.getpid():
                 session.dispatcher.drop(pending)
 
-    def stats(self) -> dict[str, Any]:
+    def service_stats(self) -> dict[str, Any]:
         """Counts by server, as `loader.stats()["service"]` has them."""
         session = self._session
         if session is None or session.pid != os.getpid():
@@ -161,21 +161,12 @@ class ServiceExecutor:
             return work.result
 
 
-def _size(batch: Batch) -> int:
-    """Bytes of a batch's arrays, of all its parts."""
-    data = batch.data
-    values = data.values() if isinstance(data, dict) else ()
-    return sum(getattr(value, "nbytes", 0) for value in values) + sum(map(_size, batch.parts))
-
-
 class _Session:
     """The connections of an executor in one process; they end with it."""
 
     def __init__(self, executor: ServiceExecutor) -> None:
         self.pid = os.getpid()
-        self.dispatcher = dispatcher = Dispatcher(
-            executor.builder, fallback=executor.fallback, prepare=executor.prepare
-        )
+        self.dispatcher = dispatcher = Dispatcher(executor.builder, fallback=executor.fallback)
         directory, token_file = executor.directory, executor.token_file
         token = None if token_file is None else read_token(token_file)
         if directory is not None:
@@ -206,7 +197,7 @@ def _follow(links: Links, servers: ServerList) -> None:
 
 def _pickled(builder: BatchBuilder) -> bytes:
     try:
-        return pickled_by_value(builder)
+        return pickle_by_value(builder)
     except TypeError as error:
         raise ServiceError(str(error)) from None
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.engine.processes.shared_memory import SlotPool
+from shardwise.engine.processes.slots import SlotPool
 from shardwise.engine.request import Batch
 from shardwise.extensions.service.batches import check_batch, decode_batch, encode_request
 from shardwise.extensions.service.dispatcher import Dispatcher
@@ -44,7 +45,8 @@ class Links:
         self.dispatcher = dispatcher
         self.connect = connect
         self.side = side
-        self.memory = _ReceiveMemory()
+        # Batches of ragged samples differ a little in size.
+        self.memory = SlotPool(max_idle=_MAX_IDLE, headroom=0.25)
         self._lock = threading.Lock()
         self._links: dict[str, _Link] = {}
         self._is_closed = False
@@ -145,7 +147,7 @@ class _Link:
     def _receive(self, connection: Connection) -> None:
         dispatcher, result = self._dispatcher, None
         while True:
-            frame = read_frame(connection, _ANSWER, self._memory.take)
+            frame = read_frame(connection, _ANSWER, partial(_take_memory, self._memory))
             if frame.kind not in (Kind.BATCH, Kind.ERROR):
                 raise FrameError(f"{frame.kind.name} in place of an answer")
             request = dispatcher.request_of(self.server, frame.number)
@@ -170,37 +172,11 @@ def _send(connection: Connection, outbox: SimpleQueue[Work | None]) -> None:
         connection.close()  # wakes the thread that receives
 
 
-class _ReceiveMemory:
-    """Memory that batches are received into: used again when the last array over it is gone.
+def _take_memory(slots: SlotPool, num_bytes: int) -> NDArray[np.uint8]:
+    """uint8 `[num_bytes]` that no other batch uses, to receive one into.
 
-    A fresh 9.6 MB costs 2,400 page faults, which is as much CPU as receiving it. Any thread may
-    take some.
+    A fresh 9.6 MB costs 2,400 page faults, which is as much CPU as receiving it.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: SlotPool | None = None
-        self._slot_bytes = 0
-
-    def take(self, num_bytes: int) -> NDArray[np.uint8]:
-        """uint8 `[num_bytes]` that no other batch uses."""
-        if num_bytes < _MIN_SLOT_BYTES:
-            return np.empty(num_bytes, dtype=np.uint8)
-        with self._lock:
-            if self._pool is None or not self._slot_bytes / 4 < num_bytes <= self._slot_bytes:
-                if self._pool is not None:
-                    self._pool.close()
-                # Batches of ragged samples differ a little in size.
-                self._slot_bytes = num_bytes + num_bytes // 4
-                self._pool = SlotPool(self._slot_bytes, max_idle=_MAX_IDLE)
-            pool = self._pool
-            if pool.scarce:
-                return np.empty(num_bytes, dtype=np.uint8)
-            return np.asarray(pool.lend(pool.take()))[:num_bytes]
-
-    def close(self) -> None:
-        """Give the idle memory back; what is in use stays."""
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+    if num_bytes < _MIN_SLOT_BYTES or slots.is_scarce:
+        return np.empty(num_bytes, dtype=np.uint8)
+    return slots.lend(slots.take(num_bytes))[:num_bytes]

@@ -34,8 +34,8 @@ class Service:
     token_file: str | None = None
     tls: TlsFiles | None = None
 
-    def make_executor(self, builder: BatchBuilder, *, timeout: float | None) -> Executor:
-        """The executor of a loader's batches."""
+    def __call__(self, builder: BatchBuilder, *, timeout: float | None = None) -> Executor:
+        """Make the executor of a loader's batches."""
         return ServiceExecutor(
             builder,
             self.addresses,
@@ -77,8 +77,8 @@ class RayService:
         """
         self._directory.scale(whole("count", count, least=0))
 
-    def make_executor(self, builder: BatchBuilder, *, timeout: float | None) -> Executor:
-        """The executor of a loader's batches."""
+    def __call__(self, builder: BatchBuilder, *, timeout: float | None = None) -> Executor:
+        """Make the executor of a loader's batches."""
         return ServiceExecutor(
             builder, directory=self._directory, fallback=self._fallback, timeout=timeout
         )
