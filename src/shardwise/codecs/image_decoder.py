@@ -164,14 +164,18 @@ class Image:
         return turn_pixels(read_pixels(data, header, mode=self.mode), orientation)
 
     def _decode_sized(self, data: memoryview, out: NDArray[Any]) -> None:
+        part, shrink = self._part(data)
+        self._write_part(data, out, part, shrink=shrink)
+
+    def _part(self, data: memoryview) -> tuple[ImagePart, int]:
+        """The part of a file to decode, at 1 / the second value of its size."""
         assert self.size is not None
         header, orientation = self._measure(data)
         shrink = self._shrink(header, turned=orientation >= 5)
-        size = -(-header.height // shrink), -(-header.width // shrink)
-        if orientation >= 5:
-            size = size[::-1]
+        stored = -(-header.height // shrink), -(-header.width // shrink)
+        size = _upright(stored, orientation)
         box = centre(size, *self.size) if self.fit == "crop" else CropBox(0, 0, *size)
-        self._write_part(data, out, ImagePart(header, orientation, box), shrink=shrink)
+        return ImagePart(header, orientation, box), shrink
 
     def _write_part(
         self, data: memoryview, out: NDArray[Any], part: ImagePart, *, shrink: int

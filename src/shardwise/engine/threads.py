@@ -25,7 +25,7 @@ from typing import Any
 from shardwise.base.errors import StallError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
-from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound
+from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound, measure
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stall import stall_error
 from shardwise.engine.thread_pool import ThreadPool
@@ -201,6 +201,7 @@ class ThreadExecutor:
 
     def _finish(self, partial: PartialBatch) -> Batch:
         batch = self.builder.finish(partial)
+        batch.num_bytes = measure(batch)
         if self.prepare is not None:
             self.prepare(batch)
         return batch

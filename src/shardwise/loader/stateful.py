@@ -11,6 +11,8 @@ from types import GenericAlias
 from typing import Any, NoReturn
 
 from shardwise.base.cores import usable_cores
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.choice import ExecutorOptions, explain_choice
 from shardwise.engine.request import Executor
 from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
@@ -44,7 +46,9 @@ class StatefulLoader(RankedPlan):
     _notice: EpochNotice
     _counts: Counts
     _account: Account
+    _builder: BatchBuilder
     _executor: Executor
+    _executor_options: ExecutorOptions
     _num_local: int
 
     # What frameworks read.
@@ -188,15 +192,17 @@ class StatefulLoader(RankedPlan):
             requests to a store failed and were tried again), `waits` (reads that had to wait for
             a disk or a store); `skipped` and `replaced` damaged samples of this rank; `dropped`
             and `padded`, samples over all ranks of the epochs that ended; `executor`,
-            `num_workers` and `num_threads` as they are now; `bound_by` and `verdict`, what limits
-            the loader, as a word and as a line; of a mixture, `sources`: by name, `samples` and
-            `epochs` up to the loader's position, over all ranks since the first epoch; of
-            batch servers, `service`: `servers`, by address `requests`, `answers`, `hedges`,
+            `num_workers` and `num_threads` as they are now, and `executor_reason`; `bound_by` and
+            `verdict`, what limits the loader, as a word and as a line; of a mixture, `sources`: by
+            name, `samples` and `epochs` up to the loader's position, over all ranks; of batch
+            servers, `service`: `servers`, by address `requests`, `answers`, `hedges`,
             `reconnects`, `latency_s` and `is_connected`; `resent` and `made_here` of all; and
             `wanted`, how many servers would keep up with this rank. JSON.
         """
         num_cores = usable_cores(num_ranks=self._num_local)
         stats = self._counts.to_dict(self._executor.concurrency, num_cores=num_cores)
+        options = self._executor_options
+        stats["executor_reason"] = explain_choice(self._executor, self._builder, options)
         sources = getattr(self._plan.sampler, "sources", None)
         if sources is not None:
             stats["sources"] = sources(*self._position.after())

@@ -82,9 +82,9 @@ class PrefetchBound:
 
     def made(self, batch: Batch) -> None:
         """A batch was made."""
-        parts = [batch, *batch.parts]
-        self._recent.append(sum(num_bytes(part.data) for part in parts))
-        self._row_bytes = self._recent[-1] // max(1, sum(part.num_rows for part in parts))
+        self._recent.append(measure(batch) if batch.num_bytes is None else batch.num_bytes)
+        num_rows = batch.num_rows + sum(part.num_rows for part in batch.parts)
+        self._row_bytes = self._recent[-1] // max(1, num_rows)
         self._limit_decoders()
 
     def ended(self) -> None:
@@ -110,6 +110,11 @@ class PrefetchBound:
     def _is_known(self) -> bool:
         dataset = self._builder.dataset
         return not dataset.is_mapped and self._builder.layout.keys() >= set(dataset.fields)
+
+
+def measure(batch: Batch) -> int:
+    """About how much memory the data of a batch, and of its parts, take."""
+    return sum(num_bytes(part.data) for part in (batch, *batch.parts))
 
 
 def num_bytes(value: Any) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 from shardwise.base.errors import DecodeTimeoutError, StallError, WorkerError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
-from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound
+from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound, measure
 from shardwise.engine.processes.pending_batch import PendingBatch, num_ready, take_answer
 from shardwise.engine.processes.session import Session
 from shardwise.engine.processes.tasks import Answer, Stopped
@@ -256,6 +256,7 @@ class _Run:
                 batch.finished = self._session.helper.submit(self._finish, batch)
 
     def _finish(self, batch: PendingBatch) -> Batch:
+        batch.read()
         whole = batch.whole
         if whole is None:
             is_copied = self._session.make_lasting(batch.partial)
@@ -263,6 +264,7 @@ class _Run:
             batch.learnable = self._session.learnable(whole)
             for part in whole.parts or [whole]:
                 part.memory = None if is_copied else batch.slot
+        whole.num_bytes = measure(whole)
         if self._executor.prepare is not None:
             self._executor.prepare(whole)
         return whole

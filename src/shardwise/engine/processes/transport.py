@@ -17,6 +17,7 @@ import pickle
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
@@ -83,12 +84,7 @@ def pack(value: Any, *, descriptor: int | None = None) -> Packed:
     `descriptor` goes with a small message as it is; a large message carries a file of its own,
     which the sender closes.
     """
-    buffers: list[pickle.PickleBuffer] = []
-    try:
-        body = _pickled(value, buffers, pickle.Pickler)
-    except (pickle.PicklingError, AttributeError):
-        buffers.clear()
-        body = _pickled(value, buffers, _MainPickler)
+    body, buffers = _dumps(value)
     parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
     head = _COUNT.pack(len(parts)) + b"".join(_SIZE.pack(part.nbytes) for part in parts)
     num_bytes = len(head) + sum(part.nbytes for part in parts)
@@ -97,6 +93,43 @@ def pack(value: Any, *, descriptor: int | None = None) -> Packed:
     if descriptor is not None:
         raise ValueError(f"a message of {num_bytes} bytes can't carry a descriptor of its own")
     return _in_file(head, parts)
+
+
+class Unread:
+    """A value in a message, which is unpickled where it is read: in another thread."""
+
+    def __init__(self, body: Any, buffers: Sequence[Any]) -> None:
+        self._body, self._buffers = body, buffers
+
+    def __reduce__(self) -> Any:
+        """Its parts, apart where they are large."""
+        return Unread, (pickle.PickleBuffer(self._body), self._buffers)
+
+    @classmethod
+    def of(cls, value: Any) -> Unread:
+        """Pickle a value."""
+        return cls(*_dumps(value))
+
+    def read(self) -> Any:
+        """The value; of a sender that is no stranger, see the module's docstring."""
+        return _loads(self._body, self._buffers)
+
+
+def _dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        return _pickled(value, buffers, pickle.Pickler), buffers
+    except (pickle.PicklingError, AttributeError):
+        buffers.clear()
+        return _pickled(value, buffers, _MainPickler), buffers
+
+
+def _loads(body: Any, buffers: Sequence[Any]) -> Any:
+    # See the module's docstring for S301.
+    try:
+        return pickle.loads(body, buffers=buffers)  # noqa: S301
+    except pickle.UnpicklingError:
+        return _MainUnpickler(io.BytesIO(body), buffers=buffers).load()
 
 
 def _pickled(value: Any, buffers: list[pickle.PickleBuffer], kind: type[pickle.Pickler]) -> bytes:
@@ -244,14 +277,10 @@ def _contents(descriptor: int, num_bytes: int, maps: list[None] | None) -> memor
 
 def _unpacked(memory: memoryview, *, is_aligned: bool) -> Any:
     (count,) = _COUNT.unpack_from(memory)
-    sizes = [_SIZE.unpack_from(memory, _COUNT.size + i * _SIZE.size)[0] for i in range(count)]
+    sizes = struct.unpack_from(f"<{count}Q", memory, _COUNT.size)
     at = 0
     parts = []
     for size in [_COUNT.size + count * _SIZE.size, *sizes]:
         parts.append(memory[at : at + size])
         at += aligned(size) if is_aligned else size
-    # See the module's docstring for S301.
-    try:
-        return pickle.loads(parts[1], buffers=parts[2:])  # noqa: S301
-    except pickle.UnpicklingError:
-        return _MainUnpickler(io.BytesIO(parts[1]), buffers=parts[2:]).load()
+    return _loads(parts[1], parts[2:])

@@ -33,7 +33,14 @@ from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.processes.shared_columns import write_in_place
 from shardwise.engine.processes.shared_memory import RowLayout, map_without_file, max_slots
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Task
-from shardwise.engine.processes.transport import Packed, close_own_file, pack, receive, send
+from shardwise.engine.processes.transport import (
+    Packed,
+    Unread,
+    close_own_file,
+    pack,
+    receive,
+    send,
+)
 from shardwise.engine.processes.worker_errors import pack_error
 from shardwise.engine.processes.worker_status import DecodeProgress, WorkerStatus
 from shardwise.engine.stats.counts import StorageCounts
@@ -194,7 +201,9 @@ class _Worker:
 
 def _packed(answer: Answer) -> Packed:
     try:
-        return pack(answer)
+        # The trainer's main thread only receives it.
+        value = None if answer.value is None else Unread.of(answer.value)
+        return pack(answer._replace(value=value))
     except StorageError as error:
         return pack(Answer(answer.batch, answer.start, answer.worker, error=pack_error(error)))
     except Exception as error:  # noqa: BLE001 - a value that does not pickle is the user's
