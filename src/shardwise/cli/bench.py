@@ -249,10 +249,7 @@ def _describe(run: Run) -> dict[str, Any]:
     stages = {name: stats["seconds"][name] for name in _STAGES if name in stats["seconds"]}
     busy = sum(stages.values()) or 1.0
     return {
-        **{
-            name: stats[name]
-            for name in ("executor", "num_workers", "num_threads", "executor_reason")
-        },
+        **{n: stats[n] for n in ("executor", "num_workers", "num_threads", "executor_reason")},
         "first_batch_s": run.first_s,
         "seconds": run.seconds,
         "num_batches": stats["batches"],

@@ -256,8 +256,7 @@ class _Run:
                 batch.finished = self._session.helper.submit(self._finish, batch)
 
     def _finish(self, batch: PendingBatch) -> Batch:
-        batch.read()
-        whole = batch.whole
+        whole = batch.read()
         if whole is None:
             is_copied = self._session.make_lasting(batch.partial)
             whole = self._builder.finish(batch.partial)

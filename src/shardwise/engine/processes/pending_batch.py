@@ -58,14 +58,15 @@ class PendingBatch:
         self.read()
         return any(chunk.kept.any() for chunk in self.partial.chunks.values())
 
-    def read(self) -> None:
-        """Unpickle the answers, once all are there."""
+    def read(self) -> Batch | None:
+        """Unpickle the answers, once all are there; the batch, where a worker has collated it."""
         for start in list(self.unread):
             value = self.unread.pop(start).read()
             if self.is_whole:
                 self.whole = value
             else:
                 self.partial.chunks[start] = value
+        return self.whole
 
     def task(self, run: int, start: int, *, is_again: bool = False) -> Task:
         """The task that loads the chunk from row `start` on, the first time or again."""
