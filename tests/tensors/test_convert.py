@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from shardwise.torch import has_accelerator, to_tensors
+from shardwise.torch import to_tensors
 
 SHARED = ["?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16"]
 
@@ -77,6 +77,21 @@ def test_tensors_of_one_shape_are_stacked_and_all_other_lists_stay():
         assert tensors[name] is batch[name]
 
 
-def test_torch_older_than_2_6_is_asked_for_cuda(monkeypatch):
+def test_pinning_without_an_accelerator_does_nothing():
+    if torch.accelerator.is_available():
+        pytest.skip("this machine has an accelerator")
+    batch = {"x": np.arange(3), "y": ["a"]}
+    assert to_tensors(batch, pin_memory=True)["x"].data_ptr() == batch["x"].ctypes.data
+
+
+def test_pinning_asks_cuda_where_torch_is_older_than_2_6(monkeypatch):
     monkeypatch.delattr(torch, "accelerator")
-    assert has_accelerator() == torch.cuda.is_available()
+    tensors = to_tensors({"x": np.arange(3)}, pin_memory=True)
+    assert tensors["x"].is_pinned() == torch.cuda.is_available()
+
+
+@pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
+def test_pinned_tensors_lie_in_page_locked_memory():
+    tensors = to_tensors({"x": np.arange(3), "y": ["a"]}, pin_memory=True)
+    assert tensors["x"].is_pinned()
+    assert tensors["y"] == ["a"]
