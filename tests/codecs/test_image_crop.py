@@ -65,7 +65,7 @@ def test_an_image_in_which_no_part_fits_gives_the_largest_around_its_centre():
 
 
 @pytest.mark.parametrize("packages", [("cv2", "PIL.Image"), ("PIL.Image",)])
-@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+@pytest.mark.parametrize("layout", ["CHW", "HWC", "channels_last"])
 def test_the_pixels_are_those_of_the_part_cut_before_resizing(packages, layout, monkeypatch):
     real = backends.find_package
     monkeypatch.setattr(backends, "find_package", lambda n: real(n) if n in packages else None)

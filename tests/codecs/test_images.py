@@ -112,7 +112,7 @@ def test_of_an_animation_the_first_frame_is_taken(packages):
     assert np.array_equal(image(layout="HWC")(data), expected)
 
 
-@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+@pytest.mark.parametrize("layout", ["CHW", "HWC", "channels_last"])
 @pytest.mark.parametrize("size", [None, (20, 31)])
 def test_float32_is_the_same_picture_from_0_to_1(layout, size, packages):
     data = FILES["png"][0]
@@ -150,7 +150,7 @@ def test_a_bad_orientation_note_is_no_damage(packages):
 
 
 @pytest.mark.parametrize("mode", ["rgb", "gray", "rgba"])
-@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+@pytest.mark.parametrize("layout", ["CHW", "HWC", "channels_last"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_the_image_decoder_passes_the_kit(mode, layout, dtype, packages):
     samples = [FILES[name][0] for name in ("jpeg", "jpeg_gray", "png", "png_16bit", "gif")]
@@ -168,13 +168,42 @@ def test_the_kit_holds_with_and_without_a_size(decoder, packages):
     check_decoder(decoder, samples)
 
 
+@pytest.mark.parametrize("mode", ["rgb", "gray", "rgba"])
+@pytest.mark.parametrize(
+    "options", [{"size": (9, 20)}, {"size": (20, 31)}, {}, {"dtype": "float32"}]
+)
+def test_channels_last_changes_the_order_in_memory_and_nothing_else(mode, options, packages):
+    data = FILES["jpeg"][0]
+    planes, last = (
+        image(mode, layout=layout, **options)(data) for layout in ("CHW", "channels_last")
+    )
+    assert np.array_equal(planes, last)
+    assert planes.dtype == last.dtype
+    assert planes.flags.c_contiguous
+    assert last.transpose(1, 2, 0).flags.c_contiguous
+
+
+def test_an_image_of_the_row_size_is_decoded_into_a_channels_last_row(monkeypatch):
+    seen = []
+    real = backends._read_simplejpeg
+
+    def spy(package, data, mode, expected, out):
+        seen.append(out)
+        return real(package, data, mode, expected, out)
+
+    monkeypatch.setattr(backends, "_read_simplejpeg", spy)
+    pixels = image(size=(20, 30), layout="channels_last")(encode(picture(20, 30), "JPEG"))
+    [out] = seen
+    assert np.shares_memory(out, pixels)
+
+
 @given(
     height=st.integers(1, 90),
     width=st.integers(1, 90),
     wanted=st.tuples(st.integers(1, 60), st.integers(1, 60)),
     fit=st.sampled_from(["stretch", "crop"]),
     antialias=st.booleans(),
-    layout=st.sampled_from(["CHW", "HWC"]),
+    layout=st.sampled_from(["CHW", "HWC", "channels_last"]),
     file_format=st.sampled_from(["JPEG", "PNG"]),
 )
 @settings(deadline=None, max_examples=80)
@@ -184,8 +213,8 @@ def test_the_size_is_exact_and_a_plain_picture_stays_plain(
     data = encode(np.full((height, width, 3), (10, 100, 200), np.uint8), file_format, quality=100)
     decoder = image(size=wanted, fit=fit, antialias=antialias, layout=layout)
     pixels = decoder(data)
-    assert pixels.shape == ((3, *wanted) if layout == "CHW" else (*wanted, 3))
-    colours = pixels.transpose(1, 2, 0) if layout == "CHW" else pixels
+    assert pixels.shape == ((*wanted, 3) if layout == "HWC" else (3, *wanted))
+    colours = pixels if layout == "HWC" else pixels.transpose(1, 2, 0)
     assert _distance(colours, np.array([10, 100, 200])).max() <= 3
     into = np.zeros_like(pixels)
     decoder.decode_into(data, into)
@@ -465,7 +494,7 @@ def test_decode_into_refuses_what_does_not_fit():
             image(size=8).decode_into(data, out)
 
 
-@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+@pytest.mark.parametrize("layout", ["CHW", "HWC", "channels_last"])
 @pytest.mark.parametrize("size", [(61, 83), (20, 30), (30, 41), (100, 90)])
 def test_decode_into_writes_any_array_of_the_shape(layout, size, packages):
     for name in ("jpeg", "png"):

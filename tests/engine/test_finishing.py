@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from contextlib import closing
@@ -65,6 +66,19 @@ def test_in_threads_a_collate_runs_one_at_a_time_in_order_and_beside_the_caller(
         given = [batch.data[0] for batch in executor.run(requests(15))]
     assert given == [n for n, _ in seen] == list(range(0, 60, 4))
     assert threading.main_thread() not in {thread for _, thread in seen}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own there")
+def test_threads_that_load_have_a_lower_priority_than_the_program():
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def note(sample):
+        return {"n": sample["n"], "nice": os.getpriority(os.PRIO_PROCESS, 0)}
+
+    with closing(threads(BatchBuilder(DATA.map(note)))) as executor:
+        given = [batch.data["nice"].tolist() for batch in executor.run(requests(3))]
+    assert given == [[min(19, own + 5)] * 4] * 3
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_inline_all_runs_in_the_callers_thread():

@@ -91,6 +91,7 @@ def test_a_closed_loader_starts_again_with_threads(shards, at_once):
         loader.close()
         next(iter(loader))
         assert executor_of(loader) == ("threads", "processes")
+        assert "processes after a second" in loader.stats()["executor_reason"]
 
 
 class Locked:
@@ -142,6 +143,7 @@ def test_decoders_that_do_not_travel_stay_in_threads_with_one_warning(
     ):
         wait_for(lambda: list(loader) and executor_of(loader) == ("threads", None))
         assert sum(len(batch["cls"]) for batch in loader) == NUM_SAMPLES
+        assert "could not take over" in loader.stats()["executor_reason"]
     [told] = [record.message for record in caplog.records if "Threads go on" in record.message]
     assert reason in told
     assert "num_workers=0" in told
@@ -196,4 +198,6 @@ def test_a_program_without_main_guard_or_file_gets_processes(shards, tmp_path):
 )
 def test_nothing_takes_over_where_threads_are_asked_for_or_rows_differ(shards, make, options):
     with made_by(make(shards), **options) as loader:
-        assert loader.stats()["next_executor"] is None
+        stats = loader.stats()
+        assert stats["next_executor"] is None
+        assert (stats["executor_reason"] == "asked for") == bool(options)

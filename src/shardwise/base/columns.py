@@ -16,6 +16,28 @@ from numpy.typing import NDArray
 
 # Shape and dtype of a row of an array `[rows, *shape]`.
 Layout = tuple[tuple[int, ...], np.dtype[Any]]
+
+
+class ChannelsLast(tuple[int, ...]):
+    """The shape `[channels, height, width]` of rows that lie in memory with their channels last."""
+
+    __slots__ = ()
+
+
+def make_rows(
+    num_rows: int, layout: Layout, memory: NDArray[np.uint8] | None = None
+) -> NDArray[Any]:
+    """Make the rows of a field, in the order of memory that their shape has.
+
+    They lie in `memory`, uint8 of their size in bytes, or in memory of their own.
+    """
+    shape, dtype = layout
+    is_last = isinstance(shape, ChannelsLast)
+    stored = (num_rows, *shape[1:], shape[0]) if is_last else (num_rows, *shape)
+    rows = np.empty(stored, dtype) if memory is None else memory.view(dtype).reshape(stored)
+    return np.moveaxis(rows, -1, 1) if is_last else rows
+
+
 Column = Sequence[Any] | NDArray[Any]
 
 _PYTHON_TYPES = (np.int64, np.float64, np.bool_)

@@ -249,7 +249,7 @@ def _describe(run: Run) -> dict[str, Any]:
     stages = {name: stats["seconds"][name] for name in _STAGES if name in stats["seconds"]}
     busy = sum(stages.values()) or 1.0
     return {
-        **{name: stats[name] for name in ("executor", "num_workers", "num_threads")},
+        **{n: stats[n] for n in ("executor", "num_workers", "num_threads", "executor_reason")},
         "first_batch_s": run.first_s,
         "seconds": run.seconds,
         "num_batches": stats["batches"],
@@ -284,7 +284,7 @@ def _show(document: dict[str, Any]) -> None:
          f"{plural(document['num_shards'], 'shard')}, shuffle {document['shuffle']}"],
         [
             ["fields", (", ".join(document["fields"]) or "none") + decoded],
-            ["made by", f"{concurrency} (executor {document['executor']})"],
+            ["made by", f"{concurrency} ({document['executor_reason']})"],
             ["open", f"{document['open_s']:.3f} s"],
             ["first batch", f"{document['first_batch_s']:.3f} s"],
             ["then", f"{batches} of {document['batch_size']}, {samples}, "

@@ -220,9 +220,7 @@ def resize_pixels(
     cv2 = find_package("cv2")
     if cv2 is not None:
         if nearest:
-            how = cv2.INTER_NEAREST_EXACT
-            taken: Pixels = cv2.resize(pixels, (width, height), dst=out, interpolation=how)
-            return taken.reshape(height, width, pixels.shape[2])
+            return _resize_into(cv2, pixels, (height, width), cv2.INTER_NEAREST_EXACT, out)
         return _resize_opencv(cv2, pixels, (height, width), antialias, out)
     pillow = find_package("PIL.Image")
     if pillow is None:
@@ -237,20 +235,27 @@ def _resize_opencv(
     cv2: Any, pixels: Pixels, size: tuple[int, int], antialias: bool, out: Pixels | None
 ) -> Pixels:
     height, width = size
-    channels = pixels.shape[2]
     if antialias and height <= pixels.shape[0] and width <= pixels.shape[1]:
         how = cv2.INTER_AREA
     else:
         how = cv2.INTER_LINEAR
         while pixels.shape[0] >= 2 * height and pixels.shape[1] >= 2 * width:
-            half_height, half_width = pixels.shape[0] // 2, pixels.shape[1] // 2
-            even = pixels[: 2 * half_height, : 2 * half_width]
-            pixels = cv2.resize(even, (half_width, half_height), interpolation=cv2.INTER_AREA)
-            pixels = pixels.reshape(half_height, half_width, channels)
+            half = pixels.shape[0] // 2, pixels.shape[1] // 2
+            even = pixels[: 2 * half[0], : 2 * half[1]]
+            to = out if half == size else None
+            pixels = _resize_into(cv2, even, half, cv2.INTER_AREA, to)
         if pixels.shape[:2] == (height, width):
             return pixels
-    resized: Pixels = cv2.resize(pixels, (width, height), dst=out, interpolation=how)
-    return resized.reshape(height, width, channels)
+    return _resize_into(cv2, pixels, size, how, out)
+
+
+def _resize_into(
+    cv2: Any, pixels: Pixels, size: tuple[int, int], how: int, out: Pixels | None
+) -> Pixels:
+    # An array that OpenCV makes itself takes the GIL once more.
+    into: Pixels = np.empty((*size, pixels.shape[2]), np.uint8) if out is None else out
+    cv2.resize(pixels, size[::-1], dst=into, interpolation=how)
+    return into
 
 
 def _resize_pillow(pillow: Any, pixels: Pixels, size: tuple[int, int], how: Any) -> Pixels:

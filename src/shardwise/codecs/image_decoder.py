@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import near_name
+from shardwise.base.columns import ChannelsLast, make_rows
 from shardwise.codecs.image_backends import (
     CHANNELS,
     Pixels,
@@ -32,7 +33,7 @@ DEFAULT_MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a GiB of RGB
 _CHOICES = {
     "mode": ("rgb", "gray", "rgba"),
     "fit": ("stretch", "crop"),
-    "layout": ("CHW", "HWC"),
+    "layout": ("CHW", "HWC", "channels_last"),
     "dtype": ("uint8", "float32"),
     "interpolation": ("linear", "nearest"),
     "decode_on": ("cpu", "device", "auto"),
@@ -120,10 +121,11 @@ class Image:
             pixels = self._upright(memoryview(data))
             if self.layout == "HWC" and self.dtype == "uint8":
                 return pixels
-            out: NDArray[Any] = np.empty(self._shape(*pixels.shape[:2]), self.dtype)
+            out: NDArray[Any] = self._empty(*pixels.shape[:2])
             self._write(pixels, out)
             return out
-        out = np.empty(*self.row)
+        assert self.size is not None
+        out = self._empty(*self.size)
         self._decode_sized(memoryview(data), out)
         return out
 
@@ -137,9 +139,14 @@ class Image:
 
     def _shape(self, height: int, width: int) -> tuple[int, ...]:
         channels = CHANNELS[self.mode]
-        if self.layout == "CHW":
-            return channels, height, width
-        return height, width, channels
+        if self.layout == "HWC":
+            return height, width, channels
+        shape = channels, height, width
+        return shape if self.layout == "CHW" else ChannelsLast(shape)
+
+    def _empty(self, height: int, width: int) -> NDArray[Any]:
+        row: NDArray[Any] = make_rows(1, (self._shape(height, width), np.dtype(self.dtype)))[0]
+        return row
 
     def _measure(self, data: memoryview) -> tuple[ImageHeader, int]:
         """The header, and the orientation to apply."""
@@ -157,14 +164,18 @@ class Image:
         return turn_pixels(read_pixels(data, header, mode=self.mode), orientation)
 
     def _decode_sized(self, data: memoryview, out: NDArray[Any]) -> None:
+        part, shrink = self._part(data)
+        self._write_part(data, out, part, shrink=shrink)
+
+    def _part(self, data: memoryview) -> tuple[ImagePart, int]:
+        """The part of a file to decode, at 1 / the second value of its size."""
         assert self.size is not None
         header, orientation = self._measure(data)
         shrink = self._shrink(header, turned=orientation >= 5)
-        size = -(-header.height // shrink), -(-header.width // shrink)
-        if orientation >= 5:
-            size = size[::-1]
+        stored = -(-header.height // shrink), -(-header.width // shrink)
+        size = _upright(stored, orientation)
         box = centre(size, *self.size) if self.fit == "crop" else CropBox(0, 0, *size)
-        self._write_part(data, out, ImagePart(header, orientation, box), shrink=shrink)
+        return ImagePart(header, orientation, box), shrink
 
     def _write_part(
         self, data: memoryview, out: NDArray[Any], part: ImagePart, *, shrink: int
@@ -172,10 +183,13 @@ class Image:
         """Decode at 1 / `shrink` of the size, cut, resize, mirror and write."""
         assert self.size is not None
         header, box = part.header, part.box
-        # uint8 HWC rows are what the packages write themselves: no copy is made then.
-        place = None
-        if self.layout == "HWC" and self.dtype == "uint8" and out.flags.c_contiguous:
-            place = out
+        # uint8 rows with their channels last in memory are what the packages write themselves: no
+        # copy is made then.
+        last = out if self.layout == "HWC" else out.transpose(1, 2, 0)
+        _, width, channels = last.shape
+        # OpenCV asks for these strides where an axis has one entry, too.
+        is_plain = self.dtype == "uint8" and last.strides == (width * channels, channels, 1)
+        place = last if is_plain else None
         exact = (
             place is not None
             and not box.is_mirrored
@@ -223,6 +237,8 @@ class Image:
             planes = out if self.dtype == "uint8" else np.empty(out.shape, np.uint8)
             write_planes(pixels, planes)
             pixels = planes
+        elif self.layout == "channels_last":
+            out = out.transpose(1, 2, 0)
         if self.dtype == "float32":
             np.divide(pixels, np.float32(255), out=out)
         elif pixels is not out:
@@ -254,8 +270,8 @@ class RandomCropImage(Image):
 
     def __call__(self, data: bytes | memoryview, rng: np.random.Generator) -> NDArray[Any]:  # type: ignore[override]
         """Decode one file, and cut out and resize the part that `rng` chooses."""
-        assert self.row is not None
-        out: NDArray[Any] = np.empty(*self.row)
+        assert self.size is not None
+        out: NDArray[Any] = self._empty(*self.size)
         self.decode_into(data, out, rng)
         return out
 

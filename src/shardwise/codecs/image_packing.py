@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.codecs.image_crop import CropBox, centre
+from shardwise.codecs.image_crop import CropBox
 from shardwise.codecs.image_decoder import Image, ImagePart, RandomCropImage
 from shardwise.codecs.image_headers import ImageHeader, check_complete, jpeg_segments
 
@@ -124,13 +124,7 @@ class PackingImage:
         if isinstance(image, RandomCropImage):
             part = image.draw(view, rng)
         else:
-            header, orientation = image._measure(view)
-            shrink = image._shrink(header, turned=orientation >= 5)
-            assert image.size is not None
-            size = -(-header.height // shrink), -(-header.width // shrink)
-            size = size if orientation < 5 else size[::-1]
-            box = centre(size, *image.size) if image.fit == "crop" else CropBox(0, 0, *size)
-            part = ImagePart(header, orientation, box)
+            part, shrink = image._part(view)
         fits = part.orientation == 1 and _fits_device(view, part.header)
         if fits and (self.share is None or self.share.is_next_left()):
             header, box = part.header, part.box

@@ -18,7 +18,7 @@ def image(
     *,
     size: int | tuple[int, int] | None = None,
     fit: Literal["stretch", "crop"] = "stretch",
-    layout: Literal["CHW", "HWC"] = "CHW",
+    layout: Literal["CHW", "HWC", "channels_last"] = "CHW",
     dtype: Literal["uint8", "float32"] = "uint8",
     orient: bool = False,
     antialias: bool = False,
@@ -34,7 +34,7 @@ def image(
     mode: Literal["rgb", "gray", "rgba"] = "rgb",
     *,
     size: int | tuple[int, int],
-    layout: Literal["CHW", "HWC"] = "CHW",
+    layout: Literal["CHW", "HWC", "channels_last"] = "CHW",
     dtype: Literal["uint8", "float32"] = "uint8",
     orient: bool = False,
     antialias: bool = False,
@@ -55,7 +55,7 @@ def image(
     *,
     size: int | tuple[int, int] | None = None,
     fit: Literal["stretch", "crop"] = "stretch",
-    layout: Literal["CHW", "HWC"] = "CHW",
+    layout: Literal["CHW", "HWC", "channels_last"] = "CHW",
     dtype: Literal["uint8", "float32"] = "uint8",
     orient: bool = False,
     antialias: bool = False,
@@ -79,7 +79,9 @@ def image(
             below this size.
         fit: "stretch" the whole image to the size, or "crop" its centre and keep the aspect (the
             shorter side fits).
-        layout: "CHW" gives `[channels, height, width]`, "HWC" `[height, width, channels]`.
+        layout: "CHW" gives `[channels, height, width]`, "HWC" `[height, width, channels]`;
+            "channels_last" the shape and values of "CHW", which lie in memory as those of "HWC" do:
+            batches are what torch calls channels_last, and are decoded in place.
         dtype: "uint8", or "float32" from 0 to 1.
         orient: turn the image as its EXIF orientation says; else it stays as stored.
         antialias: average the whole area under each pixel when shrinking. It is smoother, and

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.columns import Layout, mask_of
+from shardwise.base.columns import ChannelsLast, Layout, mask_of
 from shardwise.base.errors import DataError
 from shardwise.codecs.protocol import has_mask
 from shardwise.dataset.keyed_random import SampleKeys, takes_rng
@@ -131,7 +131,8 @@ def in_place(field: Field) -> Layout | None:
     row: Layout | None = getattr(field.decoder, "row", None)
     if row is None or not field.required or not hasattr(field.decoder, "decode_into"):
         return None
-    return tuple(row[0]), np.dtype(row[1])
+    shape, dtype = row
+    return (shape if isinstance(shape, ChannelsLast) else tuple(shape)), np.dtype(dtype)
 
 
 def mask_in_place(field: Field) -> Layout | None:

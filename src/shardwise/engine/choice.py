@@ -200,6 +200,22 @@ def _require_executor(made: Any, *, made_by: ExecutorFactory) -> Executor:
     return made
 
 
+def explain_choice(executor: Executor, builder: BatchBuilder, options: ExecutorOptions) -> str:
+    """Why `make_executor` made this one, in a few words."""
+    cost, name = builder.dataset.cost, executor.concurrency.executor
+    if any(o is not None for o in (options.executor, options.num_workers, options.num_threads)):
+        return "asked for"
+    if isinstance(executor, ThreadsFirstExecutor):
+        if name == "threads" and not executor.concurrency.next_executor:
+            return "decoders that worker processes could not take over"
+        return "decoders of rows: threads at first, processes after a second of work"
+    if name == "processes":
+        return "functions of yours hold the GIL" if cost.runs_python else "decode_timeout="
+    if cost.one_thread_suffices:
+        return "samples are only read, by one thread until reads have to wait"
+    return "one core, reads that threads share, or no decoder that fills rows of a fixed shape"
+
+
 def _processes(
     builder: BatchBuilder, options: ExecutorOptions, num_workers: int, num_threads: int
 ) -> ProcessExecutor:

@@ -34,6 +34,10 @@ class BatchRequest:
     valid: NDArray[np.bool_] | None = None
     sizes: tuple[int, ...] = ()
 
+    def __reduce__(self) -> Any:
+        """Pickle in a quarter of the time of a frozen dataclass: one goes with each chunk."""
+        return BatchRequest, (self.epoch, self.step, self.ids, self.valid, self.sizes)
+
 
 _EMPTY = np.empty(0, dtype=np.int64)
 
@@ -91,6 +95,7 @@ class Batch:
         is_prepared: whether the builder's `prepare` was called with it.
         is_next_ready: returns whether the next batch can be had without waiting; None where nothing
             is made ahead.
+        num_bytes: about how much memory its data take, as the thread that finished it measured.
     """
 
     data: Any
@@ -107,6 +112,7 @@ class Batch:
     memory: BatchMemory | None = None
     is_prepared: bool = False
     is_next_ready: Callable[[], bool] | None = None
+    num_bytes: int | None = None
 
 
 @runtime_checkable

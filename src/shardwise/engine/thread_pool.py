@@ -8,11 +8,13 @@ are in.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -32,10 +34,12 @@ class ThreadPool:
     Args:
         num_threads: threads at first.
         name: prefix of their names.
+        niceness: how far below the caller's priority the system schedules them (Linux).
     """
 
-    def __init__(self, num_threads: int, *, name: str) -> None:
+    def __init__(self, num_threads: int, *, name: str, niceness: int = 0) -> None:
         self._name = name
+        self._niceness = niceness
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.grow(num_threads)
@@ -46,7 +50,9 @@ class ThreadPool:
         """Start threads until there are this many."""
         for i in range(len(self._threads), num_threads):
             name = f"{self._name}_{i}"
-            thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
+            thread = threading.Thread(
+                target=_work, args=(self._tasks, self._niceness), name=name, daemon=True
+            )
             thread.start()
             self._threads.append(thread)
 
@@ -73,7 +79,12 @@ class ThreadPool:
             _end(os.getpid(), self._tasks, self._threads, timeout_s)
 
 
-def _work(tasks: SimpleQueue[_Task | None]) -> None:
+def _work(tasks: SimpleQueue[_Task | None], niceness: int) -> None:
+    if niceness and sys.platform == "linux":  # elsewhere threads have no priority of their own
+        with suppress(OSError):  # some sandboxes forbid it
+            this = threading.get_native_id()
+            own = os.getpriority(os.PRIO_PROCESS, this)
+            os.setpriority(os.PRIO_PROCESS, this, own + niceness)
     while (task := tasks.get()) is not None:
         future, function, args = task
         if future.set_running_or_notify_cancel():

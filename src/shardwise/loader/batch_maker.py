@@ -14,7 +14,7 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.batch.schedule import coalesced_batches, num_coalesced
-from shardwise.engine.choice import ExecutorOptions, make_executor
+from shardwise.engine.choice import ExecutorOptions, explain_choice, make_executor
 from shardwise.engine.request import Batch, BatchRequest, Executor
 from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
@@ -141,6 +141,8 @@ class BatchMaker:
         """Return counts with who makes the batches now; see `DataLoader.stats`."""
         concurrency = self.executor.concurrency
         stats = counts.to_dict(concurrency, num_cores=usable_cores(num_ranks=self.num_local))
+        options = self._executor_options
+        stats["executor_reason"] = explain_choice(self.executor, self._builder, options)
         servers = having(self.executor, CountsServers)
         if servers is not None:
             wanted = wanted_servers(stats, concurrency.num_threads)

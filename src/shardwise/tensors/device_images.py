@@ -236,11 +236,14 @@ class DeviceImages:
             except ValueError:
                 return False
         kind = getattr(torch, dtype.name)
-        out = torch.empty((len(column), *shape), dtype=kind, device=self._device)
+        order = torch.channels_last if image.layout == "channels_last" else torch.contiguous_format
+        out = torch.empty(
+            (len(column), *shape), dtype=kind, device=self._device, memory_format=order
+        )
         if there:
             rows = np.concatenate([column[row].rows for row in there])
             whole = resized(image, rows, list(there.values()))
-            whole = whole if image.layout == "CHW" else whole.permute(0, 2, 3, 1)
+            whole = whole.permute(0, 2, 3, 1) if image.layout == "HWC" else whole
             whole = whole if image.dtype == "uint8" else whole / 255
             out[torch.tensor(list(there), device=self._device)] = whole
         if here:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_function
 from shardwise.base.collate import collate_owned, join, named
-from shardwise.base.columns import Layout
+from shardwise.base.columns import Layout, make_rows
 from shardwise.base.errors import DataError
 from shardwise.base.stages import Stages
 from shardwise.engine.batch.bad_samples import OnError, SampleLoader, Watching
@@ -94,10 +94,7 @@ class BatchBuilder:
     def begin(self, request: BatchRequest) -> PartialBatch:
         """Allocate the rows of a batch."""
         num_rows = len(request.ids)
-        rows = {
-            name: np.empty((num_rows, *shape), dtype=dtype)
-            for name, (shape, dtype) in self.layout.items()
-        }
+        rows = {name: make_rows(num_rows, layout) for name, layout in self.layout.items()}
         return PartialBatch(request, rows)
 
     def fill(

@@ -82,7 +82,7 @@ class PrefetchBound:
 
     def made(self, batch: Batch) -> None:
         """A batch was made."""
-        self._recent.append(batch_bytes(batch))
+        self._recent.append(batch_bytes(batch) if batch.num_bytes is None else batch.num_bytes)
         num_rows = sum(part.num_rows for part in batch.parts or [batch])
         self._row_bytes = self._recent[-1] // max(1, num_rows)
         self._limit_decoders()

@@ -24,7 +24,7 @@ from typing import Any
 from shardwise.base.errors import DecodeTimeoutError, StallError, WorkerError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
-from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound
+from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound, batch_bytes
 from shardwise.engine.processes.pending_batch import PendingBatch, num_ready, take_answer
 from shardwise.engine.processes.session import Session
 from shardwise.engine.processes.tasks import Answer, Stopped
@@ -255,13 +255,14 @@ class _Run:
                 batch.finished = self._session.helper.submit(self._finish, batch)
 
     def _finish(self, batch: PendingBatch) -> Batch:
-        whole = batch.whole
+        whole = batch.read()
         if whole is None:
             is_copied = self._session.make_lasting(batch.partial)
             whole = self._builder.finish(batch.partial)
             batch.learnable = self._session.learnable(whole)
             for part in whole.parts or [whole]:
                 part.memory = None if is_copied else batch.slot
+        whole.num_bytes = batch_bytes(whole)
         self._builder.prepare(whole)
         return whole
 

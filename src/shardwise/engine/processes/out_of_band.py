@@ -82,6 +82,26 @@ def put_together(parts: Sequence[Any]) -> Any:
         return _MainUnpickler(io.BytesIO(parts[0]), buffers=parts[1:]).load()
 
 
+class Unread:
+    """A value in a message, which is unpickled where it is read: in another thread."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._parts = parts
+
+    def __reduce__(self) -> Any:
+        """Its parts, apart where they are large."""
+        return Unread, ([pickle.PickleBuffer(part) for part in self._parts],)
+
+    @classmethod
+    def of(cls, value: Any) -> Unread:
+        """Pickle a value."""
+        return cls(take_apart(value))
+
+    def read(self) -> Any:
+        """The value."""
+        return put_together(self._parts)
+
+
 def _pickled(value: Any, kind: Callable[..., pickle.Pickler]) -> list[memoryview | bytes]:
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []

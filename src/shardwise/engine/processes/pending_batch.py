@@ -9,6 +9,7 @@ from itertools import takewhile
 
 from shardwise.base.columns import Layout
 from shardwise.engine.batch.chunks import PartialBatch
+from shardwise.engine.processes.out_of_band import Unread
 from shardwise.engine.processes.slots import Slot
 from shardwise.engine.processes.tasks import Answer, Task
 from shardwise.engine.processes.worker_errors import unpack_error
@@ -25,6 +26,7 @@ class PendingBatch:
         slot: the memory of its rows; None where nothing has a fixed shape, and of a whole batch.
         chunks: the chunks, first row to the row behind the last one.
         missing: the first rows of the chunks that are not loaded yet.
+        unread: what workers answered and no thread has read yet, by first row.
         whole: the batch, where a worker has collated it.
         finished: the batch as the program gets it, once the helper thread was given it.
         error: the error of its first chunk that failed.
@@ -38,6 +40,7 @@ class PendingBatch:
     slot: Slot | None
     chunks: Mapping[int, int]
     missing: set[int] = field(default_factory=set)
+    unread: dict[int, Unread] = field(default_factory=dict)
     whole: Batch | None = None
     finished: Future[Batch] | None = None
     error: Exception | None = None
@@ -52,7 +55,18 @@ class PendingBatch:
     @property
     def has_rows(self) -> bool:
         """Whether a row is left: of a batch that is loaded, and not as a whole."""
+        self.read()
         return any(chunk.kept.any() for chunk in self.partial.chunks.values())
+
+    def read(self) -> Batch | None:
+        """Unpickle the answers, once all are there; the batch, where a worker has collated it."""
+        for start in list(self.unread):
+            value = self.unread.pop(start).read()
+            if self.is_whole:
+                self.whole = value
+            else:
+                self.partial.chunks[start] = value
+        return self.whole
 
     def task(self, run: int, start: int, *, is_again: bool = False) -> Task:
         """The task that loads the chunk from row `start` on, the first time or again."""
@@ -88,10 +102,8 @@ def take_answer(answer: Answer, pending: Mapping[int, PendingBatch]) -> None:
     batch.missing.discard(answer.start)
     if answer.error is not None:
         batch.fail(answer.start, unpack_error(answer.error))
-    elif isinstance(answer.value, Batch):
-        batch.whole = answer.value
     else:
-        batch.partial.chunks[answer.start] = answer.value
+        batch.unread[answer.start] = answer.value
 
 
 def num_ready(pending: Mapping[int, PendingBatch]) -> int:

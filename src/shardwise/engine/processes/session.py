@@ -86,7 +86,7 @@ class Session:
         """Copy a batch that the user may keep where slots are scarce; returns whether it did."""
         is_scarce = self._slots.is_scarce
         if is_scarce:
-            partial.rows = {name: rows.copy() for name, rows in partial.rows.items()}
+            partial.rows = {name: rows.copy("K") for name, rows in partial.rows.items()}
             partial.learned = {name: rows.copy() for name, rows in partial.learned.items()}
         return is_scarce
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.columns import Layout, make_rows
 from shardwise.base.errors import StorageError
 
 # Rows begin where vector instructions and pinned copies like it.
@@ -153,7 +154,7 @@ class RowLayout:
         fields: shape of a row and dtype, by field.
     """
 
-    fields: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+    fields: Mapping[str, Layout]
 
     def num_bytes(self, num_rows: int) -> int:
         """Bytes of a batch of `num_rows` rows, each field aligned."""
@@ -164,18 +165,16 @@ class RowLayout:
 
     def empty(self) -> dict[str, NDArray[Any]]:
         """The fields of a batch without rows."""
-        return {
-            name: np.empty((0, *shape), dtype=dtype) for name, (shape, dtype) in self.fields.items()
-        }
+        return {name: make_rows(0, layout) for name, layout in self.fields.items()}
 
     def views(self, memory: Any, num_rows: int) -> dict[str, NDArray[Any]]:
         """The fields of a batch as arrays over `memory`, which they keep alive."""
         flat = np.asarray(memory)
         views = {}
         offset = 0
-        for name, (shape, dtype) in self.fields.items():
-            size = num_rows * math.prod(shape) * dtype.itemsize
-            views[name] = flat[offset : offset + size].view(dtype).reshape(num_rows, *shape)
+        for name, layout in self.fields.items():
+            size = num_rows * math.prod(layout[0]) * layout[1].itemsize
+            views[name] = make_rows(num_rows, layout, flat[offset : offset + size])
             offset += aligned(size)
         return views
 

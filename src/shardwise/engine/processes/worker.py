@@ -30,6 +30,7 @@ from shardwise.base.errors import StorageError
 from shardwise.engine.batch.bad_samples import Watching
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
+from shardwise.engine.processes.out_of_band import Unread
 from shardwise.engine.processes.shared_columns import write_in_place
 from shardwise.engine.processes.shared_memory import RowLayout, map_without_file, max_slots
 from shardwise.engine.processes.slots import SlotPool
@@ -201,7 +202,9 @@ class _Worker:
 
 def _packed(answer: Answer, slots: SlotPool) -> Packed:
     try:
-        return pack(answer, slots)
+        # The trainer's main thread only receives it.
+        value = None if answer.value is None else Unread.of(answer.value)
+        return pack(answer._replace(value=value), slots)
     except StorageError as error:
         failure: Exception = error
     except Exception as error:  # noqa: BLE001 - a value that does not pickle is the user's

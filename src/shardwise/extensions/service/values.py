@@ -73,7 +73,7 @@ class Encoder:
             if value.dtype.hasobject and value.dtype.kind == "O":
                 items = [self.value(each) for each in value.reshape(-1).tolist()]
                 return {"objects": [list(value.shape), items]}
-            return {"array": self.array(np.asarray(value) if kind is not np.ndarray else value)}
+            return self._array(np.asarray(value) if kind is not np.ndarray else value)
         if kind.__module__ == "torch" and kind.__name__ == "Tensor":
             # As bytes: numpy lacks some of torch's dtypes.
             flat = value.detach().cpu().contiguous().reshape(-1)
@@ -81,6 +81,13 @@ class Encoder:
             name = str(value.dtype).partition(".")[2]
             return {"tensor": [name, list(value.shape), self.array(raw)]}
         raise TypeError(f"a {kind.__module__}.{kind.__qualname__}")
+
+    def _array(self, array: NDArray[Any]) -> Any:
+        if array.ndim == 4 and not array.flags.c_contiguous:
+            last = np.moveaxis(array, 1, -1)
+            if last.flags.c_contiguous:
+                return {"channels_last": self.array(last)}
+        return {"array": self.array(array)}
 
     def _joined(self, data: bytes) -> int:
         return self.array(np.frombuffer(data, dtype=np.uint8))
@@ -104,7 +111,7 @@ class Decoder:
             raise ValueError(number)
         return self._arrays[number]
 
-    def value(self, code: Any) -> Any:  # noqa: PLR0911 - one for each type
+    def value(self, code: Any) -> Any:  # noqa: PLR0911, PLR0912 - one for each type
         """The value that this JSON stands for."""
         if type(code) is list:
             if set(map(type, code)) <= _PLAIN:
@@ -116,6 +123,8 @@ class Decoder:
         match tag:
             case "array":
                 return self.array(content)
+            case "channels_last":
+                return np.moveaxis(self.array(content), -1, 1)
             case "bytes":
                 return self._split(*content)
             case "byte":
