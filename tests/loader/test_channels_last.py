@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 
 import shardwise as sw
-from shardwise.extensions.service.values import Decoder, Encoder
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +46,6 @@ def test_batches_are_channels_last_and_have_the_values_of_planes(shards, options
             sizes.add(len(images))
         # One batch lost its damaged sample, and is a copy of its other rows.
         assert sizes == {7, 8}
-
-
-def test_batches_of_a_server_are_channels_last():
-    images = np.arange(120, dtype=np.uint8).reshape(2, 4, 5, 3).transpose(0, 3, 1, 2)
-    encoder = Encoder()
-    code = encoder.value({"jpg": images, "x": images[:, :, ::2]})
-    batch = Decoder(encoder.arrays).value(code)
-    assert np.array_equal(batch["jpg"], images)
-    assert batch["jpg"].strides == images.strides
-    assert np.array_equal(batch["x"], images[:, :, ::2])
 
 
 def test_batches_that_a_program_keeps_stay_channels_last(shards, monkeypatch):

@@ -435,6 +435,7 @@ def test_patterns_and_limits_that_make_no_sense_are_refused(tmp_path, patterns, 
             TarWriter(tmp_path / pattern, **options)
 
 
+@pytest.mark.extension
 def test_what_is_no_store_is_refused():
     with pytest.raises(StorageError, match="scheme 'nosuch' is not supported"):
         TarWriter("nosuch://bucket/{shard}.tar")
