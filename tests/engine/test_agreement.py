@@ -82,6 +82,9 @@ class Makers:
     def ragged(self):
         return self.makers[self.current].ragged
 
+    def prepare(self, batch):
+        self.makers[self.current].prepare(batch)
+
     def works(self, number: int, works: Sequence[BatchRequest]) -> Iterator[BatchRequest]:
         return (replace(work, epoch=number * _EPOCHS + work.epoch) for work in works)
 
