@@ -16,7 +16,7 @@ import shardwise as sw
 import shardwise.compat.webdataset as wds
 from shardwise.compat.wids.wids_mmtar import MMIndexedTar
 from shardwise.sources.tar.index.build import build_index, build_indexes
-from shardwise.sources.tar.index.column_file import decode_columns, encode_columns
+from shardwise.storage.column_file import decode_columns, encode_columns
 from tests.support.raw_tars import END, header, member, sign
 from tests.support.web import reply, send_range, serving
 

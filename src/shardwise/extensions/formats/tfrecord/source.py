@@ -213,7 +213,7 @@ class TfRecordSource(RecordSource):
         rows: dict[str, list[Any]] = {name: [] for name in names}
         for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             try:
-                found = parse_example(buffer[start:end].tobytes())
+                found = parse_example(buffer[start:end].tobytes(), names)
                 for name in names:
                     rows[name].append(_value(name, features[name], found.get(name)))
             except ValueError as error:
