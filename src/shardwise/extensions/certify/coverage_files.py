@@ -198,6 +198,7 @@ def _read_file(path: Path, kept: set[object], coverage: Coverage) -> None:
     """Add up the lines of a file."""
     processes: dict[object, Process] = {}
     data_and_order = None
+    is_mixed = False
     with path.open("rb") as file:
         for number, data in enumerate(file, 1):
             place = f"line {number} of {path.name}"
@@ -214,7 +215,10 @@ def _read_file(path: Path, kept: set[object], coverage: Coverage) -> None:
                 continue
             data_and_order = data_and_order or (line.fingerprint, line.order)
             if (line.fingerprint, line.order) != data_and_order:
-                coverage.faults.append(f"{place} is of other data or another order than the first")
+                if not is_mixed:
+                    text = f"{place} is of other data or another order than the first"
+                    coverage.faults.append(text)
+                is_mixed = True
                 continue
             key = (line.run, line.rank)
             if key not in processes:
