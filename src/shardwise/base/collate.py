@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import no_such_field
 from shardwise.base.columns import Column, values_of
 
 _NUMBERS = "biufc"
@@ -121,9 +122,8 @@ def named(columns: Mapping[str, Any], names: Sequence[str]) -> Sequence[str]:
     """
     for name in names:
         if name not in columns:
-            raise ValueError(
-                f"as_tuple names {name!r}, and a batch has {', '.join(map(repr, columns))}"
-            )
+            absent = no_such_field(name, tuple(columns), kind="entries of a batch")
+            raise ValueError(f"as_tuple names {name!r}: {absent}")
     return names
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import near_name, suggest_names
 from shardwise.base.columns import BytesColumn
 from shardwise.codecs.protocol import PlainDecoder
 from shardwise.codecs.rows import check_row
@@ -69,6 +69,7 @@ def _parse_labels(column: BytesColumn) -> NDArray[np.int64] | None:
     return digits.astype(np.int64) @ _POWERS[-longest:]
 
 
+@suggest_names
 def integer() -> Integer:
     r"""Decode whole numbers in ASCII, as `int` reads them: sign, blanks and underscores allowed.
 
@@ -97,6 +98,7 @@ class Floating(PlainDecoder):
         return np.array([float(bytes(value or b"")) for value in column], np.float64)
 
 
+@suggest_names
 def floating() -> Floating:
     """Decode decimal numbers in ASCII, as `float` reads them: "0.5", "1e-3", "nan".
 
@@ -218,7 +220,12 @@ def array(dtype: DTypeLike, shape: int | Sequence[int] | None = None) -> Array:
         >>> array("uint16", (1, 2))(b"\x01\x00\x02\x00")
         array([[1, 2]], dtype=uint16)
     """
-    stored = np.dtype(dtype)
+    try:
+        stored = np.dtype(dtype)
+    except TypeError as error:
+        known = [np.dtype(code).name for code in "?bhilBHILefdFD"]
+        hint = near_name(dtype, known)
+        raise TypeError(f"array(dtype={dtype!r:.80}): numpy has no such dtype{hint}") from error
     if stored.kind not in "biufc":
         raise ValueError(
             f"array(dtype={dtype!r}): raw bytes can hold numbers and bools, not {stored}"

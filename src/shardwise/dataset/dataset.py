@@ -41,6 +41,7 @@ from shardwise.sources.protocol import Source, value_fields_of
 _NUM_SHOWN = 8
 
 
+@suggest_names
 class Dataset(IndexedSamples):
     """Samples by index, decoded and transformed.
 

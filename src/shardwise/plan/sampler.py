@@ -13,7 +13,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import Permutation, mix
@@ -24,6 +24,7 @@ from shardwise.plan.window import SizesView, WindowSampler, WindowShape
 Shuffle = bool | Literal["full", "window"]
 
 
+@suggest_names
 class SequentialSampler:
     """Samples in storage order, in every epoch.
 
@@ -124,7 +125,7 @@ def make_sampler(
         shape = {} if window_shape is None else window_shape._asdict()
         sampler = WindowSampler(shard_sizes, seed=seed, **shape)
     else:
-        raise ValueError(f"shuffle={shuffle!r} must be False, True, 'full' or 'window'")
+        check_choice("shuffle", shuffle, (False, True, "full", "window"))
     return sampler if epoch_size is None else VirtualEpochs(sampler, epoch_size)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
+from shardwise.base.arguments import suggest_names
 from shardwise.base.errors import StateError
 from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.builder import BatchBuilder
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 
+@suggest_names
 class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
     """A dataset of batches, for `torch.utils.data.DataLoader(it, batch_size=None, ...)`.
 

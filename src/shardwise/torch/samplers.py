@@ -15,7 +15,7 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import check_flag
+from shardwise.base.arguments import check_flag, suggest_names
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
@@ -30,6 +30,7 @@ from shardwise.torch.order import Cursor, SamplerState, refuse_second_division
 _BLOCK = 8192
 
 
+@suggest_names
 class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int]):
     """torch's DistributedSampler, exact: one rank's indices, in an order that no rank count moves.
 
@@ -181,6 +182,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         self.epoch = cursor.epoch
 
 
+@suggest_names
 class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]):
     """Batches of indices of one rank, for `DataLoader(dataset, batch_sampler=...)`.
 

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from shardwise.compat.webdataset import autodecode, utils
 from shardwise.compat.webdataset.handlers import reraise_exception
+from shardwise.compat.webdataset.left_out import LeftOut
 
 Handler = Callable[[Exception], Any]
 
@@ -23,13 +24,16 @@ def each_result(
     data: Iterable[Any], function: Callable[[Any], Any], handler: Handler
 ) -> Iterator[tuple[Any, Any]]:
     """Samples with what a function makes of them; the handler decides where it raises."""
+    left_out = LeftOut()
     for sample in data:
         try:
             result = function(sample)
         except Exception as error:  # noqa: BLE001 - the user's exception for the user's handler
             if handler(error):
+                left_out.add(sample)
                 continue
             return
+        left_out.passes(sample, True)
         yield sample, result
 
 
@@ -91,7 +95,8 @@ def _info(
 
 
 def _select(data: Iterable[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
-    return filter(predicate, data)
+    passes = LeftOut().passes
+    return (sample for sample in data if passes(sample, predicate(sample)))
 
 
 def _log_keys(data: Iterable[Any], logfile: str | None = None) -> Iterator[Any]:
@@ -125,8 +130,12 @@ def _map(
 
     Where samples are dicts, the result gets the sample's `__key__` if it has none.
     """
-    for sample, result in each_result(data, f, handler):
-        if result is None:
+    return _mapped(each_result(data, f, handler), LeftOut())
+
+
+def _mapped(results: Iterator[tuple[Any, Any]], left_out: LeftOut) -> Iterator[Any]:
+    for sample, result in results:
+        if not left_out.passes(sample, result is not None):
             continue
         if isinstance(result, dict) and "__key__" not in result and isinstance(sample, dict):
             result["__key__"] = sample.get("__key__")

@@ -27,6 +27,7 @@ from shardwise.extensions.formats.tfrecord.scan import find_records
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
 from shardwise.storage import FileStat, StorageOptions, expand, is_local, local_path
+from shardwise.storage.missing import explain_missing
 
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
 _RECORD = "record"
@@ -88,7 +89,8 @@ class TfRecordSource(RecordSource):
         )
 
     def _places(self) -> list[_Records]:
-        return self._found.get(lambda: list(in_threads(self._find, self.urls, _THREADS)))
+        with explain_missing(self.urls):
+            return self._found.get(lambda: list(in_threads(self._find, self.urls, _THREADS)))
 
     def _find(self, url: str) -> _Records:
         stat, records = find_records(self._pool.get(url), self._index_dir)
