@@ -61,8 +61,8 @@ class StatefulLoader(RankedPlan):
     def __getitem__(self, item: Any) -> NoReturn:
         """Refuse to be the dataset of torch's DataLoader, which asks for items."""
         raise TypeError(
-            f"a shardwise {type(self).__name__} has batches and no items: it is the loader already, "
-            "so iterate it as it is, without torch's DataLoader around it; loader.dataset has the "
+            f"a shardwise {type(self).__name__} has batches and no items: it is the loader "
+            "already, so iterate it without torch's DataLoader around it; loader.dataset has the "
             "samples"
         )
 

@@ -24,7 +24,12 @@ def each_result(
     data: Iterable[Any], function: Callable[[Any], Any], handler: Handler
 ) -> Iterator[tuple[Any, Any]]:
     """Samples with what a function makes of them; the handler decides where it raises."""
-    left_out = LeftOut()
+    return _each_result(data, function, handler, LeftOut())
+
+
+def _each_result(
+    data: Iterable[Any], function: Callable[[Any], Any], handler: Handler, left_out: LeftOut
+) -> Iterator[tuple[Any, Any]]:
     for sample in data:
         try:
             result = function(sample)

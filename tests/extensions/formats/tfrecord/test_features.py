@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +135,27 @@ def test_a_record_of_other_bytes_does_not_end_the_look(path):
     records = [b"\xff" * 9, example({"label": [1]})]
     with pytest.raises(sw.DataError, match=r"a feature 'labl', but 'label'"):
         open_records(path, *records, features={"labl": "int64"})[1]
+
+
+def test_features_that_the_first_record_lacks_are_told_once(path, caplog):
+    first, later = {"id": [1]}, {"id": [2], "late": [3], "more": [b"a", b"b"]}
+    dataset = open_records(path, *map(example, [first, later, later, first]))
+    assert [plain(sample["id"]) for sample in dataset] == [1, 2, 2, 1]
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert "the features 'late', 'more', which the first record lacks" in text
+    named = "features={'id': 'int64', 'late': 'int64?', 'more': 'bytes[]?'}"
+    assert text.endswith(f"sw.tfrecord(..., {named})")
+    dataset = open_records(
+        path, *map(example, [first, later]), features=ast.literal_eval(named[9:])
+    )
+    assert plain(dataset[1]["late"]) == 3
+    assert dataset[0]["late"] is None
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("features", [{"id": "int64"}, ("id",)])
+def test_features_that_were_not_asked_for_are_not_told(path, caplog, features):
+    records = map(example, [{"id": [1]}, {"id": [2], "late": [3]}])
+    assert len(list(open_records(path, *records, features=features))) == 2
+    assert caplog.records == []
