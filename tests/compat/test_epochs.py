@@ -14,6 +14,7 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 import shardwise.compat.webdataset as wds
+from shardwise.compat.webdataset import left_out
 from tests.support.open_clip import ShuffleByEpoch
 from tests.support.tars import make_shards, sample_key
 from tests.support.wds_shards import SIZES
@@ -332,7 +333,8 @@ def test_endless_shards_of_which_no_sample_passes_end_with_an_error(tmp_path, st
             next(iter(pipeline))
 
 
-def test_a_predicate_behind_an_endless_loader_ends_with_an_error(tmp_path):
+def test_a_predicate_behind_an_endless_loader_ends_with_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(left_out, "_MIN_IN_A_ROW", 1000)
     (url,) = make_shards(tmp_path, [500])
     for dataset in (wds.WebDataset(url, resampled=True), wds.WebDataset(url).batched(100)):
         loader = wds.WebLoader(dataset, batch_size=None).select(nothing).with_epoch(3)
@@ -340,7 +342,8 @@ def test_a_predicate_behind_an_endless_loader_ends_with_an_error(tmp_path):
             next(iter(loader))
 
 
-def test_endless_shards_without_a_sample_end_with_an_error(tmp_path):
+def test_endless_shards_without_a_sample_end_with_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(left_out, "_MIN_IN_A_ROW", 100)
     (empty,) = make_shards(tmp_path, [0])
     to_samples = wds.tarfile_to_samples(handler=wds.ignore_and_continue)
     for url in (empty, f"{tmp_path}/none.tar"):
