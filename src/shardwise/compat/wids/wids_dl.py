@@ -20,8 +20,8 @@ from shardwise.base.errors import DataError, StorageError
 from shardwise.compat.environment import wids_cache_dir
 from shardwise.compat.wids.gone import finder
 from shardwise.compat.wids.wids_cleanup import ExclusiveLock
+from shardwise.extensions.remote.streams import open_stream
 from shardwise.storage import atomic_write
-from shardwise.storage.streams import open_stream
 from shardwise.storage.urls import scheme_of
 
 __getattr__ = finder(__name__)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from shardwise.base.errors import DataError
 from shardwise.compat.wids.gone import finder
-from shardwise.storage.streams import open_stream
+from shardwise.extensions.remote.streams import open_stream
 from shardwise.storage.urls import scheme_of
 
 __getattr__ = finder(__name__)
