@@ -71,6 +71,7 @@ def test_a_wrong_argument_names_similar_ones():
         sw.wrap([1]).map(lambda sample: (1, 2))[0]
 
 
+@pytest.mark.extension
 def test_every_public_function_and_class_refuses_an_unknown_argument_by_its_name():
     silent = []
     for name in sw.__all__:
@@ -85,6 +86,7 @@ def test_every_public_function_and_class_refuses_an_unknown_argument_by_its_name
     assert silent == []
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize(
     ("call", "meant"),
     [
