@@ -82,7 +82,7 @@ def check_choice(
         ValueError: it is another value.
     """
     choices = tuple(choices)
-    if (value is None or isinstance(value, str)) and value in choices:
+    if isinstance(value, str | bool | None) and value in choices:
         return
     argument = f"{name}={value!r:.80}"
     raise ValueError(

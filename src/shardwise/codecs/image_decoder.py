@@ -73,7 +73,7 @@ class Image:
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
-            if isinstance(value, int | tuple) and value not in choices:
+            if isinstance(value, int | tuple):
                 raise ValueError(f"image({name}={value!r}): did you mean size={value!r}?")
             check_choice(name, value, choices, of="image")
         if self.size is not None and min(self.size) < 1:

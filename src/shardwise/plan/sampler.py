@@ -104,6 +104,7 @@ def make_sampler(
     Raises:
         ValueError: `shuffle` is something else, or `shard_sizes` is missing or of another sum.
     """
+    check_choice("shuffle", shuffle, (False, True, "full", "window"))
     count = whole("num_samples", num_samples, least=0)
     if shard_sizes is not None:
         try:
@@ -119,13 +120,11 @@ def make_sampler(
         sampler = SequentialSampler(count)
     elif shuffle == "full":
         sampler = FullSampler(count, seed=seed)
-    elif shuffle == "window":
+    else:
         if shard_sizes is None:
             raise ValueError("shuffle='window' needs shard_sizes; without shards use 'full'")
         shape = {} if window_shape is None else window_shape._asdict()
         sampler = WindowSampler(shard_sizes, seed=seed, **shape)
-    else:
-        check_choice("shuffle", shuffle, (False, True, "full", "window"))
     return sampler if epoch_size is None else VirtualEpochs(sampler, epoch_size)
 
 

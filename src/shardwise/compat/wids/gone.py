@@ -6,38 +6,25 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-_DOWNLOAD = "download_file(url, path), or download_and_open(url, path)"
-_TARS = "tarfile.TarInfo, or MMIndexedTar for a tar in memory"
-_GONE = {
-    "AtomicJsonUpdate": "the command `widsindex update`",
-    "T": "typing.TypeVar",
-    "TarHeader": _TARS,
-    "copy_file": _DOWNLOAD,
-    "default_cmds": _DOWNLOAD,
-    "download_file_no_log": _DOWNLOAD,
-    "format_with_suffix": "the command `widsindex info`",
-    "main_create": "the command `widsindex create`",
-    "main_info": "the command `widsindex info`",
-    "main_sample": "the command `widsindex sample`",
-    "main_update": "the command `widsindex update`",
-    "main_wds": "the command `shardwise bench`",
-    "main_wids": "the command `shardwise bench`",
-    "max_open_objects": "LRUCache(capacity)",
-    "maybe_decode": "wids_decode.default_decoder",
-    "maybe_read": "wids_decode.default_decoder",
-    "next_header": _TARS,
-    "open_itfs": "IndexedTarSamples(path=...)",
-    "open_objects": "LRUCache(capacity)",
-    "parse_tar_header": _TARS,
-    "pipe_download": _DOWNLOAD,
-    "print_long_info": "the command `widsindex info`",
-    "set_all": "a loop over the dicts",
-    "shorten_name": "the command `widsindex info`",
-    "urldirbase": "wids_specs.urldir",
-    "urlfile": "posixpath.basename",
-    "vcmd": _DOWNLOAD,
-    "verbose_cmd": _DOWNLOAD,
+_INSTEAD = {
+    "LRUCache(capacity)": "max_open_objects open_objects",
+    "IndexedTarSamples(path=...)": "open_itfs",
+    "a loop over the dicts": "set_all",
+    "download_file(url, path), or download_and_open(url, path)": "copy_file default_cmds "
+    "download_file_no_log pipe_download vcmd verbose_cmd",
+    "posixpath.basename": "urlfile",
+    "tarfile.TarInfo, or MMIndexedTar for a tar in memory": "TarHeader next_header "
+    "parse_tar_header",
+    "the command `shardwise bench`": "main_wds main_wids",
+    "the command `widsindex create`": "main_create",
+    "the command `widsindex info`": "format_with_suffix main_info print_long_info shorten_name",
+    "the command `widsindex sample`": "main_sample",
+    "the command `widsindex update`": "AtomicJsonUpdate main_update",
+    "typing.TypeVar": "T",
+    "wids_decode.default_decoder": "maybe_decode maybe_read",
+    "wids_specs.urldir": "urldirbase",
 }
+_GONE = {name: instead for instead, names in _INSTEAD.items() for name in names.split()}
 # What wids' modules import from each other.
 _IMPORTED = {"download_and_open": "wids_dl", "wids": "", "wids_dl": ""}
 
