@@ -73,9 +73,9 @@ class Image:
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
-            if isinstance(value, int | tuple):
-                raise ValueError(f"image({name}={value!r}): did you mean size={value!r}?")
-            check_choice(name, value, choices, of="image")
+            is_size = isinstance(value, int | tuple)
+            more = f"; did you mean size={value!r}?" if is_size else ""
+            check_choice(name, value, choices, of="image", more=more)
         if self.size is not None and min(self.size) < 1:
             raise ValueError(f"image(size={self.size}): height and width must be 1 or more")
         if self.antialias and self.interpolation == "nearest":

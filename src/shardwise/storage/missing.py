@@ -34,9 +34,9 @@ def explain_missing(urls: Sequence[str]) -> Iterator[None]:
         url = error.url
         if not url or not is_local(url) or os.path.exists(local_path(url)):
             raise
-        files = [local_path(each) for each in urls[:_MAX_NAMES] if is_local(each)]
-        there = [file for file in files if os.path.exists(file)]
-        missing = sorted(set(files).difference(there), key=files.index)
+        files = [local_path(each) for each in islice(urls, _MAX_NAMES) if is_local(each)]
+        there = dict.fromkeys(filter(os.path.exists, files))
+        missing = [file for file in files if file not in there]
         reason = error.reason
         if len(missing) > 1:
             url = missing[0]
@@ -45,8 +45,8 @@ def explain_missing(urls: Sequence[str]) -> Iterator[None]:
                 f"first is {shown(url)!r}"
             )
         if there and missing[1:]:
-            more = f" to {shown(there[-1])!r}" if there[1:] else ""
-            reason += f"; there: {shown(there[0])!r}{more}"
+            first, *_, last = (*there, *there)
+            reason += f"; there: {shown(first)!r}" + f" to {shown(last)!r}" * (len(there) > 1)
         else:
             reason += near_names(url)
         raise MissingShardError(reason, url=url) from error
