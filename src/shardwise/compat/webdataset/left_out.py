@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from shardwise.compat.webdataset.readers import CURRENT_PASS
@@ -16,14 +16,14 @@ _MAX_IN_A_ROW = 1_000_000
 class LeftOut:
     """What a stage leaves out in a row, and that the pass had samples.
 
-    Made while the pass is built. `says` makes the message of the number.
+    Made while the pass is built. `says` makes the message of the number; `num` is that in a row.
     """
 
     def __init__(self, says: Callable[[int], str] | None = None) -> None:
         self._says = says or nothing_passes
         current = CURRENT_PASS.get()
         self._of_pass = [0] if current is None else current.left_out
-        self._num = self._num_laps = 0
+        self.num = self._num_laps = 0
         self._first: Any = None
 
     def add(self, sample: Any) -> None:
@@ -33,23 +33,29 @@ class LeftOut:
             ValueError: all samples were left out, again and again.
         """
         self._of_pass[0] += 1
-        self._num += 1
+        self.num += 1
         name = _name_of(sample)
-        if self._num == 1:
+        if self.num == 1:
             self._first = name
         elif name == self._first and name is not None:
             self._num_laps += 1
-        is_lap = self._num >= _MIN_IN_A_ROW and self._num_laps >= _MIN_LAPS
-        if is_lap or self._num >= _MAX_IN_A_ROW:
-            raise ValueError(self._says(self._num))
+        is_lap = self.num >= _MIN_IN_A_ROW and self._num_laps >= _MIN_LAPS
+        if is_lap or self.num >= _MAX_IN_A_ROW:
+            raise ValueError(self._says(self.num))
 
-    def passes(self, sample: Any, is_wanted: Any) -> Any:
-        """Count a sample by whether a predicate wants it."""
-        if is_wanted:
-            self._num = self._num_laps = 0
-        else:
-            self.add(sample)
-        return is_wanted
+    def filter(self, data: Iterable[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
+        """The samples that a predicate holds for."""
+        for sample in data:
+            if not predicate(sample):
+                self.add(sample)
+                continue
+            if self.num:
+                self.clear()
+            yield sample
+
+    def clear(self) -> None:
+        """Begin anew, after a sample that is let through; not called where `num` is 0."""
+        self.num = self._num_laps = 0
 
 
 def nothing_passes(num: int) -> str:

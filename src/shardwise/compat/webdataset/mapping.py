@@ -21,25 +21,30 @@ Handler = Callable[[Exception], Any]
 
 
 def each_result(
-    data: Iterable[Any], function: Callable[[Any], Any], handler: Handler
+    data: Iterable[Any], function: Callable[[Any], Any], handler: Handler, none: Any = LeftOut
 ) -> Iterator[tuple[Any, Any]]:
-    """Samples with what a function makes of them; the handler decides where it raises."""
-    return _each_result(data, function, handler, LeftOut())
+    """Samples with what a function makes of them, but for results that are `none`.
 
+    The handler decides where the function raises.
+    """
+    left_out = LeftOut()
 
-def _each_result(
-    data: Iterable[Any], function: Callable[[Any], Any], handler: Handler, left_out: LeftOut
-) -> Iterator[tuple[Any, Any]]:
-    for sample in data:
-        try:
-            result = function(sample)
-        except Exception as error:  # noqa: BLE001 - the user's exception for the user's handler
-            if handler(error):
+    def results() -> Iterator[tuple[Any, Any]]:
+        for sample in data:
+            try:
+                result = function(sample)
+            except Exception as error:  # noqa: BLE001 - the user's exception for their handler
+                if not handler(error):
+                    return
+                result = none
+            if result is none:
                 left_out.add(sample)
                 continue
-            return
-        left_out.passes(sample, True)
-        yield sample, result
+            if left_out.num:
+                left_out.clear()
+            yield sample, result
+
+    return results()
 
 
 def getfirst(
@@ -100,8 +105,7 @@ def _info(
 
 
 def _select(data: Iterable[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
-    passes = LeftOut().passes
-    return (sample for sample in data if passes(sample, predicate(sample)))
+    return LeftOut().filter(data, predicate)
 
 
 def _log_keys(data: Iterable[Any], logfile: str | None = None) -> Iterator[Any]:
@@ -135,13 +139,11 @@ def _map(
 
     Where samples are dicts, the result gets the sample's `__key__` if it has none.
     """
-    return _mapped(each_result(data, f, handler), LeftOut())
+    return _with_keys(each_result(data, f, handler, None))
 
 
-def _mapped(results: Iterator[tuple[Any, Any]], left_out: LeftOut) -> Iterator[Any]:
+def _with_keys(results: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
     for sample, result in results:
-        if not left_out.passes(sample, result is not None):
-            continue
         if isinstance(result, dict) and "__key__" not in result and isinstance(sample, dict):
             result["__key__"] = sample.get("__key__")
         yield result

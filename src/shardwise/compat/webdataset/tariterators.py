@@ -177,14 +177,14 @@ def expand_samples(
                         close_quietly()
                         return
                 yield from samples.finish(has_end=tar.has_end)
-                left_out.passes(shard, samples.has_any)
+                left_out.clear() if samples.has_any else left_out.add(shard)
         except Exception as error:
             cut_key = error.key if isinstance(error, DamagedShardError) else None
             if rename_files is None and not samples.may_have(cut_key):
                 # Where a member of the next sample is cut, this one is whole.
                 yield from samples.finish()
             if handler(_about(error, shard)):
-                left_out.passes(shard, samples.has_any)
+                left_out.clear() if samples.has_any else left_out.add(shard)
                 continue
             if samples.sample is not None:
                 _logger.warning("the last sample of %s is cut: %s", shard["url"], error)
