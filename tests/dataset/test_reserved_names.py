@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from inspect import signature
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -81,7 +82,8 @@ def test_every_public_function_and_class_refuses_an_unknown_argument_by_its_name
         first = [[1]] if found is sw.DataLoader else []
         with pytest.raises(TypeError) as caught:
             found(*first, zzqx=1)
-        if "() has no argument zzqx=1" not in str(caught.value):
+        # Python's own message does where there is nothing to suggest.
+        if "() has no argument zzqx=1" not in str(caught.value) and signature(found).parameters:
             silent.append((name, str(caught.value)))
     assert silent == []
 

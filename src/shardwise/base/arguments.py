@@ -33,10 +33,9 @@ def suggest_names(called: _Called) -> _Called:
             from difflib import get_close_matches
 
             similar = get_close_matches(name, known, n=3) or known
-            meant = " or ".join(f"{each}=" for each in similar)
             raise TypeError(
-                f"{called.__name__}() has no argument {name}={arguments[name]!r:.80}"
-                + (f"; did you mean {meant}?" if meant else ", and takes none")
+                f"{called.__name__}() has no argument {name}={arguments[name]!r:.80}; did you mean "
+                f"{' or '.join(f'{each}=' for each in similar)}?"
             )
         return function(*args, **arguments)
 

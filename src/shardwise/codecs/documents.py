@@ -9,7 +9,6 @@ import importlib
 from json import loads
 from typing import Any
 
-from shardwise.base.arguments import suggest_names
 from shardwise.base.errors import MissingExtraError
 from shardwise.codecs.protocol import PlainDecoder
 
@@ -22,7 +21,6 @@ class Text(PlainDecoder):
         return data if isinstance(data, str) else str(data, "utf-8")
 
 
-@suggest_names
 def text() -> Text:
     r"""Decode UTF-8 to str, exactly as stored: no line ending is changed, no byte is skipped.
 
@@ -46,7 +44,6 @@ class Raw(PlainDecoder):
         return bytes(data)
 
 
-@suggest_names
 def raw() -> Raw:
     """Leave the payload as bytes. `bytes` as a decoder means this."""
     return Raw()
@@ -63,7 +60,6 @@ class Json(PlainDecoder):
             raise ValueError(f"the JSON of {len(data)} bytes is nested too deeply") from exc
 
 
-@suggest_names
 def json() -> Json:
     """Decode a JSON document, in UTF-8, UTF-16 or UTF-32, to Python objects.
 
@@ -94,7 +90,6 @@ class Msgpack(PlainDecoder):
             raise ValueError(f"{len(data)} bytes are no MessagePack document: {reason}") from exc
 
 
-@suggest_names
 def msgpack() -> Msgpack:
     """Decode a MessagePack document to Python objects: text as str, keys of maps str or bytes.
 

@@ -69,7 +69,6 @@ def _parse_labels(column: BytesColumn) -> NDArray[np.int64] | None:
     return digits.astype(np.int64) @ _POWERS[-longest:]
 
 
-@suggest_names
 def integer() -> Integer:
     r"""Decode whole numbers in ASCII, as `int` reads them: sign, blanks and underscores allowed.
 
@@ -98,7 +97,6 @@ class Floating(PlainDecoder):
         return np.array([float(bytes(value or b"")) for value in column], np.float64)
 
 
-@suggest_names
 def floating() -> Floating:
     """Decode decimal numbers in ASCII, as `float` reads them: "0.5", "1e-3", "nan".
 

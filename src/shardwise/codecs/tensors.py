@@ -17,7 +17,6 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import suggest_names
 from shardwise.base.torch_import import import_torch
 from shardwise.codecs.protocol import PlainDecoder
 
@@ -75,7 +74,6 @@ def _parse_npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[An
     return shape, fortran, dtype
 
 
-@suggest_names
 def npy() -> Npy:
     """Decode .npy files (NumPy's format, versions 1 and 2) to arrays in C order.
 
@@ -101,7 +99,6 @@ class TorchTensor(PlainDecoder):
             raise ValueError(f"torch.load could not decode {len(data)} bytes: {exc}") from exc
 
 
-@suggest_names
 def torch_tensor() -> TorchTensor:
     """Decode what torch.save wrote: tensors, and containers of them, on the CPU.
 
@@ -125,7 +122,6 @@ class Unpickle(PlainDecoder):
             raise ValueError(f"a pickle of {len(data)} bytes raised {exc!r}") from exc
 
 
-@suggest_names
 def unpickle() -> Unpickle:
     """Decode pickles. A pickle can run any code: only for data that you wrote yourself.
 
