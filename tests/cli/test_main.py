@@ -238,7 +238,6 @@ def _on_a_terminal(*arguments, columns):
 
 def test_options_that_a_message_calls_by_their_names_in_python_are_named_as_in_the_shell(tmp_path):
     make_shards(tmp_path, [2])
-    done = run("convert", str(tmp_path), str(tmp_path / "a-{shard}.parquet"), "--media")
-    assert done.exit_code == 2
+    done = run("convert", tmp_path, tmp_path / "a-{shard}.parquet", "--media", exit_code=2)
     assert "media=True: only tar shards" in done.output
     assert "(in the shell: --media)" in done.output

@@ -427,7 +427,7 @@ def test_a_predicate_that_catches_exceptions_chooses_what_the_pipeline_has(shard
 @pytest.mark.parametrize(
     "predicate",
     [
-        lambda sample: len(sample) == 6,
+        lambda sample: len(sample) == 8,
         lambda sample: sample["__local_path__"].endswith("0.tar"),
         lambda sample: len(pickle.loads(pickle.dumps(sample))["cls"]) == 1,
         lambda sample: len(deepcopy(sample)["cls"]) == 1,
