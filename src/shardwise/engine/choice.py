@@ -10,6 +10,7 @@ from numbers import Real
 from threading import TIMEOUT_MAX
 from typing import Literal, Protocol, get_args, runtime_checkable
 
+from shardwise.base.arguments import check_choice
 from shardwise.base.cores import usable_cores
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
@@ -90,10 +91,8 @@ class ExecutorOptions:
                 raise ValueError(
                     f"executor={self.executor!r} makes no batches here: leave out {named}"
                 )
-        elif self.executor not in (None, *EXECUTORS):
-            raise ValueError(
-                f"executor={self.executor!r}: use None or one of {', '.join(map(repr, EXECUTORS))}"
-            )
+        else:
+            check_choice("executor", self.executor, (None, *EXECUTORS))
 
 
 def make_executor(builder: BatchBuilder, options: ExecutorOptions, *, num_ranks: int) -> Executor:

@@ -253,3 +253,14 @@ def test_ranks_without_an_id_in_common_that_may_be_of_two_runs_can_not_be_told(
         "can't tell which lines are of one run: ranks were started from this position 1 to 2"
         in output
     )
+
+
+def test_a_training_begun_again_under_the_launchers_id_is_no_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A program that catches an error and makes another loader, without a process group.
+    cluster = Cluster(tmp_path, random.Random(0), monkeypatch)
+    assert cluster.train(num_steps=4).states
+    cluster.num_runs -= 1
+    assert cluster.train().is_whole
+    run("certify", tmp_path, exit_code=1)

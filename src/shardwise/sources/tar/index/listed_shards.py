@@ -40,6 +40,7 @@ from shardwise.storage import (
     require_not_written_since,
 )
 from shardwise.storage.column_file import map_file
+from shardwise.storage.missing import explain_missing
 from shardwise.storage.user_dirs import name_beside, user_cache_dir
 
 _logger = logging.getLogger("shardwise")
@@ -221,7 +222,8 @@ class ListedShards:
     def _load(self) -> tuple[ManifestFile, str]:
         """The file's content, and what tells it from any other."""
         if is_local(self.url):
-            LocalFile(self.url).open()
+            with explain_missing([self.url]):
+                LocalFile(self.url).open()
             return _decode(map_file(self.url), self.url)
         if self._version:
             # The copy of the process that opened it.
