@@ -3,7 +3,7 @@
     python -m benchmarks.other_formats [DIRECTORY] [--rounds 5]
 
 - litdata: 20,000 rows of 1 KiB and a number, as Arrow rows in chunks of 8 MB.
-- tfrecord: 2,000 Examples of 50 kB and a number; shardwise verifies the checksums, with numpy too.
+- tfrecord: 2,000 Examples of 50 kB and a number; shardwise verifies the checksums.
 - hf: 20,000 rows of 1 KiB and a number, saved by `datasets`: one row a call, and 256, at random.
 
 All ways take turns in one process; CPU and wall us a row, medians. Without its package a format is
@@ -21,7 +21,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -62,8 +61,6 @@ def tfrecord(directory: Path) -> list[Way]:
     from tfrecord.reader import tfrecord_loader
     from tfrecord.writer import TFRecordWriter
 
-    from shardwise.extensions.formats.tfrecord import crc32c
-
     path = directory / "large.tfrecord"
     if not path.exists():
         rng = np.random.default_rng(0)
@@ -72,14 +69,9 @@ def tfrecord(directory: Path) -> list[Way]:
             writer.write({"bin": (rng.bytes(50_000), "byte"), "cls": (i, "int")})
         writer.close()
 
-    def by_numpy() -> None:
-        with patch.object(crc32c, "_compiled", return_value=None):
-            read_all(sw.tfrecord(path))
-
     kinds = {"bin": "byte", "cls": "int"}
     return [
         ("tfrecord: sw.tfrecord", NUM_LARGE, lambda: read_all(sw.tfrecord(path))),
-        ("tfrecord: sw.tfrecord, checksums by numpy", NUM_LARGE, by_numpy),
         (
             "tfrecord: tfrecord",
             NUM_LARGE,

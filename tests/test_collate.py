@@ -52,6 +52,8 @@ def test_scalars_of_one_kind_become_an_array(values, dtype):
         ([[1, 2], [3, 4]], np.int64),
         ([[1, 2], [3, 0.5]], np.float64),
         ([[True], [False]], np.bool_),
+        ([[np.int32(1), np.int32(2)], [np.int32(3), np.int32(4)]], np.int32),
+        ([[np.float32(0.5)], [np.float32(2)]], np.float32),
     ],
 )
 def test_lists_of_numbers_of_one_length_become_an_array(values, dtype):
@@ -74,6 +76,8 @@ def test_lists_of_numbers_of_one_length_become_an_array(values, dtype):
         [[], []],
         [[1, 2], ["a", 3]],
         [[1, 2], [2**63, 3]],
+        [[np.int32(1)], [np.int64(1)]],
+        [[np.int64(1)], [2]],
         [[[1]], [[2]]],
         [[1], None],
         [2**63, 1],

@@ -234,3 +234,10 @@ def _on_a_terminal(*arguments, columns):
             written += piece
     assert process.wait(GUARD_S) == 0, written
     return written.decode()
+
+
+def test_options_that_a_message_calls_by_their_names_in_python_are_named_as_in_the_shell(tmp_path):
+    make_shards(tmp_path, [2])
+    done = run("convert", tmp_path, tmp_path / "a-{shard}.parquet", "--media", exit_code=2)
+    assert "media=True: only tar shards" in done.output
+    assert "(in the shell: --media)" in done.output

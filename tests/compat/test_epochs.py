@@ -11,9 +11,10 @@ from multiprocessing import Value
 from operator import itemgetter
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 import shardwise.compat.webdataset as wds
+from shardwise.compat.webdataset import left_out
 from tests.support.open_clip import ShuffleByEpoch
 from tests.support.tars import make_shards, sample_key
 from tests.support.wds_shards import SIZES
@@ -298,3 +299,73 @@ def test_epochs_and_lengths_as_objects_are_pipelines():
         len(numbers)
     stated = wds.with_length(range(5), 17)
     assert (len(stated), list(stated)) == (17, [0, 1, 2, 3, 4])
+
+
+class EndlessShards(IterableDataset):
+    """A program's own shards, again and again."""
+
+    def __init__(self, urls):
+        self.urls = urls
+
+    def __iter__(self):
+        while True:
+            yield from ({"url": url} for url in self.urls)
+
+
+def nothing(sample):
+    return None
+
+
+def failing(sample):
+    raise KeyError(sample["__key__"])
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [wds.select(nothing), wds.map(nothing), wds.map(failing, handler=wds.ignore_and_continue)],
+)
+def test_endless_shards_of_which_no_sample_passes_end_with_an_error(tmp_path, stage):
+    (url,) = make_shards(tmp_path, [500])
+    own = wds.DataPipeline(EndlessShards([url]), wds.tarfile_to_samples(), stage, wds.shuffle(10))
+    resampled = wds.WebDataset(url, resampled=True).compose(stage).shuffle(10)
+    for pipeline in (own, own.with_epoch(5), resampled):
+        with pytest.raises(ValueError, match=r"let none of \d+ samples through"):
+            next(iter(pipeline))
+
+
+def test_a_predicate_behind_an_endless_loader_ends_with_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(left_out, "_MIN_IN_A_ROW", 1000)
+    (url,) = make_shards(tmp_path, [500])
+    for dataset in (wds.WebDataset(url, resampled=True), wds.WebDataset(url).batched(100)):
+        loader = wds.WebLoader(dataset, batch_size=None).select(nothing).with_epoch(3)
+        with pytest.raises(ValueError, match=r"let none of \d+ samples through"):
+            next(iter(loader))
+
+
+def test_endless_shards_without_a_sample_end_with_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(left_out, "_MIN_IN_A_ROW", 100)
+    (empty,) = make_shards(tmp_path, [0])
+    to_samples = wds.tarfile_to_samples(handler=wds.ignore_and_continue)
+    for url in (empty, f"{tmp_path}/none.tar"):
+        with pytest.raises(ValueError, match=r"the last \d+ shards gave no sample"):
+            next(iter(wds.DataPipeline(EndlessShards([url]), to_samples)))
+
+
+def test_a_predicate_before_a_shuffle_that_lets_nothing_through_is_told(urls):
+    with pytest.raises(ValueError, match=f"let none of {NUM} samples through"):
+        list(wds.WebDataset(urls).select(nothing).shuffle(10).with_epoch(5))
+    for pipeline in (wds.WebDataset(urls), wds.WebDataset(urls).repeat()):
+        with pytest.warns(UserWarning, match=f"let none of {NUM} samples through"):
+            assert list(pipeline.select(nothing).shuffle(10)) == []
+
+
+def test_a_rare_sample_is_found_behind_many_that_are_left_out(tmp_path):
+    (url,) = make_shards(tmp_path, [500])
+    seen = []
+
+    def is_rare(sample):
+        seen.append(sample["__key__"])
+        return len(seen) in (4_500, 9_700)
+
+    pipeline = wds.WebDataset(url, resampled=True).select(is_rare)
+    assert len(list(islice(iter(pipeline.repeat()), 2))) == 2

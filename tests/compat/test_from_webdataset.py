@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from copy import deepcopy
 from itertools import islice
 from multiprocessing import Value
 
@@ -421,6 +422,23 @@ def test_a_predicate_that_catches_exceptions_chooses_what_the_pipeline_has(shard
     keys = [sample["__key__"] for sample in pipeline]
     assert [sample["__key__"] for sample in sw.from_webdataset(pipeline)] == keys
     assert 0 < len(keys) < N
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        lambda sample: len(sample) == 8,
+        lambda sample: sample["__local_path__"].endswith("0.tar"),
+        lambda sample: len(pickle.loads(pickle.dumps(sample))["cls"]) == 1,
+        lambda sample: len(deepcopy(sample)["cls"]) == 1,
+        lambda sample: list(sample)[:3] == ["__key__", "__url__", "__local_path__"],
+    ],
+)
+def test_predicates_get_the_entries_that_the_pipeline_has_and_may_copy_them(shards, predicate):
+    pipeline = pipe(shards).select(predicate)
+    keys = [sample["__key__"] for sample in pipeline]
+    assert [sample["__key__"] for sample in sw.from_webdataset(pipeline)] == keys
+    assert keys
 
 
 def test_batches_of_a_programs_own_have_no_repeats_and_sizes_may_be_floats(shards):

@@ -233,3 +233,9 @@ def test_readers_resample_and_shuffle_apart_where_programs_seed_random_alike(as_
     assert drawn[0] == drawn[2]
     assert drawn[0][0] != drawn[1][0]
     assert drawn[0][1] != drawn[1][1]
+
+
+@pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf")])
+def test_a_batch_has_a_number_of_samples(size):
+    with pytest.raises(ValueError, match=f"batchsize={size}: a batch has at least one"):
+        list(filters._batched(range(3), size))

@@ -330,3 +330,44 @@ def test_objects_are_not_pickled_into_arrays():
         encoders.numpy_dumps(np.array([{}], dtype=object))
     with pytest.raises(TypeError, match="dict"):
         encoders.numpy_npz_dumps([np.zeros(1)])
+
+
+class OwnError(Exception):
+    pass
+
+
+def fail(value):
+    raise OwnError
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("txt", None, TypeError),
+        ("txt", "\ud800", ValueError),
+        ("cls", "\ud800", ValueError),
+        ("json", {1, 2}, TypeError),
+        ("npy", np.array([object()]), ValueError),
+        ("npz", 3, TypeError),
+        ("jpg", 3, TypeError),
+        ("png", np.zeros((2, 2, 7)), ValueError),
+        ("bin", None, ValueError),
+        ("_meta", 3, ValueError),
+        ("own", 3, OwnError),
+    ],
+)
+def test_an_error_of_a_value_has_its_key_and_field_in_its_text(field, value, error):
+    handlers = {**encoders.default_handlers, "own": fail}
+    writer = TarWriter(io.BytesIO(), encoder=handlers)
+    with pytest.raises(error, match=rf"sample 'k7', field {field!r}, a \w+"):
+        writer.write({"__key__": "k7", field: value})
+
+
+def test_an_error_that_makes_its_own_text_has_them_in_a_note():
+    def fail(value):
+        raise OSError(5, "broken")
+
+    writer = TarWriter(io.BytesIO(), encoder={"own": fail})
+    with pytest.raises(OSError, match="broken") as caught:
+        writer.write({"__key__": "k7", "own": 3})
+    assert caught.value.__notes__ == ["in the sample 'k7', field 'own', a int"]

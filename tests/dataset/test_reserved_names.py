@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from inspect import signature
 
 import pytest
 
@@ -77,3 +78,64 @@ def test_a_column_of_a_table_of_a_reserved_name_is_refused(tmp_path, name):
 def test_a_wrong_argument_of_clips_names_similar_ones():
     with pytest.raises(TypeError, match=r"clips\(\) has no argument num_frames=16; .* frames="):
         sw.wrap([1]).clips("mp4", num_frames=16)
+
+
+def test_every_public_function_and_class_refuses_an_unknown_argument_by_its_name():
+    silent = []
+    for name in sw.__all__:
+        found = getattr(sw, name)
+        if not callable(found) or (isinstance(found, type) and issubclass(found, BaseException)):
+            continue
+        first = [[1]] if found is sw.DataLoader else []
+        with pytest.raises(TypeError) as caught:
+            found(*first, zzqx=1)
+        # Python's own message does where there is nothing to suggest.
+        if "() has no argument zzqx=1" not in str(caught.value) and signature(found).parameters:
+            silent.append((name, str(caught.value)))
+    assert silent == []
+
+
+@pytest.mark.extension
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: sw.image("RGB"), "did you mean 'rgb'"),
+        (lambda: sw.image(224), "did you mean size=224"),
+        (lambda: sw.image(dtype="flot32"), "did you mean 'float32'"),
+        (lambda: sw.array("float33"), "numpy has no such dtype; did you mean 'float32'"),
+        (lambda: sw.audio(short="maks"), "did you mean 'mask'"),
+        (lambda: sw.audio(start="midle"), "'random' or seconds"),
+        (lambda: sw.video(backend="pyavv"), "did you mean 'pyav'"),
+        (lambda: sw.video(start="centre"), "or a frame; did you mean 'center'"),
+        (lambda: sw.wrap([1]).clips("mp4", short="eror"), "did you mean 'error'"),
+        (lambda: sw.tar("a.tar", check="al"), "did you mean 'all'"),
+        (lambda: sw.tokens("a.bin", block=2, dtype="unit16"), "did you mean 'uint16'"),
+        (lambda: sw.mix({"a": (sw.wrap([1]), 1)}, per="bach"), "did you mean 'batch'"),
+        (lambda: sw.mix({"a": (sw.wrap([1]), 1)}, until="frist"), "did you mean 'first'"),
+        (lambda: sw.mix({"abcd": (sw.wrap([1]), 1)}, until={"abce": 1}), "did you mean 'abcd'"),
+        (lambda: sw.build(sw.wrap([1]), "a-{shard}.tar", order="ful"), "did you mean 'full'"),
+        (lambda: sw.build(sw.wrap([1]), "a-{shard}.tar", on_error="recrod"), "mean 'record'"),
+        (lambda: sw.buckets([1], batch_size=1, oversized="wran"), "did you mean 'warn'"),
+        (lambda: sw.DataLoader([1], shuffle="windw"), "did you mean 'window'"),
+        (lambda: sw.DataLoader([1], remainder="padd"), "did you mean 'pad'"),
+        (lambda: sw.DataLoader([1], ragged="Pad"), "did you mean 'pad'"),
+        (lambda: sw.DataLoader([1], on_error="skp"), "did you mean 'skip'"),
+        (lambda: sw.DataLoader([1], executor="thread"), "did you mean 'threads'"),
+        (lambda: sw.DataLoader([1], output="numpi"), "did you mean 'numpy'"),
+        (lambda: sw.DataLoader([{"cls": 1}], as_tuple=("clas",)), "did you mean 'cls'"),
+        (lambda: sw.wrap([{"cls": 1}]).select("clss"), "did you mean 'cls'"),
+        (lambda: sw.wrap([{"cls": 1}]).column("clss"), "did you mean 'cls'"),
+    ],
+)
+def test_an_option_that_there_is_not_is_answered_with_the_nearest(call, meant):
+    with pytest.raises((TypeError, ValueError), match=meant):
+        call()
+
+
+def test_fields_of_keys_with_dots_are_explained(tmp_path):
+    with sw.TarWriter(tmp_path / "a.tar") as writer:
+        for number in range(3):
+            writer.write({"__key__": f"{number}", f"{number}63.png": b""})
+    for call in (sw.Dataset.select, lambda ds, name: ds.decode(**{name: bytes})):
+        with pytest.raises(ValueError, match=r"first dot of a member's name, as in '063\.png'"):
+            call(sw.tar(tmp_path / "a.tar"), "png")

@@ -26,7 +26,7 @@ from shardwise.extensions.service.error_frames import encode_error
 from shardwise.extensions.service.frames import Kind, encoded, write
 from shardwise.extensions.service.version import VersionWord
 from tests.fuzz.damage import Case, altered, damaged, json_text
-from tests.support.column_files import signed
+from tests.support.column_files import header_of, signed, with_header
 
 PLACE = "columns"
 
@@ -52,10 +52,7 @@ def _arrays() -> bytes:
 def columns(draw: Any) -> Case:
     data = _arrays()
     if draw(st.booleans()):
-        length = int.from_bytes(data[8:16], "little")
-        text = json_text(draw(altered(json.loads(data[16 : 16 + length]))))
-        text += b" " * (-(16 + len(text)) % 64)
-        data = signed(data[:8] + len(text).to_bytes(8, "little") + text + data[16 + length :])
+        data = with_header(data, draw(altered(header_of(data))))
     else:
         data = draw(damaged(data))
         data = signed(data) if draw(st.booleans()) else data
@@ -97,12 +94,15 @@ def media(draw: Any) -> Case:
         block = draw(damaged(_blocks()[0]))
         block = block[:4] + struct.pack("<I", zlib.crc32(block[8:])) + block[8:]
         return "case.tar.media", _sidecar([block, *_blocks()[1:]])
-    start, length = 24, int.from_bytes(data[16:20], "little")
-    text = json_text(draw(altered(json.loads(data[start : start + length]))))
-    table = draw(damaged(data[start + length : start + length + 40]))[:40].ljust(40, b"\xff")
-    head = text + table
-    fixed = data[:16] + struct.pack("<II", len(text), zlib.crc32(head))
-    return "case.tar.media", fixed + head + data[start + length + 40 :]
+    size = len(data) - sum(map(len, _blocks()))
+    head = data[:size]
+    if draw(st.booleans()):
+        head = with_header(head, draw(altered(header_of(head))))
+    else:
+        start = size - 4 - 2 * len(_blocks())
+        ends = draw(damaged(head[start:-4])).ljust(size - 4 - start, b"\xff")[: size - 4 - start]
+        head = signed(head[:start] + ends + head[-4:])
+    return "case.tar.media", head + data[size:]
 
 
 # Lines of coverage.

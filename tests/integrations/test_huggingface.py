@@ -42,7 +42,9 @@ def loader(batch_size: int = 4, **options: Any) -> sw.DataLoader:
     return sw.DataLoader(sw.wrap(rows), batch_size=batch_size, **options)
 
 
-def trainer(out: Path, train_loader: sw.DataLoader | None, **arguments: Any) -> Any:
+def trainer(
+    out: Path, train_loader: sw.DataLoader | None, eval_loader: Any = None, **arguments: Any
+) -> Any:
     import transformers
 
     from shardwise.integrations.huggingface import LoaderMixin
@@ -58,7 +60,7 @@ def trainer(out: Path, train_loader: sw.DataLoader | None, **arguments: Any) -> 
         save_steps=2,
         **{"num_train_epochs": 1, **arguments},
     )
-    return Trainer(Model(), options, train_loader=train_loader)
+    return Trainer(Model(), options, train_loader=train_loader, eval_loader=eval_loader)
 
 
 @pytest.fixture(scope="module")
@@ -179,3 +181,25 @@ def test_a_checkpoint_of_another_order_is_refused(tmp_path: Path) -> None:
     again = trainer(tmp_path, loader(seed=1))
     with pytest.raises(sw.StateError, match="seed: the state has 0, this loader 1"):
         again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+def test_a_dict_of_evaluation_loaders_gives_the_metrics_of_each(tmp_path: Path) -> None:
+    def rows(*numbers: int) -> sw.DataLoader:
+        data = sw.wrap([{"x": float(i), "labels": i + 1} for i in numbers])
+        return sw.DataLoader(data, batch_size=2)
+
+    loaders = {"near": rows(0, 1, 2), "far": rows(10, 20, 30, 40, 50)}
+    mine = trainer(
+        tmp_path, loader(), eval_loader=loaders, eval_strategy="steps", eval_steps=2, max_steps=2
+    )
+    mine.train()
+    logged = {name: each[name] for each in mine.state.log_history for name in each}
+    found = mine.evaluate()
+    weight = mine.model.weight.item()
+    for name, numbers in {"near": (0, 1, 2), "far": (10, 20, 30, 40, 50)}.items():
+        expected = np.mean([(weight * i - (i + 1)) ** 2 for i in numbers])
+        assert found[f"eval_{name}_loss"] == pytest.approx(expected, rel=1e-4)
+        assert logged[f"eval_{name}_loss"] == pytest.approx(expected, rel=1e-4)
+    one = mine.evaluate(loaders["near"])
+    assert one["eval_loss"] == pytest.approx(found["eval_near_loss"])
+    assert len(mine.predict(loaders["far"]).predictions) == 5

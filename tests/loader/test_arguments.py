@@ -307,7 +307,11 @@ def test_batches_are_tuples_of_the_named_fields(output):
 @pytest.mark.parametrize(
     ("names", "error", "message"),
     [
-        (("jpg", "cls"), ValueError, "as_tuple names 'jpg', and a batch has .*'cls', 'txt'"),
+        (
+            ("jpg", "cls"),
+            ValueError,
+            "as_tuple names 'jpg': no field 'jpg': the entries of a batch are .*'cls', 'txt'",
+        ),
         (("cls", "__valid__"), ValueError, "'__valid__'"),
         ((), ValueError, "batches of nothing"),
         ("cls", TypeError, r"such as \('cls',\)"),
@@ -321,7 +325,9 @@ def test_names_that_no_batch_has_are_refused_when_the_loader_is_made(names, erro
 def test_names_behind_a_map_are_held_against_the_first_batch():
     data = numbered().map(lambda sample: {"x": 1})
     assert [x.tolist() for (x,) in make(data, 20, as_tuple=("x",))] == [[1] * 20] * 2
-    with pytest.raises(ValueError, match=r"as_tuple names 'cls', and a batch has .*'x'"):
+    with pytest.raises(
+        ValueError, match=r"as_tuple names 'cls': no field 'cls': the entries of a batch are .*'x'"
+    ):
         list(make(data, as_tuple=("cls",), batch_size=8))
 
 
@@ -401,6 +407,19 @@ def test_seconds_may_be_a_numpy_float_of_32_bits():
 def test_a_number_where_a_directory_belongs_is_refused_by_name():
     with pytest.raises(TypeError, match="coverage must be a str or a path, not a int"):
         make(None, 8, coverage=3)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"batch_size": 2, "shuffle": True}])
+def test_a_loader_in_torchs_loader_says_that_it_is_the_loader_already(options):
+    loader = sw.DataLoader([1, 2, 3], batch_size=2)
+    with pytest.raises(TypeError, match="it is the loader already"):
+        next(iter(torch.utils.data.DataLoader(loader, **options)))
+
+
+@pytest.mark.parametrize("make", [sw.DataLoader, torch.utils.data.DataLoader])
+def test_a_loader_in_a_loader_is_refused_with_what_to_give(make):
+    with pytest.raises(TypeError, match=r"that is a loader already: .*\(loader\.dataset"):
+        sw.DataLoader(make([1, 2, 3]))
 
 
 # The options that torch's parts take, too.

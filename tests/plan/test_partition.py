@@ -222,7 +222,7 @@ def test_batches_and_lanes_beyond_int64_are_cut_without_lanes() -> None:
         ({"start": 11}, "start=11 .* 10 samples"),
         ({"start": -1}, "start=-1"),
         ({"lanes": 0}, "lanes=0"),
-        ({"remainder": "keep"}, "'drop', 'pad' or 'uneven'"),
+        ({"remainder": "keep"}, "'drop', 'pad', 'uneven'"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(change: dict[str, Any], match: str) -> None:

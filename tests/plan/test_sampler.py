@@ -134,7 +134,7 @@ def test_options_that_do_not_fit_are_refused_with_what_to_change() -> None:
         make_sampler(5, shuffle="window", seed=0)
     with pytest.raises(ValueError, match="sum up to 4, but num_samples=5"):
         make_sampler(5, shuffle="window", seed=0, shard_sizes=[2, 2])
-    with pytest.raises(ValueError, match="'full' or 'window'"):
+    with pytest.raises(ValueError, match="'full', 'window'"):
         make_sampler(5, shuffle="yes", seed=0)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="seed"):
         make_sampler(5, shuffle="full", seed=0.5)  # type: ignore[arg-type]

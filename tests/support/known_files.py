@@ -34,6 +34,9 @@ def chunk() -> bytes:
 
 
 FILES = {
+    "sound, video or WebP": b"fLaC" + bytes(40),
+    "a RecordIO file of MXNet": b"\n#\xd7\xce" + bytes(40),
+    "text in UTF-16": "\ufefflines of text".encode("utf-16-le"),
     "gzip": gzip.compress(b"x"),
     "bzip2": bz2.compress(b"x" * 99),
     "xz": lzma.compress(b"x"),

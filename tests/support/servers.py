@@ -212,6 +212,7 @@ def nginx(
     *,
     bearer: str | None = None,
     before: str | None = None,
+    directives: str = "",
 ) -> Iterator[HttpServer]:
     """Run an nginx that serves the files below `folder`, or passes everything on to `before`.
 
@@ -219,6 +220,7 @@ def nginx(
         folder: what it serves. Its own files lie in `.nginx` there and are not served.
         bearer: a token without which everything is refused with 401.
         before: the URL of another server, which sees `Host` as the client sent it.
+        directives: more lines of its configuration, beside "location /".
     """
     program = require_binary("nginx", package="apt-get install nginx-light")
     own = folder / ".nginx"
@@ -236,6 +238,7 @@ def nginx(
                 if bearer
                 else "",
                 mark=_MARK,
+                directives=directives,
                 place=_PASS_ON.format(before=before) if before else f"root {folder};",
             )
         )
@@ -301,6 +304,7 @@ http {{
     listen 127.0.0.1:{port};
     location = {mark} {{ return 204; }}
     location /.nginx {{ return 404; }}
+    {directives}
     location / {{
       {token}
       {place}

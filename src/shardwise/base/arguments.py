@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -14,20 +14,21 @@ from urllib.parse import urlsplit
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
+# Of names in a message: keys with dots make a field of each sample.
+_MAX_SHOWN = 20
+
 _Called = TypeVar("_Called", bound=Callable[..., Any])
 
 
 def suggest_names(called: _Called) -> _Called:
     """Have a function, or a class, name similar arguments where it is given one that it has not."""
     function: Any = vars(called)["__init__"] if isinstance(called, type) else called
-    known = [
-        name for name in inspect.signature(function).parameters if name[0] != "_" and name != "self"
-    ]
-    accepted = frozenset(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters
+    known = [name for name in parameters if name[0] != "_" and name != "self"]
 
     @functools.wraps(function)
     def call(*args: Any, **arguments: Any) -> Any:
-        for name in arguments.keys() - accepted:
+        for name in arguments.keys() - parameters.keys():
             # Rarely needed.
             from difflib import get_close_matches
 
@@ -44,12 +45,49 @@ def suggest_names(called: _Called) -> _Called:
     return called
 
 
-def near_name(name: str, names: Iterable[str]) -> str:
+def near_name(name: Any, names: Iterable[Any]) -> str:
     """Suggest the most similar name, as the end of a message: "" where none is similar."""
     from difflib import get_close_matches
 
-    alike = get_close_matches(name, names, n=1, cutoff=0.75)
-    return f"; did you mean {alike[0]!r}?" if alike else ""
+    by_case = {each.lower(): each for each in names if isinstance(each, str)}
+    alike = isinstance(name, str) and get_close_matches(name.lower(), by_case, n=1, cutoff=0.75)
+    return f"; did you mean {by_case[alike[0]]!r}?" if alike else ""
+
+
+def no_such_field(name: Any, known: Sequence[str], *, kind: str = "fields") -> str:
+    """Say that there is no field of this name, which there are, and which may be meant."""
+    there = ", ".join(map(repr, known[:_MAX_SHOWN])) or "none"
+    if len(known) > _MAX_SHOWN:
+        there += f" and {len(known) - _MAX_SHOWN:,} more"
+    longer = next((each for each in known if each.endswith(f".{name}")), None)
+    hint = near_name(name, known)
+    if longer is not None:
+        hint = (
+            f"; a field's name begins at the first dot of a member's name, as in {longer!r}: "
+            "rename the members if the dot is part of their key"
+        )
+    return f"no field {name!r:.80}: the {kind} are {there}{hint}"
+
+
+def check_choice(
+    name: str, value: Any, choices: Iterable[Any], *, of: str = "", more: str = ""
+) -> None:
+    """Refuse what is not one of the choices, and name a similar one.
+
+    `of` is the function whose argument it is, where its name alone would not say that; `more` says
+    what else it takes.
+
+    Raises:
+        ValueError: it is another value.
+    """
+    choices = tuple(choices)
+    if isinstance(value, str | bool | None) and value in choices:
+        return
+    argument = f"{name}={value!r:.80}"
+    raise ValueError(
+        f"{f'{of}({argument})' if of else argument}: use one of "
+        f"{', '.join(map(repr, choices))}{more}{near_name(value, choices)}"
+    )
 
 
 def check_number(name: str, value: Any, *, least: float | None = None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import no_such_field
 from shardwise.base.columns import Column, values_of
 
 _NUMBERS = "biufc"
@@ -83,6 +84,9 @@ def _dtype_of(values: list[Any]) -> Any:
 
 def dtype_of_numbers(values: list[Any]) -> Any:
     """The dtype of an array of these bools, ints or floats; None where it is no list of these."""
+    kind = type(values[0])
+    if issubclass(kind, np.number | np.bool_):
+        return values[0].dtype if all(type(value) is kind for value in values) else None
     return _dtype_of(values) if type(values[0]) in (bool, int, float) else None
 
 
@@ -121,9 +125,8 @@ def named(columns: Mapping[str, Any], names: Sequence[str]) -> Sequence[str]:
     """
     for name in names:
         if name not in columns:
-            raise ValueError(
-                f"as_tuple names {name!r}, and a batch has {', '.join(map(repr, columns))}"
-            )
+            absent = no_such_field(name, tuple(columns), kind="entries of a batch")
+            raise ValueError(f"as_tuple names {name!r}: {absent}")
     return names
 
 

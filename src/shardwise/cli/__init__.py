@@ -8,6 +8,7 @@ when the command runs, so that `shardwise --help` imports no numpy and no comman
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from difflib import get_close_matches
@@ -89,16 +90,26 @@ class Commands(click.Group):
             ctx.exit(130)
         except click.UsageError as error:
             _show_traceback(ctx, error.__cause__)
+            if said := self._in_shell(ctx, error.message):
+                raise click.UsageError(error.message + said, error.ctx) from error.__cause__
             raise
         except (ShardwiseError, OSError) as error:
             _show_traceback(ctx, error)
             # Indented: text of the data can't pass for a line of this program.
-            lines = f"shardwise: {error}".split("\n")
+            lines = f"shardwise: {error}{self._in_shell(ctx, str(error))}".split("\n")
             write_line("\n  ".join(map(clean, lines)), error=True)
             if ctx.meta.get(JSON_KEY):
                 write_document({"error": _describe(error)})
             ctx.exit(1)
         return result
+
+    def _in_shell(self, ctx: click.Context, text: str) -> str:
+        """The options that the library's message calls by their names in Python."""
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        options = [name for each in command.params for name in each.opts] if command else []
+        said = [name for name in options if re.search(rf"\b{name[2:].replace('-', '_')}=", text)]
+        unsaid = ", ".join(name for name in said if name[:2] == "--" and name not in text)
+        return f" (in the shell: {unsaid})" if unsaid else ""
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

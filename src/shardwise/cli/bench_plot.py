@@ -15,7 +15,6 @@ from shardwise.base.errors import MissingExtraError
 
 # The rate is over a twelfth of the run: several batches long, and short enough to show a stall.
 _WINDOWS = 12
-_POINTS = 200
 
 
 def drawable(path: Path) -> None:
@@ -54,9 +53,9 @@ def draw(
     bars.margins(x=0.15)
     bars.set_xlabel("busy seconds, over all threads")
     rate, queue = over_time.subplots(2, 1, sharex=True, height_ratios=[2, 1])
-    times, rates, window = _rates(marks)
+    ends, rates = _rates(marks)
     mean = document["samples_per_s"]
-    rate.plot(times, rates, label=f"over the last {window:.2g} s")
+    rate.stairs(rates, ends, label=f"each {ends[1]:.2g} s")
     rate.axhline(mean, color="black", linestyle="--", linewidth=1, label=f"mean {mean:,.0f}")
     rate.set_ylim(0, 1.2 * max(mean, *rates))
     rate.set_ylabel("samples/s")
@@ -70,21 +69,16 @@ def draw(
     figure.savefig(path)
 
 
-def _rates(marks: Sequence[tuple[float, int]]) -> tuple[list[float], list[float], float]:
-    """The rate over a window that moves through the run.
+def _rates(marks: Sequence[tuple[float, int]]) -> tuple[list[float], list[float]]:
+    """The ends of windows, from 0 on, and the samples per second in each.
 
     Batches come in bursts, so a rate from one to the next says nothing.
-
-    Returns:
-        Seconds, the samples a second of the window that ends there, and the window's seconds.
     """
     times = np.array([0.0, *(seconds for seconds, _ in marks)])
     samples = np.cumsum([0, *(count for _, count in marks)])
-    window = times[-1] / _WINDOWS
-    ends = np.linspace(window, times[-1], _POINTS)
+    ends = np.linspace(0, times[-1], _WINDOWS + 1)
     # A batch counts evenly over the time since the one before: few batches would look like steps.
-    until, before = (np.interp(when, times, samples) for when in (ends, ends - window))
-    return ends.tolist(), ((until - before) / window).tolist(), float(window)
+    return ends.tolist(), (np.diff(np.interp(ends, times, samples)) / ends[1]).tolist()
 
 
 def _figure() -> Any:

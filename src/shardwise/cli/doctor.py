@@ -19,18 +19,13 @@ from shardwise.cli.data import (
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import finish, format_count, plural, write_line
 from shardwise.sources.tar.check.problems import Oddities, Problem
-from shardwise.sources.tar.check.verify import ShardReport, examine_shard
+from shardwise.sources.tar.check.verify import examine_shard, header_problems
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.shard_version import unfinished
 
 # The largest shard's samples against the median shard's.
 UNEVEN_RATIO = 4
 
-_INDEX_HINTS = {
-    "missing": "the first use makes it; `shardwise index` does that ahead of time",
-    "stale": "reading refuses this: bring it up to date with `shardwise index`",
-    "damaged": "reading refuses this: make it again with `shardwise index`",
-}
+_MISSING_HINT = "the first use makes it; `shardwise index` does that ahead of time"
 
 
 @click.command()
@@ -52,9 +47,15 @@ def doctor(urls: tuple[str, ...], index: str | None, accept_unfinished: bool) ->
     with progress("examining", len(shards)) as show_done:
         for done, url in enumerate(shards, 1):
             report = examine_shard(url, store=store)
-            refusal = _refusal(report, accept_unfinished=accept_unfinished)
-            errors += [] if refusal is None else [refusal]
-            odd += _oddities(report, refusal)
+            found = list(header_problems(report, store, accept_unfinished=accept_unfinished))
+            is_fresh = report.saved is not None and report.saved.state == "fresh"
+            # With an index that fits, reading does not look at the headers.
+            refused = [each for each in found if not (is_fresh and each is report.damage)]
+            errors += refused
+            said = {problem.message for problem in refused}
+            odd += [problem for problem in report.findings if problem.message not in said]
+            if not refused and report.saved is not None and report.saved.state == "missing":
+                odd.append(Problem(url, "the index is missing", _MISSING_HINT))
             # Counts up to a damaged header say nothing of the shard.
             if report.oddities.is_complete:
                 complete.append(report.oddities)
@@ -73,32 +74,6 @@ def doctor(urls: tuple[str, ...], index: str | None, accept_unfinished: bool) ->
         ],
     }
     finish(document, _show, is_well=not errors)
-
-
-def _oddities(report: ShardReport, refusal: Problem | None) -> Iterator[Problem]:
-    """What is odd about a shard and its index, beside why reading refuses it."""
-    for problem in report.findings:
-        if refusal is None or problem.message != refusal.message:
-            yield problem
-    if refusal is None and report.saved is not None and report.saved.state == "missing":
-        yield _index_problem(report.url, "missing")
-
-
-def _refusal(report: ShardReport, *, accept_unfinished: bool) -> Problem | None:
-    """Why reading refuses a shard, if it does."""
-    saved, built = report.saved, report.built
-    is_fresh = saved is not None and saved.state == "fresh"
-    if report.damage is not None and not is_fresh:
-        return report.damage
-    if built is not None and not built.header.has_end and not accept_unfinished:
-        return Problem(report.url, unfinished(built.num_samples), offset=built.num_bytes)
-    if saved is not None and saved.state in ("stale", "damaged"):
-        return _index_problem(report.url, saved.state)
-    return None
-
-
-def _index_problem(url: str, state: str) -> Problem:
-    return Problem(url, f"the index is {state}", _INDEX_HINTS[state])
 
 
 def _compare(shards: Sequence[Oddities]) -> Iterator[Problem]:

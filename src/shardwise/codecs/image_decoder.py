@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import near_name
+from shardwise.base.arguments import check_choice
 from shardwise.base.columns import ChannelsLast, make_rows
 from shardwise.codecs.image_backends import (
     CHANNELS,
@@ -74,11 +74,9 @@ class Image:
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
-            if value not in choices:
-                meant = f"; did you mean size={value!r}?" if isinstance(value, int | tuple) else ""
-                if isinstance(value, str):
-                    meant = near_name(value, choices) or near_name(value.lower(), choices)
-                raise ValueError(f"image({name}={value!r}): must be one of {choices}{meant}")
+            is_size = isinstance(value, int | tuple)
+            more = f"; did you mean size={value!r}?" if is_size else ""
+            check_choice(name, value, choices, of="image", more=more)
         if self.size is not None and min(self.size) < 1:
             raise ValueError(f"image(size={self.size}): height and width must be 1 or more")
         if self.antialias and self.interpolation == "nearest":

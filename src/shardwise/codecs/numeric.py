@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import near_name, suggest_names
 from shardwise.base.columns import BytesColumn
 from shardwise.codecs.protocol import PlainDecoder
 from shardwise.codecs.rows import check_row
@@ -218,7 +218,12 @@ def array(dtype: DTypeLike, shape: int | Sequence[int] | None = None) -> Array:
         >>> array("uint16", (1, 2))(b"\x01\x00\x02\x00")
         array([[1, 2]], dtype=uint16)
     """
-    stored = np.dtype(dtype)
+    try:
+        stored = np.dtype(dtype)
+    except TypeError as error:
+        known = [np.dtype(code).name for code in "?bhilBHILefdFD"]
+        hint = near_name(dtype, known)
+        raise TypeError(f"array(dtype={dtype!r:.80}): numpy has no such dtype{hint}") from error
     if stored.kind not in "biufc":
         raise ValueError(
             f"array(dtype={dtype!r}): raw bytes can hold numbers and bools, not {stored}"

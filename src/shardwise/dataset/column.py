@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
+from shardwise.base.arguments import no_such_field
 from shardwise.base.columns import values_of
 from shardwise.base.cores import usable_cores
 from shardwise.base.errors import DataError, ShardwiseError, message_of
@@ -62,10 +63,9 @@ def split_member(name: str, fields: Sequence[str]) -> list[str]:
     """
     field, *path = [name] if name in fields else name.split(".")
     if field not in fields:
-        there = ", ".join(map(repr, fields)) or "none"
         raise ValueError(
-            f"column({name!r}): no field {field!r}: the fields are {there}; give a function "
-            "that makes the values, as column(name, lambda sample: ...)"
+            f"column({name!r}): {no_such_field(field, fields)}; or give a function that makes the "
+            "values, as column(name, lambda sample: ...)"
         )
     return [field, *path]
 

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import suggest_names
 from shardwise.base.columns import Columns, merge_columns
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
@@ -32,6 +33,7 @@ from shardwise.sources.protocol import (
 )
 
 
+@suggest_names
 def concat(datasets: Sequence[Dataset]) -> Dataset:
     """Datasets behind one another: the samples of the first, then those of the second, and so on.
 

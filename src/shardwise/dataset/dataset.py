@@ -42,6 +42,7 @@ from shardwise.sources.protocol import Source, Undecodes, value_fields_of
 _NUM_SHOWN = 8
 
 
+@suggest_names
 class Dataset(IndexedSamples):
     """Samples by index, decoded and transformed.
 

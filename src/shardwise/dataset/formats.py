@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.base.plugins import find, own_names
 from shardwise.dataset import Dataset
 from shardwise.sources.tar.source import TarSource
@@ -59,8 +59,7 @@ def tar(
         ```
     """
     check_names("fields", fields)
-    if not isinstance(check, str) or check not in ("first use", "all"):
-        raise ValueError(f"check={check!r:.80} must be 'first use' or 'all'")
+    check_choice("check", check, ("first use", "all"))
     dataset = Dataset(
         TarSource(
             urls,
@@ -138,6 +137,7 @@ def files(
     return Dataset(source)
 
 
+@suggest_names
 def wrap(dataset: Any) -> Dataset:
     """Samples of any map-style dataset: whatever has `__len__` and `__getitem__`.
 

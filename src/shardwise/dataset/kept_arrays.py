@@ -1,9 +1,8 @@
 """Arrays that were computed once and are kept in a file: columns of a dataset, and its packs.
 
-A file of magic (8 bytes), the header's length (8 bytes, little-endian), the header (JSON: the
-digest of what the arrays were made of, and dtype, shape and offset of each), the raw arrays at
-multiples of 64 bytes, and the CRC-32 of every byte before it. It appears whole or not at all; two
-processes that make the same arrays write the same bytes, and the last one's file stays.
+A file of columns (`column_file`) with the digest of what the arrays were made of, and dtype and
+shape of each. It appears whole or not at all; two processes that make the same arrays write the
+same bytes, and the last one's file stays.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import hashlib
 import json
 import logging
 import math
-import mmap
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -24,8 +21,8 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.base.foreign_bytes import as_data_error
-from shardwise.storage import atomic_write
 from shardwise.storage.atomic import sweep
+from shardwise.storage.column_file import decode_columns, map_file, require_format, write_columns
 from shardwise.storage.user_dirs import user_cache_dir
 
 # A dataclass.
@@ -33,9 +30,7 @@ T = TypeVar("T", bound=Any)
 
 _logger = logging.getLogger("shardwise")
 
-_MAGIC = b"SWCOL\0\0\1"
-_ALIGNMENT = 64
-_CHECKSUM_BYTES = 4
+_FORMAT, _VERSION = "shardwise-arrays", "1"
 # Characters of a column's name that are part of its file's name.
 _MAX_NAME = 40
 
@@ -79,7 +74,6 @@ class KeptArrays:
         problems = []
         for path in self.paths:
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 sweep(path.parent)
                 write_arrays(path, arrays, self.digest)
             except OSError as error:
@@ -111,22 +105,19 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], digest: str) ->
     Raises:
         OSError: it can't be written.
     """
-    entries, offset = [], 0
-    for name, array in arrays.items():
-        entries.append([name, array.dtype.str, list(array.shape), offset])
-        offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-    header = json.dumps({"digest": digest, "num_bytes": offset, "arrays": entries}).encode()
-    header += b" " * (-(len(_MAGIC) + 8 + len(header)) % _ALIGNMENT)
-    with atomic_write(path) as file:
-        checksum = 0
-        parts: list[Any] = [_MAGIC, len(header).to_bytes(8, "little"), header]
-        for array in arrays.values():
-            # Bytes of their own: numpy has no buffer of str arrays.
-            parts += [array.tobytes(), b"\0" * (-array.nbytes % _ALIGNMENT)]
-        for part in parts:
-            checksum = zlib.crc32(part, checksum)
-            file.write(part)
-        file.write(checksum.to_bytes(_CHECKSUM_BYTES, "little"))
+    metadata = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "digest": digest,
+        "arrays": {name: [array.dtype.str, array.shape] for name, array in arrays.items()},
+    }
+    write_columns(path, metadata, {name: _as_numbers(array) for name, array in arrays.items()})
+
+
+def _as_numbers(array: NDArray[Any]) -> NDArray[Any]:
+    """The same bytes as unsigned numbers in one dimension, as files of columns have them."""
+    num_bytes = math.gcd(array.dtype.itemsize, 8)
+    return np.ascontiguousarray(array).reshape(-1).view(f"u{num_bytes}")
 
 
 def read_arrays(path: Path, digest: str) -> dict[str, NDArray[Any]]:
@@ -136,25 +127,13 @@ def read_arrays(path: Path, digest: str) -> dict[str, NDArray[Any]]:
         DataError: it is damaged, or of another origin.
         OSError: it can't be read.
     """
-    with open(path, "rb") as file:
-        size = file.seek(0, 2)
-        if size < len(_MAGIC) + 8 + _CHECKSUM_BYTES:
-            raise DataError(f"a column file of {size} bytes: it is cut", url=str(path))
-        data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-    start = len(_MAGIC) + 8
-    if data[: len(_MAGIC)].tobytes() != _MAGIC:
-        raise DataError("no column file of this version", url=str(path), offset=0)
-    checksum = int.from_bytes(data[-_CHECKSUM_BYTES:].tobytes(), "little")
-    if zlib.crc32(data[:-_CHECKSUM_BYTES].data) != checksum:
-        raise DataError("a column file whose checksum is wrong: it is damaged", url=str(path))
-    length = int.from_bytes(data[len(_MAGIC) : start].tobytes(), "little")
-    with as_data_error("a column file with a damaged header", url=str(path)):
-        header = json.loads(data[start : start + length].tobytes())
-        if header["digest"] != digest:
+    data = map_file(str(path))
+    with as_data_error("a column file that can't be used", url=str(path)):
+        metadata, columns = decode_columns(data)
+        require_format(metadata, _FORMAT, _VERSION)
+        if metadata["digest"] != digest:
             raise DataError("a column file of another origin under this name", url=str(path))
-        arrays = {}
-        for name, dtype, shape, offset in header["arrays"]:
-            begin = start + length + offset
-            stop = begin + math.prod(shape) * np.dtype(dtype).itemsize
-            arrays[name] = data[begin:stop].view(dtype).reshape(shape)
-        return arrays
+        return {
+            name: columns[name].view(dtype).reshape(shape)
+            for name, (dtype, shape) in json.loads(metadata["arrays"]).items()
+        }

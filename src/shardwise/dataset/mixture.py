@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from shardwise.base.abilities import having
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.mixed import MixedDataset
 from shardwise.plan import (
@@ -91,8 +91,7 @@ def mix(
             f"mix(): {', '.join(map(repr, bare))} without a weight: give (dataset, weight), or the "
             "weights of all datasets in schedule="
         )
-    if per not in ("sample", "batch"):
-        raise ValueError(f"per={per!r:.80}: use 'sample' or 'batch'")
+    check_choice("per", per, ("sample", "batch"))
     block = whole("block", block, least=1)
     if block > _MAX_BLOCK:
         raise ValueError(f"block={block}: use {_MAX_BLOCK} samples or fewer")

@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import no_such_field, suggest_names
 from shardwise.base.errors import DataError
 from shardwise.base.progress_bar import progress as progress_bar
 from shardwise.dataset import Dataset
@@ -154,9 +154,7 @@ def _fields(dataset: Dataset, fields: str | Sequence[str] | None) -> tuple[str, 
     if not dataset.is_mapped and len(dataset):
         for name in names:
             if name not in known:
-                raise ValueError(
-                    f"pack(): no field {name!r}: the fields are {', '.join(map(repr, known))}"
-                )
+                raise ValueError(f"pack(): {no_such_field(name, known)}")
     clash = [name for name in names if name in MADE_FIELDS]
     if clash:
         raise ValueError(f"pack() makes {clash[0]!r} itself: rename that field with a map()")

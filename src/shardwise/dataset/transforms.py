@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import no_such_field
 from shardwise.base.columns import Layout, mask_of
 from shardwise.codecs import default_decoder, resolve
 from shardwise.codecs.protocol import has_mask
@@ -211,10 +212,9 @@ class Transforms:
             )
         for name in names:
             if not isinstance(name, str) or name not in known:
-                there = ", ".join(map(repr, known)) or "none"
                 kind = "fields" if self.selected is None else "selected fields"
                 hint = "" if isinstance(name, str) else "; samples are chosen by ds.subset(numbers)"
-                raise ValueError(f"{method}(): no field {name!r:.80}: the {kind} are {there}{hint}")
+                raise ValueError(f"{method}(): {no_such_field(name, known, kind=kind)}{hint}")
 
 
 def columns_of(rows: RawRows, samples: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]]:

@@ -12,6 +12,7 @@ from numbers import Real
 from threading import TIMEOUT_MAX
 from typing import Any, Literal, get_args
 
+from shardwise.base.arguments import check_choice
 from shardwise.base.cores import usable_cores
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
@@ -82,12 +83,9 @@ class ExecutorOptions:
                 raise ValueError(f"{name}={value}: use 0 or more, or None to have it chosen")
         if callable(self.executor):
             self._check_factory(self.executor)
-        elif self.executor not in (None, *EXECUTORS):
-            raise ValueError(
-                f"executor={self.executor!r:.80}: use None, one of "
-                f"{', '.join(map(repr, EXECUTORS))}, or what makes an executor from a "
-                "shardwise.executors.BatchBuilder, as its class does"
-            )
+        else:
+            more = ", or what makes an executor from a shardwise.executors.BatchBuilder"
+            check_choice("executor", self.executor, (None, *EXECUTORS), more=more)
 
     @property
     def set_by_user(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from shardwise.base.hints import call_for
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged
+from shardwise.loader.frameworks import FrameworkAttributes
 from shardwise.plan import Remainder
 from shardwise.sources.samples import Samples
 
@@ -36,6 +37,14 @@ def as_dataset(data: Any) -> Samples:
         )
     if isinstance(data, list | tuple) and data and all(isinstance(d, Dataset) for d in data):
         raise TypeError("a list of datasets is no dataset: use sw.DataLoader(sw.concat([...]))")
+    if isinstance(data, FrameworkAttributes) or any(
+        f"{base.__module__}.{base.__name__}" == "torch.utils.data.dataloader.DataLoader"
+        for base in kind.__mro__
+    ):
+        raise TypeError(
+            f"sw.DataLoader({kind.__name__}): that is a loader already: iterate it as it is, or "
+            "give its samples, sw.DataLoader(loader.dataset, batch_size=64)"
+        )
     if not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
         raise TypeError(
             f"sw.DataLoader({kind.__name__}): no dataset: give one of sw.tar(...) and the like, or "

@@ -37,6 +37,14 @@ class FrameworkAttributes:
         """`DataLoader[...]` in annotations, as of torch's."""
         return GenericAlias(cls, item)
 
+    def __getitem__(self, item: Any) -> NoReturn:
+        """Refuse to be the dataset of torch's DataLoader, which asks for items."""
+        raise TypeError(
+            f"a shardwise {type(self).__name__} has batches and no items: it is the loader "
+            "already, so iterate it without torch's DataLoader around it; loader.dataset has the "
+            "samples"
+        )
+
     def __setattr__(self, name: str, value: Any) -> None:
         # `_passes` is the last one that is set where a loader is made.
         if name in _FIXED and "_passes" in vars(self):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Generator
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
+from shardwise.base.arguments import check_choice
 from shardwise.base.collate import named
 from shardwise.engine.request import Batch
 
@@ -40,8 +41,7 @@ class Output:
         as_tuple: tuple[str, ...] | None = None,
         not_nested: Collection[str] | None = None,
     ) -> None:
-        if kind not in _OUTPUTS:
-            raise ValueError(f"output={kind!r}: use one of {', '.join(map(repr, _OUTPUTS))}")
+        check_choice("output", kind, _OUTPUTS)
         if kind != "torch":
             if not_nested is not None:
                 raise ValueError(f"ragged='nested' makes torch tensors, not output={kind!r}")

@@ -10,7 +10,7 @@ from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.plan.arguments import whole
 from shardwise.plan.bucket_columns import BucketColumns, as_groups, as_lengths
 from shardwise.plan.bucket_sampler import DEFAULT_WINDOW, BucketSampler
@@ -185,8 +185,7 @@ def buckets(
             raise ValueError(f"budget={budget:g} is counted in lengths: give lengths, too")
     if lengths is None and shape is None:
         raise ValueError("sw.buckets(None): give lengths, or shape= for groups that must not mix")
-    if oversized not in _OVERSIZED:
-        raise ValueError(f"oversized={oversized!r}: use one of 'warn', 'error'")
+    check_choice("oversized", oversized, _OVERSIZED)
     if lengths is not None and not isinstance(lengths, str):
         lengths = as_lengths(lengths)
         _check_above_zero(lengths, budget)

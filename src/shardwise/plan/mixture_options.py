@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from shardwise.base.arguments import near_name
 from shardwise.plan.arguments import whole
 from shardwise.plan.protocol import Sampler, past_of
 
@@ -186,12 +187,13 @@ def check_until(until: Any, names: Sequence[str]) -> Until:
         if len(until) != 1 or next(iter(until)) not in names:
             raise ValueError(
                 f"until={dict(until)!r:.80}: name one of {', '.join(map(repr, names))} with a "
-                "number of its epochs"
+                f"number of its epochs{near_name(next(iter(until), None), names)}"
             )
         return {name: whole(f"until[{name!r}]", n, least=1) for name, n in until.items()}
     if isinstance(until, str) or not hasattr(until, "__index__"):
         raise ValueError(
             f"until={until!r:.80}: use 'first', 'all', a number of samples, or {{name: epochs}}"
+            f"{near_name(until, ('first', 'all'))}"
         )
     if whole("until", until, least=1) > MAX_DRAW // 2:
         raise ValueError(f"until={until!r:.80}: an epoch has at most 2**61 samples")

@@ -17,6 +17,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import check_choice
+
 # What becomes of a document that is longer than a pack.
 LongDocuments = Literal["split", "drop", "error"]
 
@@ -115,8 +117,7 @@ def pack_documents(
     Raises:
         ValueError: with long="error" a document is too long; or `long` is none of those above.
     """
-    if long not in ("split", "drop", "error"):
-        raise ValueError(f"long={long!r} must be 'split', 'drop' or 'error'")
+    check_choice("long", long, ("split", "drop", "error"))
     too_long = lengths > length
     if long == "error" and too_long.any():
         first = int(too_long.argmax())

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import check_choice
 from shardwise.plan.arguments import whole
 from shardwise.plan.lanes import in_lane_order
 
@@ -58,8 +59,7 @@ class Partition:
         for name, least in _LEAST.items():
             # As Python's ints: numpy's would overflow, and are not JSON.
             object.__setattr__(self, name, whole(name, getattr(self, name), least=least))
-        if self.remainder not in _REMAINDERS:
-            raise ValueError(f"remainder={self.remainder!r} must be 'drop', 'pad' or 'uneven'")
+        check_choice("remainder", self.remainder, _REMAINDERS)
         if self.global_batch_size > _MAX_GLOBAL_BATCH:
             raise ValueError(
                 f"batch_size={self.batch_size} x world_size={self.world_size}: a global batch has "

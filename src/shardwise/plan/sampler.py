@@ -13,7 +13,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import Permutation, mix
@@ -24,6 +24,7 @@ from shardwise.plan.window import SizesView, WindowSampler, WindowShape
 Shuffle = bool | Literal["full", "window"]
 
 
+@suggest_names
 class SequentialSampler:
     """Samples in storage order, in every epoch.
 
@@ -103,6 +104,7 @@ def make_sampler(
     Raises:
         ValueError: `shuffle` is something else, or `shard_sizes` is missing or of another sum.
     """
+    check_choice("shuffle", shuffle, (False, True, "full", "window"))
     count = whole("num_samples", num_samples, least=0)
     if shard_sizes is not None:
         try:
@@ -118,13 +120,11 @@ def make_sampler(
         sampler = SequentialSampler(count)
     elif shuffle == "full":
         sampler = FullSampler(count, seed=seed)
-    elif shuffle == "window":
+    else:
         if shard_sizes is None:
             raise ValueError("shuffle='window' needs shard_sizes; without shards use 'full'")
         shape = {} if window_shape is None else window_shape._asdict()
         sampler = WindowSampler(shard_sizes, seed=seed, **shape)
-    else:
-        raise ValueError(f"shuffle={shuffle!r} must be False, True, 'full' or 'window'")
     return sampler if epoch_size is None else VirtualEpochs(sampler, epoch_size)
 
 

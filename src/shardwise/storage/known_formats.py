@@ -43,6 +43,9 @@ _FORMATS: list[tuple[bytes, str, str]] = [
     (rb"\s*<(\?xml|[A-Z]\w*Error|Error)", "an XML document", "is it the message of a store?"),
     (rb"\x89PNG\r|\xff\xd8\xff[\xc0-\xfe]|GIF8[79]a", "an image", ""),
     (rb"%PDF-|\x7fELF", "a PDF or a program", ""),
+    (rb"RIF[FX]|fLaC|OggS|ID3[\x02-\x04]|.{4}ftyp|\x1aE\xdf\xa3", "sound, video or WebP", ""),
+    (rb"\n#\xd7\xce", "a RecordIO file of MXNet", ""),
+    (rb"\xff\xfe(.\0){8}|\xfe\xff(\0.){8}", "text in UTF-16", ""),
 ]
 _TABLE = [
     (re.compile(pattern, re.DOTALL | (re.IGNORECASE if b"DOCTYPE" in pattern else 0)), name, remedy)

@@ -20,6 +20,7 @@ from shardwise.base.shown import shown
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.listing import is_remote_pattern, list_remote, shards_among
 from shardwise.storage.local import in_directory
+from shardwise.storage.missing import near_names
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
@@ -128,7 +129,9 @@ def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
         if not path.endswith(ignored) and not os.path.isdir(path)
     )
     if not matches:
-        raise MissingShardError(f"no file matches the pattern{in_directory(name)}", url=name)
+        raise MissingShardError(
+            f"no file matches the pattern{in_directory(name)}{near_names(name)}", url=name
+        )
     return _refuse_links(matches)
 
 

@@ -16,7 +16,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
-from shardwise.base.arguments import check_flag
+from shardwise.base.arguments import check_flag, suggest_names
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
@@ -37,6 +37,7 @@ from shardwise.torch.order import Cursor, SamplerState, refuse_second_division
 _BLOCK = 8192
 
 
+@suggest_names
 class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int]):
     """torch's DistributedSampler, exact: one rank's indices, in an order that no rank count moves.
 

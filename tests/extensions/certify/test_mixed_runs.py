@@ -249,4 +249,18 @@ def test_ranks_without_an_id_in_common_that_may_be_of_two_runs_can_not_be_told(
     cluster.train(is_shared=False)
     cluster.train(is_shared=False, deaths={1: 0})
     output = run("certify", tmp_path, exit_code=1).stdout
-    assert "can't tell which lines are of one run: from this position on rank 0 was st" in output
+    assert (
+        "can't tell which lines are of one run: ranks were started from this position 1 to 2"
+        in output
+    )
+
+
+def test_a_training_begun_again_under_the_launchers_id_is_no_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A program that catches an error and makes another loader, without a process group.
+    cluster = Cluster(tmp_path, random.Random(0), monkeypatch)
+    assert cluster.train(num_steps=4).states
+    cluster.num_runs -= 1
+    assert cluster.train().is_whole
+    run("certify", tmp_path, exit_code=1)

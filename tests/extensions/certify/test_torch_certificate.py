@@ -201,7 +201,7 @@ def test_a_fault_of_a_sampler_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     part = part_of("batch sampler", coverage=tmp_path)
     assert len(list(part)) == 13
     assert not part.certificate()["ok"]
-    assert "but not the same ones" in run("certify", tmp_path, exit_code=1).stdout
+    assert "not the samples of the plan" in run("certify", tmp_path, exit_code=1).stdout
 
 
 @pytest.mark.parametrize("on_error", ["skip", "replace"])

@@ -251,3 +251,9 @@ def test_lengths_are_refused_before_memory_is_set_aside() -> None:
         with pytest.raises(FrameError, match="of at most"):
             read_frame(Pipe(prefix + b"{}"), LIMITS, memory)
     assert taken == []
+
+
+def test_what_a_peer_said_steers_no_terminal_and_is_cut():
+    text = str(FrameError("an invalid header: \x1b[31m\x07" + "x" * 10_000))
+    assert r"\x1b[31m\x07xxx" in text
+    assert len(text) < 1000

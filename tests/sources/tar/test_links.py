@@ -12,7 +12,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.sources.tar.index.build import build_index, build_indexes
-from shardwise.sources.tar.index.column_file import decode_columns, encode_columns
+from shardwise.storage.column_file import decode_columns, encode_columns
 from tests.support.linked_tars import (
     FOREIGN,
     NUM_SAMPLES,

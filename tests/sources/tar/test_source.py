@@ -118,7 +118,7 @@ def test_ids_and_fields_that_are_not_there_are_refused(tmp_path):
     for ids in ([3], [-1], [0, 1, 3], [-1, 2]):
         with pytest.raises(IndexError, match=r"must lie in \[0, 3\)"):
             source.read(np.array(ids))
-    with pytest.raises(ValueError, match="no field 'jpg': the shards have bin, cls, txt"):
+    with pytest.raises(ValueError, match="no field 'jpg': the fields are 'bin', 'cls', 'txt'"):
         source.read(np.array([0]), ("cls", "jpg"))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.utils.data import ChainDataset, default_collate, default_convert
 
+from shardwise.base.arguments import suggest_names
 from shardwise.base.ranks import discover
 from shardwise.compat.native import stages
 from shardwise.compat.native.decoders import decode_optional, decoders_of
@@ -53,6 +54,7 @@ class ConvertedDataset(Dataset):
         return super().__getstate__() | {"loader_options": self.loader_options}
 
 
+@suggest_names
 def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> ConvertedDataset:
     """Make a dataset of a WebDataset pipeline, with the options of its loader.
 

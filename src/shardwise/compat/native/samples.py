@@ -18,6 +18,7 @@ from shardwise.base.errors import DataError
 from shardwise.compat.native.stages import name_of
 from shardwise.dataset import Dataset
 from shardwise.sources.tar.source import TarSource
+from shardwise.storage import is_local
 
 Stage = Callable[[Iterator[Any]], Any]
 
@@ -110,6 +111,10 @@ class _LazySample(dict[str, Any]):
             self.error = error
             raise
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are dicts of the values."""
+        return dict, (dict(self.items()),)
+
     def __iter__(self) -> Iterator[str]:
         # Of a dict without this method, dict(sample) and {**sample} copy the values unseen.
         return super().__iter__()
@@ -184,8 +189,8 @@ def _samples(dataset: Dataset, names: tuple[str, ...] | None) -> Iterator[Any]:
         spans = index.locate_one(known, place)
         fields = [name for (_, size), name in zip(spans, known, strict=True) if size >= 0]
         # Pipelines say which shard a sample is of, and predicates go by it.
-        read = partial(_read, dataset, row, {"__url__": url})
-        yield _LazySample(("__key__", "__url__", *fields), read)
+        about = {"__url__": url} | ({"__local_path__": url} if is_local(url) else {})
+        yield _LazySample(("__key__", *about, *fields), partial(_read, dataset, row, about))
 
 
 def _read(dataset: Dataset, row: int, more: dict[str, Any]) -> dict[str, Any]:

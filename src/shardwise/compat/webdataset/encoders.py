@@ -151,11 +151,14 @@ def encode_based_on_extension(sample: dict[str, Any], handlers: dict[str, Any]) 
         try:
             encoded[field] = encode_based_on_extension1(value, field, handlers)
         except Exception as error:
+            where = f"sample {sample.get('__key__')!r}, field {field!r}, a {type(value).__name__}"
+            if isinstance(error, UnicodeError):  # its text is made of its attributes
+                raise ValueError(f"{where}: {error}") from error  # noqa: TRY004
             # The error stays of its class: programs catch those of their encoders.
-            error.add_note(
-                f"in the field {field!r} of the sample {sample.get('__key__')!r}, "
-                f"a {type(value).__name__}"
-            )
+            if len(error.args) < 2:
+                error.args = (f"{where}: {error}" if error.args else where,)
+            if where not in str(error):
+                error.add_note(f"in the {where}")
             raise
     return encoded
 

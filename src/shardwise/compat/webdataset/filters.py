@@ -80,9 +80,9 @@ def _batched(
 ) -> Iterator[Any]:
     """Gather `batchsize` samples into a batch; with `partial`, the last may be smaller."""
     # Programs write `batched(size / world_size)`.
-    batchsize = math.ceil(batchsize)
-    if batchsize < 1:
+    if not 0 < batchsize < math.inf:
         raise ValueError(f"batchsize={batchsize}: a batch has at least one sample")
+    batchsize = math.ceil(batchsize)
     items = iter(data)
     # A batch leaves as soon as it is full: nothing is read ahead.
     while batch := list(islice(items, batchsize)):

@@ -15,22 +15,36 @@ from typing import IO, Any
 
 from shardwise.compat.webdataset import autodecode, utils
 from shardwise.compat.webdataset.handlers import reraise_exception
+from shardwise.compat.webdataset.left_out import LeftOut
 
 Handler = Callable[[Exception], Any]
 
 
 def each_result(
-    data: Iterable[Any], function: Callable[[Any], Any], handler: Handler
+    data: Iterable[Any], function: Callable[[Any], Any], handler: Handler, none: Any = LeftOut
 ) -> Iterator[tuple[Any, Any]]:
-    """Samples with what a function makes of them; the handler decides where it raises."""
-    for sample in data:
-        try:
-            result = function(sample)
-        except Exception as error:  # noqa: BLE001 - the user's exception for the user's handler
-            if handler(error):
+    """Samples with what a function makes of them, but for results that are `none`.
+
+    The handler decides where the function raises.
+    """
+    left_out = LeftOut()
+
+    def results() -> Iterator[tuple[Any, Any]]:
+        for sample in data:
+            try:
+                result = function(sample)
+            except Exception as error:  # noqa: BLE001 - the user's exception for their handler
+                if not handler(error):
+                    return
+                result = none
+            if result is none:
+                left_out.add(sample)
                 continue
-            return
-        yield sample, result
+            if left_out.num:
+                left_out.clear()
+            yield sample, result
+
+    return results()
 
 
 def getfirst(
@@ -91,7 +105,7 @@ def _info(
 
 
 def _select(data: Iterable[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
-    return filter(predicate, data)
+    return LeftOut().filter(data, predicate)
 
 
 def _log_keys(data: Iterable[Any], logfile: str | None = None) -> Iterator[Any]:
@@ -125,9 +139,11 @@ def _map(
 
     Where samples are dicts, the result gets the sample's `__key__` if it has none.
     """
-    for sample, result in each_result(data, f, handler):
-        if result is None:
-            continue
+    return _with_keys(each_result(data, f, handler, None))
+
+
+def _with_keys(results: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
+    for sample, result in results:
         if isinstance(result, dict) and "__key__" not in result and isinstance(sample, dict):
             result["__key__"] = sample.get("__key__")
         yield result

@@ -6,7 +6,6 @@ defined, and any other is an AttributeError that says what to use.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -14,6 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from shardwise.base.arguments import near_name
 from shardwise.compat.webdataset.filters import shuffle_shards
 from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.shardlists import SimpleShardList, split_by_node, split_by_worker
@@ -100,9 +100,7 @@ def find(module: str, name: str) -> Any:
     instead = _GONE.get(name) or _GONE_MODULES.get(short)
     advice = f": use {instead}" if instead and not name.startswith("__") else ""
     if not advice and not name.startswith("__"):
-        by_case = {other.lower(): other for other in vars(sys.modules[module])}
-        alike = difflib.get_close_matches(name.lower(), list(by_case), n=1, cutoff=0.8)
-        advice = f": did you mean {by_case[alike[0]]!r}?" if alike else ""
+        advice = near_name(name, vars(sys.modules[module]))
     shown = ".".join(filter(None, ("webdataset", short)))
     raise AttributeError(f"module {shown!r} has no attribute {name!r}{advice}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -46,6 +46,7 @@ class Position:
         is_done: whether the epoch is over.
         rotation: by how many readers the shares are rotated in the pass.
         loader_state: the state of the loader at the beginning of the pass, where there is one.
+        left_out: how many samples stages have left out, shared by copies.
         seed, num_keyed: while a pass is built: the pipeline's, and stages that have taken a key.
     """
 
@@ -60,6 +61,7 @@ class Position:
     loader_state: dict[str, Any] | None = None
     seed: int = 0
     num_keyed: int = 0
+    left_out: list[int] = field(default_factory=lambda: [0])
 
     @property
     def place(self) -> list[int]:

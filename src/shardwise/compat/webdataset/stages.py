@@ -12,6 +12,7 @@ from shardwise.base.errors import StateError
 from shardwise.base.ranks import Ranks, unused_world_size
 from shardwise.compat.environment import variable
 from shardwise.compat.webdataset import filters, mapping, readers
+from shardwise.compat.webdataset.left_out import nothing_passes
 from shardwise.compat.webdataset.pytorch import DataLoader, IterableDataset
 from shardwise.compat.webdataset.readers import CURRENT_PASS, Position, Reader, as_seed
 from shardwise.compat.webdataset.shardlists import PASS_SHARDS, ResampledShards, SimpleShardList
@@ -128,39 +129,38 @@ class StageList(IterableDataset[Any], PipelineStage):
                 is_empty = False
                 yield item
             num_barren = num_barren + 1 if is_empty else 0
-            if is_empty and position.num_prefix:
-                # A pass of resampled shards is a part of them: the samples may be in another one.
-                num_shards = len(self.pipeline[0].urls) if self._is_resampled else 0
-                if num_barren * PASS_SHARDS >= num_shards:
-                    self._report_barren(position)
-                    return
-            elif is_empty:
-                # All later passes are empty, too.
+            if is_empty and self._is_over(position, num_barren):
                 return
             skip = 0
 
-    def _report_barren(self, position: Position) -> None:
-        """Say that samples came and none went out: an error where the epoch would wait for them."""
-        num = position.num_prefix
-        text = (
-            f"the stages of the pipeline let none of {num} samples through: look at the predicates "
-            "of select(), the functions and handlers of map(), and batched(partial=False)"
-        )
+    def _is_over(self, position: Position, num_barren: int) -> bool:
+        """Whether all later passes are empty, too, after some that gave nothing.
+
+        Samples that came and did not go out are reported: as an error where an epoch would wait.
+        """
+        num = position.num_prefix or position.left_out[0]
+        if not num:
+            return True
+        # A pass of resampled shards is a part of them: the samples may be in another one.
+        num_shards = len(self.pipeline[0].urls) if self._is_resampled else 0
+        if num_barren * PASS_SHARDS < num_shards:
+            return False
         if self._is_resampled or getattr(self, "is_sized", False):
-            raise ValueError(text)
-        warnings.warn(text, stacklevel=2)
+            raise ValueError(nothing_passes(num))
+        warnings.warn(nothing_passes(num), stacklevel=2)
+        return True
 
     def _joined_passes(self, position: Position) -> Iterator[Any]:
         """Passes as one stream: what the last stages gather continues behind the end of a pass."""
 
         def prefixes() -> Iterator[Any]:
             skip, rotation = position.num_prefix, position.number % PASSES_APART
-            first = position.number - rotation
+            first, num_barren = position.number - rotation, 0
             for position.rotation in count(rotation):
                 position.number = first + position.rotation
                 yield from self._prefix(position, skip)
-                if not position.num_prefix:
-                    # An empty pass: all later ones are empty, too.
+                num_barren = 0 if position.num_prefix else num_barren + 1
+                if num_barren and self._is_over(position, num_barren):
                     return
                 skip = 0
 

@@ -247,6 +247,11 @@ class ShardSamples:
         self._seen: dict[str, tuple[str, ...]] = {}
         self._common: set[str] | None = None
 
+    @property
+    def has_any(self) -> bool:
+        """Whether a sample has come out."""
+        return bool(self._seen)
+
     def add(self, members: Iterable[Member]) -> Iterator[dict[str, Any]]:
         """Take up members; the samples that are done with come out."""
         sample = self.sample

@@ -18,6 +18,7 @@ from typing import Any
 from shardwise.base.shown import shown
 from shardwise.compat.webdataset.gopen import gopen
 from shardwise.compat.webdataset.handlers import reraise_exception
+from shardwise.compat.webdataset.left_out import LeftOut, nothing_in_shards
 from shardwise.compat.webdataset.tar_stream import (
     SKIPPED,
     DamagedShardError,
@@ -46,11 +47,13 @@ def url_opener(
     data: Iterable[dict[str, Any]], handler: Handler = reraise_exception, **kw: Any
 ) -> Iterator[dict[str, Any]]:
     """Open shards: `{"url": ...}` gets a `"stream"`."""
+    left_out = LeftOut(nothing_in_shards)
     for shard in data:
         try:
             yield shard | {"stream": gopen(shard["url"], **kw)}
         except Exception as error:
             if handler(_about(error, shard)):
+                left_out.add(shard)
                 continue
             break
 
@@ -160,6 +163,7 @@ def expand_samples(
     to stop, what was read of the sample that is cut comes out last, as in WebDataset.
     """
     is_plain = select_files is None and rename_files is None
+    left_out = LeftOut(nothing_in_shards)
     for shard in shards:
         samples = ShardSamples(_origin(shard["url"], shard.get("local_path")), handler)
         tar = TarStream(shard["stream"], shard["url"])
@@ -173,12 +177,14 @@ def expand_samples(
                         close_quietly()
                         return
                 yield from samples.finish(has_end=tar.has_end)
+                left_out.clear() if samples.has_any else left_out.add(shard)
         except Exception as error:
             cut_key = error.key if isinstance(error, DamagedShardError) else None
             if rename_files is None and not samples.may_have(cut_key):
                 # Where a member of the next sample is cut, this one is whole.
                 yield from samples.finish()
             if handler(_about(error, shard)):
+                left_out.clear() if samples.has_any else left_out.add(shard)
                 continue
             if samples.sample is not None:
                 _logger.warning("the last sample of %s is cut: %s", shard["url"], error)

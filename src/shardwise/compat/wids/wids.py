@@ -22,6 +22,7 @@ import numpy as np
 import torch.utils.data
 
 from shardwise.compat.environment import wids_cache_dir
+from shardwise.compat.wids.gone import finder
 from shardwise.compat.wids.samplers import *
 from shardwise.compat.wids.shards import *
 from shardwise.compat.wids.wids_decode import default_decoder
@@ -35,6 +36,8 @@ from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
 from shardwise.storage.cache_settings import CacheSettings
+
+__getattr__ = finder(__name__)
 
 _logger = logging.getLogger("shardwise")
 

@@ -18,10 +18,13 @@ from typing import IO, Any
 
 from shardwise.base.errors import DataError, StorageError
 from shardwise.compat.environment import wids_cache_dir
+from shardwise.compat.wids.gone import finder
 from shardwise.compat.wids.wids_cleanup import ExclusiveLock
 from shardwise.extensions.remote.streams import open_stream
 from shardwise.storage import atomic_write
 from shardwise.storage.urls import scheme_of
+
+__getattr__ = finder(__name__)
 
 _CHUNK_BYTES = 8 << 20
 _SAFE_NAME = re.compile(r"[^A-Za-z0-9._+-]+")

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from shardwise.base.errors import DataError, ShardwiseError
+from shardwise.compat.wids.gone import finder
 from shardwise.compat.wids.shards import compute_file_md5sum
 from shardwise.compat.wids.wids_specs import (
     KIND,
@@ -25,6 +26,8 @@ from shardwise.compat.wids.wids_specs import (
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import atomic_write, expand, is_local, local_path
 from shardwise.storage.urls import scheme_of
+
+__getattr__ = finder(__name__)
 
 
 class _Commands(click.Group):

@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from shardwise.compat.wids.gone import finder
 from shardwise.sources.tar.scan.members import scan_members
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import LocalFile, local_path
+
+__getattr__ = finder(__name__)
 
 
 class MMIndexedTar:

@@ -19,8 +19,11 @@ from typing import IO, Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from shardwise.base.errors import DataError
+from shardwise.compat.wids.gone import finder
 from shardwise.extensions.remote.streams import open_stream
 from shardwise.storage.urls import scheme_of
+
+__getattr__ = finder(__name__)
 
 KIND = "wids-shard-index-v1"
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import check_choice
 from shardwise.base.errors import DataError, StaleIndexError
 from shardwise.base.stages import Stages
 from shardwise.engine.batch.chunks import RowChunk
@@ -60,9 +61,7 @@ class SampleLoader:
     on_error: OnError
 
     def __post_init__(self) -> None:
-        if self.on_error not in ON_ERROR:
-            known = ", ".join(map(repr, ON_ERROR))
-            raise ValueError(f"on_error={self.on_error!r}: use one of {known}")
+        check_choice("on_error", self.on_error, ON_ERROR)
 
     def load(
         self,

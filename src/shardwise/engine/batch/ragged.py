@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import check_choice
 from shardwise.base.errors import DataError
 from shardwise.engine.batch.padding import Padding, description_of, form_of
 
@@ -43,8 +44,7 @@ class RaggedFields:
         padding: Padding | None = None,
         rules: Mapping[str, Any] | None = None,
     ) -> None:
-        if ragged not in RAGGED:
-            raise ValueError(f"ragged={ragged!r}: use one of {', '.join(map(repr, RAGGED))}")
+        check_choice("ragged", ragged, RAGGED)
         self.ragged = ragged
         self.padding = padding or Padding()
         self._rules = rules or {}

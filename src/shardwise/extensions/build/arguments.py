@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable
 from typing import Any
 
-from shardwise.base.arguments import check_function
+from shardwise.base.arguments import check_choice, check_function
 from shardwise.base.shown import shown
 from shardwise.extensions.build.inputs import Input
 from shardwise.plan.arguments import whole
@@ -97,10 +97,8 @@ def check_arguments(
         ValueError: no such choice, or sidecars of Parquet shards, which have none.
         TypeError: no function.
     """
-    if order not in (None, "window", "full"):
-        raise ValueError(f"order={order!r}: None for the source's order, 'window' or 'full'")
-    if on_error not in ("raise", "record"):
-        raise ValueError(f"on_error={on_error!r}: 'raise' or 'record'")
+    check_choice("order", order, (None, "window", "full"))
+    check_choice("on_error", on_error, ("raise", "record"))
     check_function("map", map_)
     check_function("filter", filter_)
     if media and suffix != ".tar":

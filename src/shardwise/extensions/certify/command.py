@@ -13,7 +13,7 @@ from shardwise.cli.options import common_options, shard_options
 from shardwise.cli.output import clean, finish, format_count, plural, write_line, write_table
 from shardwise.extensions.certify.coverage_files import read_coverage
 from shardwise.extensions.certify.epoch_verdict import EpochVerdict, verdict_of
-from shardwise.extensions.certify.lineage import joints_of, lineage_of
+from shardwise.extensions.certify.lineage import lineage_of
 from shardwise.extensions.certify.runs import by_order, runs_at_once, runs_of
 
 # Lines of one kind that are shown; the JSON document has all.
@@ -44,16 +44,15 @@ def certify(
     orders: list[dict[str, Any]] = []
     processes_by_order = by_order(coverage.processes)
     runs_by_order = [runs_of(processes) for processes in processes_by_order]
-    joints = joints_of(runs_by_order)
     for processes, runs in zip(processes_by_order, runs_by_order, strict=True):
-        line = processes[0].first
+        line = processes[0].line
         num_lines = sum(process.num_lines for process in processes)
-        verdicts = [verdict_of(*epoch) for epoch in lineage_of(runs, joints).items()]
+        others = [run for other in runs_by_order if other is not runs for run in other]
+        verdicts = [verdict_of(*epoch) for epoch in lineage_of(runs, others).items()]
         if data is not None and data.fingerprint != line.fingerprint:
             faults.append(
-                f"{plural(num_lines, 'line')}, such as {processes[0].passes[line.number].place}, "
-                f"of other data: the fingerprint is {line.fingerprint}, the data's "
-                f"{data.fingerprint}"
+                f"{plural(num_lines, 'line')} of other data: the fingerprint is "
+                f"{line.fingerprint}, the data's {data.fingerprint}"
             )
         faults += runs_at_once(processes)
         orders.append(
@@ -100,7 +99,6 @@ def _show_order(order: dict[str, Any]) -> None:
     for epoch in order["epochs"]:
         write_line(epoch["verdict"])
         _show_texts("fault", epoch["faults"])
-        _show_texts("note", epoch["notes"])
     for first, last in order["epochs_without_lines"]:
         epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
         write_line(f"{epochs}: no line of this data and order, so nothing is known")

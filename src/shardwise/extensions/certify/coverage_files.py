@@ -19,12 +19,11 @@ from shardwise.plan.tallied import Tallied
 
 # Ranks stand a few lines apart when they are killed.
 _NUM_LAST = 64
-# What all lines of one pass have in common.
-_OF_A_PASS = (
-    "is_shared", "world_size", "batch_size", "remainder", "epoch", "begin", "num_samples",
-    "fingerprint", "order", "resumed",
+# What all lines of one pass have in common. A line that differs is of a pass of its own.
+_pass_of = attrgetter(
+    "number", "is_shared", "world_size", "batch_size", "remainder", "epoch", "begin",
+    "num_samples", "resumed",
 )  # fmt: skip
-_facts_of = attrgetter(*_OF_A_PASS)
 _NO_SUMS = (0,) * 11
 
 
@@ -41,16 +40,6 @@ class End(NamedTuple):
     past: str
 
 
-class Mismatch(NamedTuple):
-    """Lines in a row whose samples are not those of the plan; `place` is of the first one."""
-
-    first: int
-    num_recorded: int
-    num_planned: int
-    place: str
-    last: int
-
-
 class Pass:
     """A loader's pass through the rest of an epoch.
 
@@ -58,56 +47,52 @@ class Pass:
         line: the first line.
         reached: its lines follow one another without a gap up to here.
         furthest: the last position of any line.
-        gap: the first line after a gap; None without one.
         ends: positions at which lines end, ascending.
-        mismatches: lines that differ from the plan.
-        repeated: an earlier pass of this loader that went through positions of this one, with no
-            state loaded in between, and how far; None without one.
+        wrong: first and last position of lines in a row whose samples are not those of the plan.
+        repeats: an earlier pass of this loader that went through positions of this one, with no
+            state loaded in between; None without one.
         whole: samples dropped, and all samples of the epoch, where a line ended it.
     """
 
     __slots__ = (
-        "_facts", "_is_contradicted", "_last", "_sums", "ends", "furthest", "gap", "line",
-        "mismatches", "place", "reached", "repeated", "whole",
+        "_last", "_sums", "ends", "furthest", "line", "reached", "repeats", "whole", "wrong",
     )  # fmt: skip
 
-    def __init__(self, line: CoverageLine, place: str) -> None:
-        self.line, self.place = line, place
+    def __init__(self, line: CoverageLine) -> None:
+        self.line = line
         self.reached = self.furthest = line.begin
-        self.gap: tuple[int, int] | None = None
         self.ends: dict[int, End] = {}
-        self.mismatches: list[Mismatch] = []
-        self.repeated: tuple[int, int] | None = None
+        self.wrong: list[tuple[int, int]] = []
+        self.repeats: Pass | None = None
         self.whole: tuple[Tallied, Tallied | None] | None = None
-        self._facts = _facts_of(line)
-        self._is_contradicted = False
         self._sums = _NO_SUMS
         self._last: list[int] = []
 
-    def add(self, line: CoverageLine, place: str, kept: Collection[object]) -> str | None:
-        """Add a line; returns what is wrong with it.
+    def add(self, line: CoverageLine, kept: Collection[object]) -> bool:
+        """Add a line; False where an earlier line covers positions of it.
 
         `kept` has the pasts and the (epoch, position) whose ends are needed later.
         """
-        if _facts_of(line) != self._facts:
-            if self._is_contradicted:
-                return None
-            self._is_contradicted = True
-            names = [n for n in _OF_A_PASS if getattr(line, n) != getattr(self.line, n)]
-            return (
-                f"{self.place} and {place} are of one pass and differ in {', '.join(names)}: one "
-                "of them was changed, or is of another file"
-            )
         if line.first < self.reached:
-            return (
-                f"{place} covers positions of rank {line.rank} that an earlier line covers already "
-                f"({describe_range(line, line.first, line.last)})"
-            )
+            return False
         self.furthest = max(self.furthest, line.last)
         if line.first > self.reached:
-            self.gap = self.gap or (line.first, line.last)
-            return None
-        self._sum_up(line, place)
+            return True
+        done, skipped, replaced, planned = (
+            line.handed_out, line.skipped, line.replaced, line.planned,
+        )  # fmt: skip
+        counts = (
+            *(done.count, done.word, skipped.count, skipped.word),
+            *(replaced.count, replaced.word, planned.count, planned.word),
+            *(line.num_padded, done.count if line.is_given else 0, 1),
+        )
+        self._sums = tuple(map(add, self._sums, counts))
+        if (
+            done if not (skipped.count or replaced.count) else done + skipped + replaced
+        ) != planned:
+            goes_on = bool(self.wrong) and self.wrong[-1][1] == line.first
+            first = self.wrong.pop()[0] if goes_on else line.first
+            self.wrong.append((first, line.last))
         self.reached = line.last
         self.ends[line.last] = End(self._sums, line.last_past)
         if line.is_end:
@@ -117,31 +102,7 @@ class Pass:
             if (line.epoch, old) not in kept and self.ends[old].past not in kept:
                 del self.ends[old]
         self._last = [*self._last[max(0, num_old) :], line.last]
-        return None
-
-    def _sum_up(self, line: CoverageLine, place: str) -> None:
-        """Add a line's samples to the sums, and compare them with the plan."""
-        done, skipped, replaced = line.handed_out, line.skipped, line.replaced
-        self._sums = tuple(
-            map(
-                add,
-                self._sums,
-                (
-                    *(done.count, done.word, skipped.count, skipped.word),
-                    *(replaced.count, replaced.word, line.planned.count, line.planned.word),
-                    *(line.num_padded, done.count if line.is_given else 0, 1),
-                ),
-            )
-        )
-        recorded = done if not (skipped.count or replaced.count) else done + skipped + replaced
-        if recorded == line.planned:
-            return
-        found = Mismatch(line.first, recorded.count, line.planned.count, place, line.last)
-        if self.mismatches and self.mismatches[-1].last == line.first:
-            first, num_recorded, num_planned, start, _ = self.mismatches.pop()
-            counts = (num_recorded + found.num_recorded, num_planned + found.num_planned)
-            found = Mismatch(first, *counts, start, line.last)
-        self.mismatches.append(found)
+        return True
 
     def sums(self, position: int) -> tuple[int, ...]:
         """The sums up to a position, or else up to the last end before it."""
@@ -151,23 +112,30 @@ class Pass:
 
 @dataclass(slots=True)
 class Process:
-    """A loader of one rank in one process: its lines of one order, and when they were written.
-
-    Attributes:
-        line: the first line.
-        passes: by number, ascending.
-    """
+    """A loader of one rank in one process: its lines, and when they were written."""
 
     line: CoverageLine
     began: float
     written: float
-    passes: dict[int, Pass] = field(default_factory=dict)
+    passes: dict[object, Pass] = field(default_factory=dict)
     num_lines: int = 0
 
-    @property
-    def first(self) -> CoverageLine:
-        """A line of the first pass."""
-        return self.passes[min(self.passes)].line
+    def add(self, line: CoverageLine, kept: Collection[object]) -> bool:
+        """Add a line to its pass; False where an earlier line covers positions of it."""
+        key = _pass_of(line)
+        current = self.passes.get(key)
+        if current is None:
+            current = Pass(line)
+            for other in self.passes.values():
+                if other.line.epoch == line.epoch and other.furthest > line.begin:
+                    current.repeats = other
+            self.passes[key] = current
+        if not current.add(line, kept):
+            return False
+        self.num_lines += 1
+        self.began = min(self.began, line.began)
+        self.written = max(self.written, line.written)
+        return True
 
 
 @dataclass(slots=True)
@@ -188,10 +156,12 @@ def read_coverage(directory: Path) -> Coverage:
     coverage = Coverage()
     try:
         paths = sorted(path for path in directory.iterdir() if path.suffix == ".jsonl")
-        kept = _starts_of(paths)
-        seen: dict[object, str] = {}
+        originals, kept = _first_lines(paths)
         for path in paths:
-            _read_file(path, kept, seen, coverage)
+            if (original := originals.get(path, path)) != path:
+                coverage.faults.append(f"{path.name} is a copy of {original.name}: remove one")
+            else:
+                _read_file(path, kept, coverage)
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         raise StorageError(f"the coverage directory {str(directory)!r}: {error}") from error
     if not paths:
@@ -204,23 +174,31 @@ def read_coverage(directory: Path) -> Coverage:
     return coverage
 
 
-def _starts_of(paths: list[Path]) -> set[object]:
-    """Where files start, as (epoch, position) and as a past: only there may runs have resumed."""
+def _first_lines(paths: list[Path]) -> tuple[dict[Path, Path], set[object]]:
+    """The first file that has the first line of each file; and where files start.
+
+    These are (epoch, position), and pasts: only there may runs have resumed.
+    """
+    originals: dict[Path, Path] = {}
+    by_line: dict[bytes, Path] = {}
     starts: set[object] = set()
     for path in paths:
         with path.open("rb") as file:
-            try:
-                line = CoverageLine.from_text(file.readline().decode())
-            except ValueError:  # reported when the file is read
-                continue
+            data = file.readline()
+        try:
+            line = CoverageLine.from_text(data.decode())
+        except ValueError:  # reported when the file is read
+            continue
+        originals[path] = by_line.setdefault(data.rstrip(), path)
         starts |= {(line.epoch, line.begin), line.begin_past} - {""}
-    return starts
+    return originals, starts
 
 
-def _read_file(path: Path, kept: set[object], seen: dict[object, str], coverage: Coverage) -> None:
-    """Add up the lines of a file; `seen` has the file of each pass."""
-    processes: dict[object, list[Process]] = {}
-    num_orders = 0
+def _read_file(path: Path, kept: set[object], coverage: Coverage) -> None:
+    """Add up the lines of a file."""
+    processes: dict[object, Process] = {}
+    data_and_order = None
+    is_mixed = False
     with path.open("rb") as file:
         for number, data in enumerate(file, 1):
             place = f"line {number} of {path.name}"
@@ -235,56 +213,22 @@ def _read_file(path: Path, kept: set[object], seen: dict[object, str], coverage:
             except ValueError as error:  # also of the decoding
                 coverage.faults.append(f"{place} can't be used: {error}")
                 continue
-            of_rank = processes.setdefault((line.run, line.rank), [])
-            process = next((p for p in of_rank if _is_same_order(p.line, line)), None)
-            if process is None:
-                process = Process(line, line.began, line.written)
-                of_rank.append(process)
-                num_orders += 1
-            fault = _add_line(process, line, place, kept, seen, path.name)
-            if fault is not None:
-                coverage.faults.append(fault)
-    found = [process for of_rank in processes.values() for process in of_rank]
-    if num_orders > len(processes):
-        coverage.faults.append(
-            f"{path.name} has lines of {num_orders} different data or orders: a loader writes of "
-            "one alone"
-        )
-    coverage.processes += [process for process in found if process.passes]
-
-
-def _is_same_order(one: CoverageLine, other: CoverageLine) -> bool:
-    return one.fingerprint == other.fingerprint and one.order == other.order
-
-
-def _add_line(
-    process: Process,
-    line: CoverageLine,
-    place: str,
-    kept: set[object],
-    seen: dict[object, str],
-    file: str,
-) -> str | None:
-    """Add a line to its pass; returns what is wrong with it."""
-    current = process.passes.get(line.number)
-    if current is None:
-        current = Pass(line, place)
-        key = (line.run, line.rank, line.number, line.began, line.fingerprint)
-        if seen.setdefault(key, file) != file:
-            return (
-                f"{place} covers positions of rank {line.rank} that {seen[key]} covers already "
-                f"({describe_range(line, line.first, line.last)}): one file is a copy"
-            )
-        for earlier, other in process.passes.items():
-            if other.line.epoch == line.epoch and other.furthest > line.begin:
-                current.repeated = (earlier, other.furthest)
-        process.passes[line.number] = current
-    fault = current.add(line, place, kept)
-    if fault is None:
-        process.num_lines += 1
-        process.began = min(process.began, line.began)
-        process.written = max(process.written, line.written)
-    return fault
+            data_and_order = data_and_order or (line.fingerprint, line.order)
+            if (line.fingerprint, line.order) != data_and_order:
+                if not is_mixed:
+                    text = f"{place} is of other data or another order than the first"
+                    coverage.faults.append(text)
+                is_mixed = True
+                continue
+            key = (line.run, line.rank)
+            if key not in processes:
+                processes[key] = Process(line, line.began, line.written)
+            if not processes[key].add(line, kept):
+                coverage.faults.append(
+                    f"{place} covers positions of rank {line.rank} that an earlier line covers "
+                    f"already ({describe_range(line, line.first, line.last)})"
+                )
+    coverage.processes += processes.values()
 
 
 def describe_range(line: CoverageLine, first: int, last: int) -> str:

@@ -22,7 +22,7 @@ class EpochVerdict:
         is_once: whether its samples are the data's, each once.
         num_given: of those handed out, indices that were given to torch's DataLoader.
         runs, world_sizes: the runs that count, and their numbers of ranks.
-        faults, notes: what does not fit, and facts that explain it, in words.
+        faults: what does not fit, in words.
         num_lines: the lines that count.
     """
 
@@ -38,7 +38,6 @@ class EpochVerdict:
     runs: list[str] = field(default_factory=list)
     world_sizes: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     num_lines: int = 0
 
     @property
@@ -84,7 +83,6 @@ class EpochVerdict:
             "runs": self.runs,
             "world_sizes": self.world_sizes,
             "faults": self.faults,
-            "notes": self.notes,
         }
 
 
@@ -94,73 +92,57 @@ def verdict_of(epoch: int, stretches: list[Stretch]) -> EpochVerdict:
     ends: set[tuple[Tallied, Tallied | None]] = set()
     for stretch in stretches:
         verdict.faults += stretch.faults
-        verdict.notes += stretch.notes
         segment, line = stretch.segment, stretch.segment.line
-        verdict.num_samples = line.num_samples
-        verdict.is_once = line.is_whole
+        verdict.num_samples, verdict.is_once = line.num_samples, line.is_whole
         verdict.runs.append(segment.run.id)
         verdict.world_sizes.append(line.world_size)
-        for _, passes in sorted(segment.passes.items()):
+        seen: set[int] = set()
+        for each in segment.all_passes:
+            sums = each.sums(stretch.last)
+            verdict.num_lines += sums[-1]
             # Other processes of the rank are compared with the plan as well, and counted once.
-            _count(verdict, passes[0].sums(stretch.last))
-            for each in passes:
-                verdict.num_lines += each.sums(stretch.last)[-1]
-                verdict.faults += _faults_of(each, stretch)
-                if each.whole is not None and stretch.last == line.num_samples:
-                    ends.add(each.whole)
+            if each.line.rank not in seen:
+                seen.add(each.line.rank)
+                done, skipped, replaced, planned = (
+                    Tallied(sums[at], sums[at + 1] % MODULUS) for at in (0, 2, 4, 6)
+                )
+                verdict.counted += Counted(done, skipped, replaced, sums[8])
+                verdict.planned += planned
+                verdict.num_given += sums[9]
+            verdict.faults += _faults_of(each, stretch)
+            if each.whole is not None and stretch.last == line.num_samples:
+                ends.add(each.whole)
     if not verdict.faults and ends:
         _check_whole(verdict, ends)
     return verdict
 
 
-def _count(verdict: EpochVerdict, sums: tuple[int, ...]) -> None:
-    """Add the sums of a pass."""
-    done, skipped, replaced, planned = (
-        Tallied(sums[at], sums[at + 1] % MODULUS) for at in (0, 2, 4, 6)
-    )
-    verdict.counted += Counted(done, skipped, replaced, sums[8])
-    verdict.planned += planned
-    verdict.num_given += sums[9]
-
-
 def _faults_of(each: Pass, stretch: Stretch) -> list[str]:
     """What is wrong with the lines of a pass that count, in words."""
     line, run = each.line, stretch.segment.run
-    faults = []
-    for found in each.mismatches:
-        if found.first >= stretch.last:
-            continue
-        fault = (
-            f"run {run.id}, rank {line.rank} of {line.world_size}, "
-            f"{describe_range(line, found.first, found.last)} ({found.place}): recorded "
-            f"{found.num_recorded} samples, the plan has {found.num_planned}"
-        )
-        is_equal = found.num_recorded == found.num_planned
-        faults.append(fault + (", but not the same ones" if is_equal else ""))
-    if each.repeated is not None:
-        number, last = each.repeated
+    who = f"run {run.id}, rank {line.rank} of {line.world_size}"
+    faults = [
+        f"{who}, {describe_range(line, first, last)}: not the samples of the plan"
+        for first, last in each.wrong
+        if first < stretch.last
+    ]
+    if each.repeats is not None:
         faults.append(
-            f"run {run.id}, rank {line.rank}: positions {line.begin} to {last} were handed out in "
-            f"pass {number} and again in pass {line.number}, and no state was loaded: set_epoch() "
-            "named an epoch that was over, or a loop was left and begun anew"
+            f"{who}: positions {line.begin} to {each.repeats.furthest} were handed out in pass "
+            f"{each.repeats.line.number} and again in pass {line.number}, and no state was loaded: "
+            "set_epoch() named an epoch that was over, or a loop was left and begun anew"
         )
     return faults
 
 
 def _check_whole(verdict: EpochVerdict, ends: set[tuple[Tallied, Tallied | None]]) -> None:
     """Compare the sum of an epoch that ended with all of its samples."""
-    if len(ends) > 1:
-        verdict.faults.append(
-            "the ranks do not agree on what the epoch has, or leaves out at its end"
-        )
-        return
-    [(dropped, expected)] = ends
+    dropped, expected = ends.pop()
     verdict.num_dropped = dropped.count
     whole = verdict.planned + dropped
     # Orders without a closed form are compared with their number of positions alone.
-    if not verdict.begin and (
-        whole.count != verdict.num_samples if expected is None else whole != expected
-    ):
+    fits = whole.count == verdict.num_samples if expected is None else whole == expected
+    if ends or not (fits or verdict.begin):
         total = verdict.num_samples if expected is None else expected.count
         verdict.faults.append(
             f"the ranks' parts of the plan do not add up to the epoch: {whole.count} samples for "

@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from shardwise.extensions.certify.coverage_files import Pass, Process
 from shardwise.plan.coverage_line import CoverageLine
@@ -40,41 +41,41 @@ class Segment:
         return self.line.epoch, self.line.begin
 
     @property
+    def all_passes(self) -> list[Pass]:
+        """The passes of all ranks."""
+        return [each for _, passes in sorted(self.passes.items()) for each in passes]
+
+    @property
     def furthest(self) -> int:
         """The last position that any line reaches."""
-        return max(each.furthest for passes in self.passes.values() for each in passes)
+        return max(each.furthest for each in self.all_passes)
 
     @property
     def reached(self) -> int:
         """The last position at which every process has a line that ends; else the beginning."""
-        ends = [each.ends.keys() for passes in self.passes.values() for each in passes]
-        common = set(ends[0]).intersection(*ends[1:])
-        is_full = len(ends) == self.num_processes * self.line.world_size
-        return max(common, default=self.line.begin) if is_full else self.line.begin
-
-    @property
-    def num_processes(self) -> int:
-        """How many processes a rank has: one, but for tensor parallel."""
-        return max(map(len, self.passes.values()))
+        common = set.intersection(*(set(each.ends) for each in self.all_passes))
+        reached = max(common, default=self.line.begin)
+        return self.line.begin if self.lacking(reached) else reached
 
     def lacking(self, position: int) -> list[int]:
         """The ranks without a line that ends at a position, in one of their processes."""
-        size = self.num_processes
-        passes = ((rank, self.passes.get(rank, ())) for rank in range(self.line.world_size))
+        size = max(map(len, self.passes.values()))
         return [
             rank
-            for rank, each in passes
-            if len(each) < size or any(position not in p.ends for p in each)
+            for rank in range(self.line.world_size)
+            if len([p for p in self.passes.get(rank, ()) if position in p.ends]) < size
         ]
 
-    def gaps(self) -> list[int]:
-        """The ranks that have lines after positions of which they have none."""
-        return sorted(r for r, passes in self.passes.items() if any(p.gap for p in passes))
+    def torn(self) -> list[int]:
+        """The ranks that lack lines, which no kill explains: others ended the epoch, or a gap."""
+        end, furthest = self.line.num_samples, self.furthest
+        gaps = {each.line.rank for each in self.all_passes if each.furthest > each.reached}
+        return sorted(gaps | set(self.lacking(end) if furthest == end else ()))
 
-    def is_torn(self) -> bool:
-        """Whether ranks lack lines that no kill explains: others ended the epoch, or have gaps."""
-        end = self.line.num_samples
-        return bool(self.gaps()) or (self.furthest == end and bool(self.lacking(end)))
+    @property
+    def counts(self) -> bool:
+        """Whether all ranks have lines up to some position, or lack some that they must have."""
+        return self.reached > self.line.begin or bool(self.torn())
 
 
 @dataclass(slots=True, eq=False)
@@ -84,40 +85,38 @@ class Run:
     Attributes:
         id: its name; of its lowest rank where each rank has one of its own.
         resumed: the id of the run whose state it loaded; "" where that is not known.
-        ranks: the processes of each rank.
+        began: when it began, by the clock of its lowest rank.
         doubt: why its ranks may be those of several runs, in words; "" where they are not.
         segments: by start.
     """
 
     id: str
     resumed: str
-    ranks: dict[int, list[Process]]
-    doubt: str = ""
-    segments: list[Segment] = field(init=False)
+    began: float
+    doubt: str
+    segments: list[Segment]
 
-    def __post_init__(self) -> None:
-        segments: dict[object, Segment] = {}
-        for rank, processes in sorted(self.ranks.items()):
-            for process in processes:
-                own: dict[object, Pass] = {}
-                for _, each in sorted(process.passes.items()):
-                    line = each.line
-                    shape = (line.world_size, line.batch_size, line.remainder)
-                    own[line.epoch, line.begin, *shape] = each
-                for key, each in own.items():
-                    segment = segments.setdefault(key, Segment(self, each.line))
-                    segment.passes.setdefault(rank, []).append(each)
-        self.segments = sorted(segments.values(), key=lambda segment: segment.start)
 
-    @property
-    def began(self) -> float:
-        """When it began, by the clock of its lowest rank."""
-        return min(process.began for process in self.ranks[min(self.ranks)])
+def _make_run(ranks: dict[int, list[Process]], doubt: str = "") -> Run:
+    """A run of these processes of each rank."""
+    lowest = ranks[min(ranks)]
+    line = lowest[0].line
+    run = Run(line.run, line.resumed, min(process.began for process in lowest), doubt, [])
+    segments: dict[object, Segment] = {}
+    for rank, processes in ranks.items():
+        for process in processes:
+            # Of passes from one position, the last one counts.
+            own = {_start_of(each.line): each for each in process.passes.values()}
+            for key, each in own.items():
+                segment = segments.setdefault(key, Segment(run, each.line))
+                segment.passes.setdefault(rank, []).append(each)
+    run.segments = sorted(segments.values(), key=lambda segment: segment.start)
+    return run
 
-    @property
-    def counts(self) -> bool:
-        """Whether all ranks have lines up to some position, or lack some that they must have."""
-        return any(s.reached > s.line.begin or s.is_torn() for s in self.segments)
+
+def _start_of(line: CoverageLine) -> tuple[object, ...]:
+    shape = (line.world_size, line.batch_size, line.remainder, line.num_samples)
+    return (line.epoch, line.begin, *shape)
 
 
 def runs_of(processes: Iterable[Process]) -> list[Run]:
@@ -125,47 +124,44 @@ def runs_of(processes: Iterable[Process]) -> list[Run]:
     shared: dict[str, dict[int, list[Process]]] = defaultdict(lambda: defaultdict(list))
     alone: dict[object, dict[int, list[Process]]] = defaultdict(lambda: defaultdict(list))
     for process in processes:
-        line = process.first
+        line = process.line
         if line.is_shared or line.world_size == 1:
             shared[line.run][line.rank].append(process)
         else:
-            shape = (line.world_size, line.batch_size, line.remainder)
-            key = (*shape, line.epoch, line.begin, line.resumed)
-            alone[key][line.rank].append(process)
-    runs = [Run(run, ranks[min(ranks)][0].first.resumed, ranks) for run, ranks in shared.items()]
+            alone[*_start_of(line), line.resumed][line.rank].append(process)
+    runs = [_make_run(ranks) for ranks in shared.values()]
     return runs + [run for ranks in alone.values() for run in _matched(ranks)]
 
 
 def _matched(ranks: dict[int, list[Process]]) -> list[Run]:
     """Runs of ranks without an id in common that began at one position, the newest first."""
-    world_size = next(iter(ranks.values()))[0].first.world_size
     for processes in ranks.values():
         processes.sort(key=lambda process: process.began)
     runs = []
-    while any(ranks.values()):
-        counts = {rank: len(processes) for rank, processes in ranks.items() if processes}
-        newest = {rank: ranks[rank][-1] for rank in counts}
-        began = max(process.began for process in newest.values())
-        # Who ended long before that is of an earlier run.
-        newest = {r: p for r, p in newest.items() if p.written >= began - CLOCK_SKEW_S}
-        for rank in newest:
-            ranks[rank].pop()
-        older = [process for processes in ranks.values() for process in processes]
-        is_apart = began <= min(process.written for process in newest.values()) and all(
-            process.written <= min(p.began for p in newest.values()) for process in older
+    while ranks:
+        counts = {rank: len(processes) for rank, processes in ranks.items()}
+        began = max(processes[-1].began for processes in ranks.values())
+        # A process that ended long before that is of an earlier run.
+        newest = {
+            rank: processes.pop()
+            for rank, processes in ranks.items()
+            if processes[-1].written >= began - CLOCK_SKEW_S
+        }
+        ranks = {rank: processes for rank, processes in ranks.items() if processes}
+        first = min(process.began for process in newest.values())
+        older = [process.written for processes in ranks.values() for process in processes]
+        is_apart = (
+            began <= min(p.written for p in newest.values()) and max(older, default=0) <= first
         )
         doubt = ""
-        if len(newest) == world_size and len(set(counts.values())) > 1 and not is_apart:
-            most = max(counts, key=lambda rank: counts[rank])
-            least = min(counts, key=lambda rank: counts[rank])
+        is_full = len(newest) == newest[min(newest)].line.world_size
+        if is_full and len(set(counts.values())) > 1 and not is_apart:
             doubt = (
-                f"can't tell which lines are of one run: from this position on rank {most} was "
-                f"started {counts[most]} times, rank {least} {counts[least]} times, and the ranks "
-                "have no id in common; call init_process_group, or start them with srun or "
-                "torchrun --rdzv-id"
+                "can't tell which lines are of one run: ranks were started from this position "
+                f"{min(counts.values())} to {max(counts.values())} times, and have no id in "
+                "common; call init_process_group, or start them with srun or torchrun --rdzv-id"
             )
-        line = newest[min(newest)].first
-        runs.append(Run(line.run, line.resumed, {r: [p] for r, p in newest.items()}, doubt))
+        runs.append(_make_run({rank: [process] for rank, process in newest.items()}, doubt))
     return runs
 
 
@@ -182,16 +178,14 @@ def runs_at_once(processes: Iterable[Process]) -> list[str]:
     """Runs of one order that were at work at the same time on one rank, in words."""
     times: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for process in processes:
-        line = process.first
-        times[line.rank][line.run] += [process.began, process.written]
+        times[process.line.rank][process.line.run] += [process.began, process.written]
     ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank, runs in sorted(times.items()):
-        last, one = float("-inf"), ""
-        for began, written, run in sorted((min(t), max(t), run) for run, t in runs.items()):
-            if began < last - CLOCK_SKEW_S:
-                ranks[one, run].append(rank)
-            if written > last:
-                last, one = written, run
+        spans = sorted((min(span), max(span), run) for run, span in runs.items())
+        # Where any two overlap, two neighbours do.
+        for (_, written, one), (began, _, other) in pairwise(spans):
+            if began < written - CLOCK_SKEW_S:
+                ranks[one, other].append(rank)
     return [
         f"runs {one} and {other} were under way at the same time on {ranks_text(of)}: give each "
         "job and each loader a coverage directory of its own"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import path_text
+from shardwise.base.arguments import no_such_field, path_text
 from shardwise.base.columns import Column, Columns, PayloadColumn
 from shardwise.base.errors import DataError, StorageError
 from shardwise.base.shown import base_name, shown
@@ -30,6 +30,7 @@ from shardwise.storage import (
     open_file,
     require_not_written_since,
 )
+from shardwise.storage.missing import near_names
 
 
 class FilesSource:
@@ -117,7 +118,7 @@ class FilesSource:
         keys = [listing.names[i] for i in ids.tolist()]
         for name in names:
             if name not in known:
-                raise ValueError(f"no field {name!r}: there are {', '.join(map(repr, known))}")
+                raise ValueError(no_such_field(name, known))
             if name == listing.field:
                 data = PayloadColumn(list(map(self._read_file, keys, ids.tolist())))
                 columns[name], num_bytes = data, int(data.lengths.sum())
@@ -180,7 +181,7 @@ class FilesSource:
         except DataError:
             raise
         except FileNotFoundError:
-            raise StorageError(f"no directory {self.url!r}") from None
+            raise StorageError(f"no directory {self.url!r}{near_names(self.url)}") from None
         except OSError as error:
             raise StorageError(
                 f"can't list the directory {self.url!r}: {error.strerror or error}"

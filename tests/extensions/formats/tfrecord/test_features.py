@@ -134,3 +134,24 @@ def test_a_record_of_other_bytes_does_not_end_the_look(path):
     records = [b"\xff" * 9, example({"label": [1]})]
     with pytest.raises(sw.DataError, match=r"a feature 'labl', but 'label'"):
         open_records(path, *records, features={"labl": "int64"})[1]
+
+
+def test_features_that_the_first_record_lacks_are_told_once(path, caplog):
+    first, later = {"id": [1]}, {"id": [2], "late": [3], "more": [b"a", b"b"]}
+    dataset = open_records(path, *map(example, [first, later, later, first]))
+    assert [plain(sample["id"]) for sample in dataset] == [1, 2, 2, 1]
+    (record,) = caplog.records
+    kinds = {"late": "int64?", "more": "bytes[]?"}
+    told = "features that the first record lacks, and that are left out: name all that are meant"
+    assert told in record.getMessage()
+    assert record.getMessage().endswith(f"these as {kinds}")
+    dataset = open_records(path, *map(example, [first, later]), features={"id": "int64", **kinds})
+    assert [plain(sample.get("late")) for sample in dataset] == [None, 3]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("features", [{"id": "int64"}, ("id",)])
+def test_features_that_were_not_asked_for_are_not_told(path, caplog, features):
+    records = map(example, [{"id": [1]}, {"id": [2], "late": [3]}])
+    assert len(list(open_records(path, *records, features=features))) == 2
+    assert caplog.records == []

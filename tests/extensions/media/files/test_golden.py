@@ -1,4 +1,4 @@
-"""The two stored formats: bytes of version 1 mean what they meant, and are written as they were."""
+"""The two stored formats: their bytes mean what they meant, and are written as they were."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import base64
 from dataclasses import fields
 
 import numpy as np
+import pytest
 
+import shardwise as sw
 from shardwise.extensions.media.files.index_format import index_from_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.track import Track, TrackColumns
@@ -25,9 +27,11 @@ INDEX = (
     "ABM="
 )
 SIDECAR = (
-    "c2hhcmR3aXNlLW1lZGlhAU4AAADK+MBceyJudW1fYnl0ZXMiOjEwMjQwLCJudW1fc2FtcGxlcyI6MiwiZmllbGRzIjpb"
-    "Im1wNCIsIm1wMyJdLCJsYXlvdXQiOjM3MzU5Mjg1NTl9jgAAAAAAAACRAAAAAAAAAJEAAAAAAAAAlQAAAAAAAACZAAAA"
-    "AAAAAG9uZSFjdXRmb3Vy"
+    "CAEAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJmb3JtYXQiOiJzaGFyZHdpc2UtbWVkaWEiLCJ2ZXJzaW9uIjoiMiIsIm"
+    "51bV9ieXRlcyI6IjEwMjQwIiwibnVtX3NhbXBsZXMiOiIyIiwiZmllbGRzIjoiW1wibXA0XCIsIFwibXAzXCJdIiwi"
+    "bGF5b3V0IjoiMzczNTkyODU1OSJ9LCJlbmRzIjp7ImR0eXBlIjoiVTgiLCJzaGFwZSI6WzRdLCJkYXRhX29mZnNldH"
+    "MiOlswLDRdfSwiY2hlY2tzdW0iOnsiZHR5cGUiOiJVOCIsInNoYXBlIjpbNF0sImRhdGFfb2Zmc2V0cyI6WzQsOF19"
+    "fSADAwcLoZw/n29uZSFjdXRmb3Vy"
 )
 HEADER = SidecarHeader(10240, 2, ("mp4", "mp3"), 0xDEADBEEF)
 BLOCKS = [b"one", b"", bad_block("cut"), b"four"]
@@ -77,10 +81,16 @@ def test_a_stored_index_of_version_1_is_read():
                     assert one == other, each.name
 
 
-def test_a_sidecar_of_version_1_has_these_bytes():
+def test_a_sidecar_of_version_2_has_these_bytes():
     data = encode_sidecar(HEADER, BLOCKS)
     assert data == base64.b64decode(SIDECAR)
     sidecar = MediaSidecar(lambda start, stop: data[start:stop], path="v.tar.media")
     assert sidecar.header == HEADER
     blocks = [sidecar.block(row, field) for row in range(2) for field in HEADER.fields]
     assert blocks == BLOCKS
+
+
+def test_a_sidecar_of_version_1_is_refused_with_the_command_that_makes_it_again():
+    data = b"shardwise-media\1" + bytes(100)
+    with pytest.raises(sw.DataError, match="make it again with `shardwise index --media`"):
+        MediaSidecar(lambda start, stop: data[start:stop], path="v.tar.media")

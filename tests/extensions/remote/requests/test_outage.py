@@ -56,10 +56,17 @@ def test_a_store_that_is_away_for_a_minute_is_waited_for(caplog):
     away, back = caplog.messages
     assert "S3CRET" not in caplog.text
     assert "connection refused" in away
-    assert re.search(r"for 1[0-3] s .* 2(8[7-9]|90) s more \(request_timeout_s=300\)", away)
+    assert re.search(r"for 1[0-3] s .* 2(8[7-9]|90) s more, 300 s in all", away)
     assert "answers again" in back
     assert 60_000 < counts["outage_ms"] < 75_000
     assert outages() == []
+
+
+def test_a_host_that_never_answered_is_said_to_be_tried_for_as_long_as_it_is(caplog):
+    with pytest.raises(StorageError, match="a host that has never answered gets 30 s"):
+        ask(Scripted(passing("connection refused")))
+    (away,) = caplog.messages
+    assert re.search(r"for 1[0-3] s .* (1[7-9]|20) s more, 30 s in all", away)
 
 
 def test_what_passes_within_ten_seconds_is_not_told(caplog):

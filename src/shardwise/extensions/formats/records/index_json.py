@@ -13,6 +13,7 @@ from shardwise.base.arguments import path_text
 from shardwise.base.errors import DataError, ShardwiseError
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.storage import FilePool, is_local, local_path, read_whole
+from shardwise.storage.missing import explain_missing
 
 _NAME = "index.json"
 
@@ -61,7 +62,8 @@ def kind_of_index(url: str) -> str | None:
 
 def read_index(pool: FilePool, url: str) -> dict[str, Any]:
     """What an index says, which is a JSON object."""
-    text = read_whole(url, options=pool.options)
+    with explain_missing([url]):
+        text = read_whole(url, options=pool.options)
     with as_data_error("the index is no JSON", url=url):
         document = json.loads(text)
     if not isinstance(document, dict):

@@ -16,6 +16,7 @@ from typing import Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import no_such_field
 from shardwise.base.columns import BytesColumn, Column, Columns
 from shardwise.base.errors import DataError
 from shardwise.extensions.formats.records.forms import (
@@ -153,7 +154,7 @@ class RecordSource(ABC):
         names = self.fields if fields is None else fields
         unknown = [name for name in names if name not in self._forms]
         if unknown:
-            raise ValueError(f"no field {unknown[0]!r}: the shards have {', '.join(self.fields)}")
+            raise ValueError(no_such_field(unknown[0], self.fields))
         self.manifest.check(ids)
         shards, rows = self.manifest.locate(ids)
         keys = self.manifest.row_keys(shards, rows)

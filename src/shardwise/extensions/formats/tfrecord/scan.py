@@ -2,15 +2,13 @@
 
     record: length uint64 | masked CRC-32C of the length | data | masked CRC-32C of the data
 
-The index file (`<file>.tfi`) is a header, the places as int64, and a CRC-32 of both. It holds the
-length and the time or ETag of the file that it was made from, and counts for no other.
+The index file (`<file>.tfi`) is a file of columns (`column_file`) with the records' lengths. It
+holds the length and the time or ETag of the file that it was made from, and is valid for no other.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +16,13 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
-from shardwise.storage import File, FileStat, atomic_write, is_local, local_path
+from shardwise.sources.manifest import narrow
+from shardwise.storage import File, FileStat, is_local, local_path
+from shardwise.storage.column_file import ColumnFileError, decode_columns, write_columns
 from shardwise.storage.user_dirs import name_beside, user_cache_dir
 
 # Before the data of a record, and in all.
 _HEAD_BYTES, FRAME_BYTES = 12, 16
-_MAGIC = b"swtfi01\n"
 _SCAN_BYTES, _HEADS_BYTES = 8 << 20, 4 << 10
 # What is compressed as a whole begins so: gzip and zlib, which TensorFlow writes on request.
 _ZIPPED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
@@ -131,37 +130,28 @@ def _index_path(url: str, index_dir: str | None) -> Path:
 def _load(path: Path, stat: FileStat) -> NDArray[np.int64] | None:
     """The records by an index; None if there is none that is whole and of this version."""
     try:
-        data = path.read_bytes()
-    except OSError:
+        metadata, columns = decode_columns(path.read_bytes())
+        lengths = columns["lengths"].astype(np.int64)
+    except (OSError, ColumnFileError, LookupError):
         return None
-    if len(data) < len(_MAGIC) + 8 or not data.startswith(_MAGIC):
+    if metadata != _version(stat) or not (lengths >= 0).all() or (lengths > stat.num_bytes).any():
         return None
-    if zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
-        return None
-    at = len(_MAGIC) + 4
-    length = int.from_bytes(data[at - 4 : at], "little")
-    try:
-        if json.loads(data[at : at + length]) != _version(stat):
-            return None
-        records = np.frombuffer(data[at + length : -4], "<i8").reshape(2, -1)
-    except Exception:  # noqa: BLE001 - damage, of whatever kind: the file is scanned
-        return None
-    # Records lie one behind the other, and fill the file.
-    sizes = np.diff(records[0], prepend=-4, append=stat.num_bytes - 4)
-    is_whole = (sizes[:-1] == records[1] + FRAME_BYTES).all() and sizes[-1] == 0
-    return records if is_whole and (records[1] >= 0).all() else None
+    # Records follow one another, and fill the file.
+    ends = np.cumsum(lengths + FRAME_BYTES)
+    return np.array([ends - 4, lengths]) if ends[-1:].sum() == stat.num_bytes else None
 
 
 def _save(path: Path, stat: FileStat, records: NDArray[np.int64]) -> None:
-    text = json.dumps(_version(stat)).encode()
-    body = _MAGIC + len(text).to_bytes(4, "little") + text + records.astype("<i8").tobytes()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as out:
-            out.write(body + zlib.crc32(body).to_bytes(4, "little"))
+        write_columns(path, _version(stat), {"lengths": narrow(records[1])})
     except OSError:
         return  # a read-only place: each process scans
 
 
-def _version(stat: FileStat) -> list[int | str]:
-    return [stat.num_bytes, "" if stat.etag else str(stat.mtime_ns), stat.etag]
+def _version(stat: FileStat) -> dict[str, str]:
+    return {
+        "format": "shardwise-tfrecord",
+        "version": "1",
+        "num_bytes": str(stat.num_bytes),
+        "changed": stat.etag or str(stat.mtime_ns),
+    }

@@ -5,6 +5,7 @@ Every file is scanned for its records at the first use of the manifest, unless a
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -27,6 +28,9 @@ from shardwise.extensions.formats.tfrecord.scan import find_records
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
 from shardwise.storage import FileStat, StorageOptions, expand, is_local, local_path
+from shardwise.storage.missing import explain_missing
+
+_logger = logging.getLogger("shardwise")
 
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
 _RECORD = "record"
@@ -68,6 +72,8 @@ class TfRecordSource(RecordSource):
         ):
             raise ValueError(f"index={self._index_dir!r:.80}: give a directory of this machine")
         self._asked = _asked(features)
+        # Features that a process has warned of.
+        self._left_out: set[str] = set()
         self._found: MadeOnce[list[_Records]] = MadeOnce()
 
     def __repr__(self) -> str:
@@ -88,7 +94,8 @@ class TfRecordSource(RecordSource):
         )
 
     def _places(self) -> list[_Records]:
-        return self._found.get(lambda: list(in_threads(self._find, self.urls, _THREADS)))
+        with explain_missing(self.urls):
+            return self._found.get(lambda: list(in_threads(self._find, self.urls, _THREADS)))
 
     def _find(self, url: str) -> _Records:
         stat, records = find_records(self._pool.get(url), self._index_dir)
@@ -171,6 +178,18 @@ class TfRecordSource(RecordSource):
                     yield data[start:end]
                 at, num_bytes = until, min(2 * num_bytes, _MAX_READ)
 
+    def _tell_left_out(self, found: Mapping[str, tuple[str, Values | Steps]]) -> None:
+        """Warn of the features that are not taken, since the first record lacks them."""
+        more = sorted(found.keys() - (self._features or {}).keys() - self._left_out)
+        self._left_out.update(more)
+        kinds = {
+            name: f"{found[name][0] or 'int64'}{'[]' * _depth(found[name][1])}?" for name in more
+        }
+        _logger.warning(
+            "%s: a record has features that the first record lacks, and that are left out: name "
+            "all that are meant by features=, these as %s", shown(self.urls[0]), kinds
+        )  # fmt: skip
+
     def _first_record(self) -> tuple[str, bytes] | None:
         for url, (_, (ends, lengths)) in zip(self.urls, self._places(), strict=True):
             if len(ends):
@@ -213,7 +232,10 @@ class TfRecordSource(RecordSource):
         rows: dict[str, list[Any]] = {name: [] for name in names}
         for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             try:
-                found = parse_example(buffer[start:end].tobytes())
+                data = buffer[start:end].tobytes()
+                found = parse_example(data, None if self._asked is None else names)
+                if self._asked is None and not found.keys() <= features.keys() | self._left_out:
+                    self._tell_left_out(found)
                 for name in names:
                     rows[name].append(_value(name, features[name], found.get(name)))
             except ValueError as error:

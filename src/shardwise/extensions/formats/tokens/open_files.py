@@ -18,6 +18,7 @@ from shardwise.extensions.formats.tokens.megatron import open_megatron
 from shardwise.extensions.formats.tokens.raw import open_npy, open_raw
 from shardwise.extensions.formats.tokens.token_file import TokenFile
 from shardwise.storage import StorageOptions, expand, is_local, local_path, open_file
+from shardwise.storage.missing import explain_missing
 
 _SUFFIXES = (".bin", ".npy")
 _LITDATA = "index.json"
@@ -48,7 +49,8 @@ def open_token_files(
 ) -> list[TokenFile]:
     """Open files, which must be of one dtype, and check their headers."""
     opened = in_threads(partial(_open, dtype=dtype, options=options), urls, _THREADS)
-    files = [file for each in opened for file in each]
+    with explain_missing(urls):
+        files = [file for each in opened for file in each]
     if not files:
         raise DataError("no chunk of tokens is in it", url=urls[0])
     for file in files[1:]:

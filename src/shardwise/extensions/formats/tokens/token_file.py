@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import near_name
 from shardwise.base.errors import DataError
 from shardwise.storage import FileStat
 
@@ -44,7 +45,10 @@ def checked_dtype(dtype: Any) -> np.dtype[Any] | None:
     except (TypeError, ValueError):
         made = np.dtype(object)
     if made.kind not in "iu":
-        raise TypeError(f"dtype={dtype!r:.60}: tokens are integers, such as 'uint16' or 'uint32'")
+        raise TypeError(
+            f"dtype={dtype!r:.60}: tokens are integers, such as 'uint16' or 'uint32'"
+            + near_name(dtype, ("uint8", "uint16", "uint32", "int32", "int64"))
+        )
     if made.byteorder == ">":
         raise TypeError(
             f"dtype={dtype!r:.60}: tokens are read little-endian; swap the bytes once, "

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.arguments import check_choice
 from shardwise.extensions.media.clips.windows import ClipWindows
 from shardwise.extensions.media.files.clip_frames import ClipRule
 from shardwise.extensions.media.files.frames import BACKENDS
@@ -119,8 +120,7 @@ def checked_options(field: Any, **given: Any) -> ClipOptions:
     if not isinstance(field, str):
         raise TypeError(f"clips({field!r:.60}): the name of the field that has the videos")
     for name, choices in _CHOICES.items():
-        if given[name] not in choices:
-            raise ValueError(f"clips({name}={given[name]!r}): must be one of {choices}")
+        check_choice(name, given[name], choices, of="clips")
     for name, least in (("frames", 1), ("stride", 1), ("jitter", 0)):
         given[name] = whole(name, given[name], least=least)
     for name in ("step", "count"):

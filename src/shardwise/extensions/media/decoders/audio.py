@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.base.errors import DataError
 from shardwise.codecs.part_decoder import PartDecoder
 from shardwise.extensions.media.files.byte_reader import BytesReader
@@ -40,13 +40,11 @@ class Audio(PartDecoder):
             raise ValueError(f"audio(rate={self.rate}): must be 100 to 1000000")
         if self.channels is not None and not 1 <= self.channels <= 64:
             raise ValueError(f"audio(channels={self.channels}): must be 1 to 64")
-        if self.short not in ("error", "mask", "repeat"):
-            raise ValueError(f"audio(short={self.short!r}): must be 'error', 'mask' or 'repeat'")
+        check_choice("short", self.short, ("error", "mask", "repeat"), of="audio")
         if isinstance(self.start, str):
-            if self.start not in ("first", "center", "random"):
-                raise ValueError(
-                    f"audio(start={self.start!r}): must be 'first', 'center', 'random' or seconds"
-                )
+            check_choice(
+                "start", self.start, ("first", "center", "random"), of="audio", more=" or seconds"
+            )
             if self.seconds is None and self.start != "first":
                 raise ValueError(f"audio(start={self.start!r}): of how many seconds? Add seconds=")
         elif not 0 <= self.start < 1e6:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.codecs.part_decoder import PartDecoder
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.clip_frames import ClipRule
@@ -50,8 +50,7 @@ class Video(PartDecoder):
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"video({name}={getattr(self, name)!r}): must be one of {choices}")
+            check_choice(name, getattr(self, name), choices, of="video")
         for name in ("frames", "stride"):
             if getattr(self, name) < 1:
                 raise ValueError(f"video({name}={getattr(self, name)}): must be 1 or more")
@@ -59,10 +58,9 @@ class Video(PartDecoder):
             raise ValueError(f"video(fps={self.fps}): must be above 0 and under 10000")
         if self.fps is not None and self.stride != 1:
             raise ValueError(f"video(fps={self.fps}, stride={self.stride}): only one of the two")
-        if isinstance(self.start, str) and self.start not in ("center", "first", "random"):
-            raise ValueError(
-                f"video(start={self.start!r}): must be 'center', 'first', 'random' or a frame"
-            )
+        if isinstance(self.start, str):
+            choices = ("center", "first", "random")
+            check_choice("start", self.start, choices, of="video", more=" or a frame")
         if not isinstance(self.start, str | int) or (
             isinstance(self.start, int) and self.start < 0
         ):

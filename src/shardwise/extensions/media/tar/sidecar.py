@@ -1,35 +1,35 @@
 """The sidecar of a shard, `<shard>.media`: the media index of each sample behind a table.
 
-    16 bytes  "shardwise-media" and the version, 1
-    4 bytes   length of the header, little-endian
-    4 bytes   CRC-32 of header and table
-    header    JSON: the shard's size, its samples, the fields
-    table     uint64 [samples * fields + 1], little-endian: where each block begins in the file
-    blocks    a stored media index (see `media_files.index_format`), none where the sample lacks
-              the field; or "!" and a message in UTF-8, for a file that can't be used
+    columns   `column_file`: the shard's size, its samples, the fields; and `ends`, the end of each
+              block after the columns
+    blocks    a stored media index (see `files.index_format`), none where the sample lacks the
+              field; or "!" and a message in UTF-8, for a file that can't be used
 
-A reader takes the header and the table once, and then a block a sample. A block has a checksum of
-its own.
+A reader takes the columns once, and then a block per sample. A block has a checksum of its own.
 """
 
 from __future__ import annotations
 
 import json
-import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.index_format import index_from_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex
+from shardwise.sources.manifest import narrow
+from shardwise.storage.column_file import (
+    MALFORMED,
+    ColumnFileError,
+    encode_columns,
+    read_columns,
+    require_format,
+)
 
-_MAGIC = b"shardwise-media\1"
-_FIXED = len(_MAGIC) + 8
-_MAX_HEADER_BYTES = 1 << 20
+_FORMAT, _VERSION = "shardwise-media", "2"
 _BAD = b"!"
 
 
@@ -66,13 +66,9 @@ class SidecarHeader:
 def encode_sidecar(header: SidecarHeader, blocks: Sequence[bytes]) -> bytes:
     """A sidecar's bytes; the blocks are by sample, and of each sample by field."""
     assert len(blocks) == header.num_samples * len(header.fields)
-    text = json.dumps(vars(header), separators=(",", ":")).encode()
-    begin = _FIXED + len(text) + 8 * (len(blocks) + 1)
-    table = np.full(len(blocks) + 1, begin, "<u8")
-    table[1:] += np.cumsum([len(block) for block in blocks], dtype=np.uint64)
-    head = text + table.tobytes()
-    fixed = _MAGIC + struct.pack("<II", len(text), zlib.crc32(head))
-    return b"".join([fixed, head, *blocks])
+    ends = np.cumsum([len(block) for block in blocks], dtype=np.uint64)
+    metadata = {"format": _FORMAT, "version": _VERSION, **vars(header)}
+    return b"".join([encode_columns(metadata, {"ends": narrow(ends)}), *blocks])
 
 
 class MediaSidecar:
@@ -91,34 +87,30 @@ class MediaSidecar:
     def __init__(self, read: Callable[[int, int], bytes], *, path: str) -> None:
         self._read = read
         self._path = path
-        fixed = read(0, _FIXED)
-        if len(fixed) < _FIXED or fixed[: len(_MAGIC)] != _MAGIC:
-            raise self._unusable(f"it begins with {fixed[:16]!r}")
-        length, digest = struct.unpack_from("<II", fixed, len(_MAGIC))
-        if length > _MAX_HEADER_BYTES:
-            raise self._unusable(f"its header says {length} bytes")
-        text = read(_FIXED, _FIXED + length)
         try:
-            described = json.loads(text)
+            metadata, columns, begin = read_columns(read)
+            require_format(metadata, _FORMAT, _VERSION)
             self.header = SidecarHeader(
-                int(described["num_bytes"]),
-                int(described["num_samples"]),
-                tuple(map(str, described["fields"])),
-                int(described["layout"]),
+                int(metadata["num_bytes"]),
+                int(metadata["num_samples"]),
+                tuple(map(str, json.loads(metadata["fields"]))),
+                int(metadata["layout"]),
             )
-            count = self.header.num_samples * len(self.header.fields) + 1
-            table = read(_FIXED + length, _FIXED + length + 8 * count)
-            self._table: NDArray[np.uint64] = np.frombuffer(table, "<u8", count)
-        except Exception as error:
+            ends = columns["ends"].astype(np.int64)
+            count = self.header.num_samples * len(self.header.fields)
+            if len(ends) != count or (np.diff(ends, prepend=0) < 0).any():
+                raise ValueError(f"{len(ends)} blocks for {count} files")
+        except ColumnFileError as error:
+            raise self._unusable(str(error)) from error
+        except MALFORMED as error:
             raise self._unusable(f"its header can't be read ({error})") from error
-        if zlib.crc32(text + table) != digest:
-            raise self._unusable("its checksum does not hold")
-        self.identity = fixed + text
+        self._bounds = np.append(begin, begin + ends)
+        self.identity = sha256(repr(self.header).encode() + self._bounds.tobytes()).digest()
 
     def block(self, row: int, field: str) -> bytes:
         """The stored index of one sample; empty where it lacks the field."""
         at = row * len(self.header.fields) + self.header.fields.index(field)
-        return self._read(int(self._table[at]), int(self._table[at + 1]))
+        return self._read(int(self._bounds[at]), int(self._bounds[at + 1]))
 
     def index(self, row: int, field: str) -> MediaIndex | None:
         """The media index of one sample; None where it lacks the field.

@@ -23,18 +23,22 @@ _WARN_AFTER_S = 10.0
 
 
 class Outage:
-    """The requests to one store that have failed and are being retried, each for `patience_s`."""
+    """The requests to one store that have failed and are being retried."""
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self) -> None:
+        self._bound_s = 0.0
         self._num_waiting = 0
         self._since = self._counted_until = 0.0
         self._cause = self._url = ""
         self._is_warned = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, since: float) -> None:
-        """A request has failed for the first time; it began at `since` (monotonic seconds)."""
+    def begin(self, since: float, bound_s: float) -> None:
+        """A request has failed for the first time; it began at `since` (monotonic seconds).
+
+        It is tried for `bound_s`, which is less where the host has never answered.
+        """
+        self._bound_s = bound_s
         self._num_waiting += 1
         if self._num_waiting > 1:
             return
@@ -72,13 +76,13 @@ class Outage:
         waited_s = time.monotonic() - self._since
         self._is_warned = True
         _log.warning(
-            "the store of %r has not answered for %.0f s (%s): trying for up to %.0f s more "
-            "(request_timeout_s=%g)",
+            "the store of %r has not answered for %.0f s (%s): trying for up to %.0f s more, %g s "
+            "in all",
             self._url,
             waited_s,
             self._cause,
-            max(0.0, self._patience_s - waited_s),
-            self._patience_s,
+            max(0.0, self._bound_s - waited_s),
+            self._bound_s,
         )
 
     def _count(self) -> None:

@@ -63,7 +63,7 @@ class RetryingClient:
         self.client = client
         self.latency = LatencyTracker()
         self._options = options
-        self._outage = Outage(options.request_timeout_s)
+        self._outage = Outage()
         # Whether the store has ever answered this process, even with an error.
         self._has_answered = False
         self._slots = slots
@@ -248,7 +248,7 @@ class RetryingClient:
                     pause_s = self._pause_s(failed, purpose, attempt, began)
                     if not is_out:
                         is_out = True
-                        outage.begin(began)
+                        outage.begin(began, self._bound_s(purpose))
                     outage.failed(shown(purpose.url), failed.cause)
                     await asyncio.sleep(pause_s)
                     IO_COUNTS.add(retries=1)

@@ -34,6 +34,7 @@ from shardwise.sources.per_process import MadeOnce, PerProcess
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.row_group_cache import RowGroupCache
 from shardwise.storage import FilePool, StorageOptions
+from shardwise.storage.missing import explain_missing
 
 # Bytes a row and column beside Arrow's own: an offset and a length, int64 each.
 _ROW_BYTES = 16
@@ -82,7 +83,8 @@ class ParquetSource:
     @property
     def tables(self) -> Tables:
         """What the footers say; the first use reads them."""
-        return self._tables.get(lambda: open_tables(self.urls, self._pool, self._options))
+        with explain_missing(self.urls):
+            return self._tables.get(lambda: open_tables(self.urls, self._pool, self._options))
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:

@@ -20,7 +20,7 @@ from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.digests import payload_digests
 from shardwise.sources.tar.index.index_store import IndexStore, SavedIndex, open_uncached
 from shardwise.sources.tar.index.shard_index import ShardIndex
-from shardwise.sources.tar.index.shard_version import changed
+from shardwise.sources.tar.index.shard_version import changed, unfinished
 from shardwise.storage import StorageOptions, is_local
 
 
@@ -104,12 +104,8 @@ def verify_shard(
     """
     store = IndexStore(None if index is None else directory_text("index", index), options)
     report = examine_shard(url, store=store)
-    report.problems += _index_problems(report, store)
+    report.problems += header_problems(report, store, accept_unfinished=accept_unfinished)
     built, index_used = report.built, report.index
-    if report.damage is not None:
-        report.problems.append(report.damage)
-    if built is not None and not built.header.has_end and not accept_unfinished:
-        report.problems.append(_no_end(url, built))
     if built is not None and index_used is not None and index_used is not built:
         report.problems += _differences(url, index_used, built)
     if index_used is not None:
@@ -117,27 +113,23 @@ def verify_shard(
     return report
 
 
-def _index_problems(report: ShardReport, store: IndexStore) -> Iterator[Problem]:
-    saved, url = report.saved, report.url
-    if saved is None:
-        return
-    if saved.error is not None:
+def header_problems(
+    report: ShardReport, store: IndexStore, *, accept_unfinished: bool
+) -> Iterator[Problem]:
+    """The defects of an examined shard: its index, its headers, its end."""
+    saved, built, url = report.saved, report.built, report.url
+    if saved is not None and saved.error is not None:
         yield problem_of(saved.error, url)
-    elif saved.index is not None and saved.state == "stale":
+    elif saved is not None and saved.index is not None and saved.state == "stale":
         command = f"{store.command} {in_command(url)}"
-        hint = f"get the shard anew, or bring the index up to date: `{command}`"
+        hint = f"get the shard again, or bring the index up to date: `{command}`"
         yield Problem(url, changed(saved.index.header, saved.stat), hint)
-
-
-def _no_end(url: str, built: ShardIndex) -> Problem:
-    message = "the shard has no end (two blocks of zeros): its writer was stopped, or it was cut"
-    remedy = (
-        f"end it with `truncate --size=+1024 {in_command(url)}` and index it again"
-        if is_local(url)
-        else "it can be used; else put it there anew"
-    )
-    hint = f"if it holds all it should ({built.num_samples} samples), {remedy}"
-    return Problem(url, message, hint, offset=built.num_bytes)
+    if report.damage is not None:
+        yield report.damage
+    if built is not None and not built.header.has_end and not accept_unfinished:
+        command = f"truncate --size=+1024 {in_command(url)}"
+        hint = f"`{command}` ends it; then index it again" if is_local(url) else ""
+        yield Problem(url, unfinished(built.num_samples), hint, offset=built.num_bytes)
 
 
 def _differences(url: str, saved: ShardIndex, built: ShardIndex) -> Iterator[Problem]:

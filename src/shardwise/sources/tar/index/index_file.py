@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError
 from shardwise.base.shown import in_command
 from shardwise.base.version import __version__
-from shardwise.sources.tar.index.column_file import (
+from shardwise.storage import FileStat
+from shardwise.storage.column_file import (
     MALFORMED,
     ColumnFileError,
-    as_texts,
     decode_columns,
     parse_header,
     read_start,
+    require_format,
 )
-from shardwise.storage import FileStat
 
 _FORMAT = "shardwise-index"
 _VERSION = "1"
@@ -73,10 +73,10 @@ class IndexHeader:
         """The version of the shard that was indexed."""
         return FileStat(self.num_bytes, self.mtime_ns, self.etag)
 
-    def to_metadata(self) -> dict[str, str]:
-        """As safetensors' metadata: strings only."""
+    def to_metadata(self) -> dict[str, Any]:
+        """The metadata of the file."""
         header = replace(self, writer=self.writer or f"shardwise {__version__}")
-        texts = {"format": _FORMAT, "version": _VERSION, **as_texts(vars(header))}
+        texts = {"format": _FORMAT, "version": _VERSION, **vars(header)}
         if not self.etag:
             del texts["etag"]
         return texts
@@ -89,9 +89,7 @@ class IndexHeader:
             ColumnFileError: it is of another version, or not what `to_metadata` makes.
         """
         try:
-            stated = (metadata.get("format"), metadata.get("version"))
-            if stated != (_FORMAT, _VERSION):
-                raise ValueError(f"format and version are {stated}, not {(_FORMAT, _VERSION)}")
+            require_format(metadata, _FORMAT, _VERSION)
             key_length = _parsed(metadata["key_length"])
             header = cls(
                 name=str(metadata["name"]),

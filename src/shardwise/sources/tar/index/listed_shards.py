@@ -21,7 +21,6 @@ from shardwise.base.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import NumberedNames, ShardNames
 from shardwise.sources.tar.index.build import index_for
-from shardwise.sources.tar.index.column_file import map_file
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.manifest_file import ManifestFile, decode, tag_of, tag_says_etag
 from shardwise.sources.tar.index.opened_shards import REMOTE_THREADS
@@ -40,6 +39,8 @@ from shardwise.storage import (
     read_whole,
     require_not_written_since,
 )
+from shardwise.storage.column_file import map_file
+from shardwise.storage.missing import explain_missing
 from shardwise.storage.user_dirs import name_beside, user_cache_dir
 
 _logger = logging.getLogger("shardwise")
@@ -221,7 +222,8 @@ class ListedShards:
     def _load(self) -> tuple[ManifestFile, str]:
         """The file's content, and what tells it from any other."""
         if is_local(self.url):
-            LocalFile(self.url).open()
+            with explain_missing([self.url]):
+                LocalFile(self.url).open()
             return _decode(map_file(self.url), self.url)
         if self._version:
             # The copy of the process that opened it.

@@ -23,18 +23,17 @@ from shardwise.base.shown import shown
 from shardwise.base.version import __version__
 from shardwise.sources.manifest import narrow
 from shardwise.sources.shard_names import NumberedNames, PackedNames, ShardNames
-from shardwise.sources.tar.index.column_file import (
+from shardwise.storage import FileStat
+from shardwise.storage.column_file import (
     FIRST_BYTES,
     MALFORMED,
     ColumnFileError,
-    as_texts,
     decode_columns,
     encode_columns,
     parse_header,
     shrink,
     spread,
 )
-from shardwise.storage import FileStat
 
 _FORMAT = "shardwise-manifest"
 _VERSION = "1"
@@ -94,8 +93,6 @@ def encode(content: ManifestFile) -> bytes:
     """A manifest file's bytes: equal input gives equal bytes."""
     names = ShardNames.of(content.names)
     parts = [list(part) if isinstance(part, NumberedNames) else len(part) for part in names.parts]
-    # 5 ms to import, for writers alone.
-
     metadata = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -129,7 +126,7 @@ def encode(content: ManifestFile) -> bytes:
         ends = np.cumsum([len(name) for name in others], dtype=np.int64)
         columns["name_ends"] = narrow(ends)
         columns["names"] = np.frombuffer(b"".join(others), np.uint8)
-    return encode_columns(as_texts(metadata), columns)
+    return encode_columns(metadata, columns)
 
 
 def decode(data: bytes | memoryview | mmap.mmap, *, path: str) -> ManifestFile:

@@ -26,6 +26,7 @@ from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.storage import FileStat, is_local
+from shardwise.storage.missing import explain_missing
 
 _logger = logging.getLogger("shardwise")
 
@@ -144,11 +145,12 @@ def _open(
     """Each shard with its index, which is built where there is none, in any order."""
     are_local = all(map(is_local, urls))
     missing: list[int] = []
-    for shard, header, stat in _open_indexed(urls, store, are_local=are_local):
-        if header is None:
-            missing.append(shard)
-        else:
-            yield shard, header, stat
+    with explain_missing(urls):
+        for shard, header, stat in _open_indexed(urls, store, are_local=are_local):
+            if header is None:
+                missing.append(shard)
+            else:
+                yield shard, header, stat
     if not missing:
         return
     more = " ..." if len(missing) > 1 else ""

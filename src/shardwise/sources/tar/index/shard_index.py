@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from shardwise.base.columns import fixed_width_texts
 from shardwise.base.errors import DataError
 from shardwise.base.shown import in_command
-from shardwise.sources.tar.index.column_file import encode_columns, map_file, spread
 from shardwise.sources.tar.index.index_file import IndexHeader, decode
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.storage import atomic_write, is_local, local_path
+from shardwise.storage.column_file import encode_columns, map_file, spread
 from shardwise.storage.urls import scheme_of
 from shardwise.storage.user_dirs import name_beside
 

@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import no_such_field
 from shardwise.base.columns import fixed_width_texts
 from shardwise.base.errors import StaleIndexError
 from shardwise.sources.manifest import Manifest
@@ -162,8 +163,7 @@ class ShardSet:
         """Raise ValueError for a field that no sample has."""
         if not self._field_set.issuperset(names):
             wrong = next(name for name in names if name not in self._field_set)
-            known = ", ".join(self.fields) or "none"
-            raise ValueError(f"no field {wrong!r}: the shards have {known}")
+            raise ValueError(no_such_field(wrong, self.fields))
 
     def locate(self, sample: int) -> tuple[int, int]:
         """The shard and row of one sample, by its id: as `Manifest.locate`, for single reads."""

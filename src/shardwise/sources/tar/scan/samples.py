@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.sources.manifest import narrow
-from shardwise.sources.tar.index.column_file import shrink
 from shardwise.sources.tar.index.shard_index import Keys, missing_mark
 from shardwise.sources.tar.scan.elsewhere import Members
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.sources.tar.scan.names import Fields, split_names
+from shardwise.storage.column_file import shrink
 
 # Above 50 million empty cells of samples x fields, the names are a mistake, and no data set's.
 _MAX_EMPTY_CELLS = 50_000_000

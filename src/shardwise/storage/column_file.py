@@ -1,8 +1,9 @@
-"""The container of index and manifest files: named columns behind a JSON header.
+"""The container of indexes, manifests, sidecars and kept arrays: columns behind a JSON header.
 
 The layout is that of safetensors: 8 bytes with the header's length (little-endian), the header
 (JSON: dtype, shape and byte range of each column, strings under `__metadata__`), then the raw
-little-endian columns. The last column, `checksum`, is the CRC-32 of every byte before it.
+little-endian columns. The last column, `checksum`, is the CRC-32 of every byte before it. Other
+bytes may follow where a reader takes ranges of them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import json
 import mmap
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shardwise.storage.atomic import atomic_write
 
 # Most headers are shorter, and so take one read.
 FIRST_BYTES = 4096
@@ -37,18 +40,41 @@ class ColumnFileError(ValueError):
     """The bytes are no file of columns, or a damaged one; the message is a clause."""
 
 
-def encode_columns(metadata: Mapping[str, str], columns: Mapping[str, NDArray[Any]]) -> bytes:
-    """The bytes of a file: equal input gives equal bytes."""
+def encode_columns(metadata: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> bytes:
+    """The bytes of a file: equal input gives equal bytes.
+
+    Args:
+        metadata: str as it is, all else as JSON.
+        columns: unsigned numbers in one dimension.
+    """
+    return b"".join(_parts(metadata, columns))
+
+
+def write_columns(
+    path: str | os.PathLike[str], metadata: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]
+) -> None:
+    """Write the file whole or not at all, in a folder that is made; OSError if that fails."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        for part in _parts(metadata, columns):
+            file.write(part)
+
+
+def _parts(metadata: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> list[Any]:
     # Wide columns first, so that all are aligned; the sort is stable.
     names = sorted(columns, key=lambda name: -columns[name].itemsize)
-    described: dict[str, Any] = {"__metadata__": dict(metadata)}
-    parts = []
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=sorted)
+        for name, value in metadata.items()
+    }
+    described: dict[str, Any] = {"__metadata__": texts}
+    parts: list[Any] = []
     start = 0
     for name in names:
-        part = columns[name].astype(columns[name].dtype.newbyteorder("<"), copy=False).tobytes()
-        described[name] = _describe(columns[name].itemsize, len(columns[name]), start)
-        parts.append(part)
-        start += len(part)
+        column = columns[name]
+        parts.append(np.ascontiguousarray(column, column.dtype.newbyteorder("<")).data)
+        described[name] = _describe(column.itemsize, len(column), start)
+        start += column.nbytes
     described["checksum"] = _describe(1, _CHECKSUM_BYTES, start)
     text = json.dumps(described, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -56,7 +82,7 @@ def encode_columns(metadata: Mapping[str, str], columns: Mapping[str, NDArray[An
     checksum = 0
     for part in parts:
         checksum = zlib.crc32(part, checksum)
-    return b"".join([*parts, checksum.to_bytes(_CHECKSUM_BYTES, "little")])
+    return [*parts, checksum.to_bytes(_CHECKSUM_BYTES, "little")]
 
 
 def _describe(itemsize: int, length: int, start: int) -> dict[str, Any]:
@@ -69,8 +95,8 @@ def _describe(itemsize: int, length: int, start: int) -> dict[str, Any]:
 
 def decode_columns(
     data: bytes | memoryview | mmap.mmap, *, check: bool = True
-) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """A file's metadata, unchecked, and its columns: views of `data`, all of which `check` reads.
+) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
+    """A file's metadata, all strings, and its columns: views of `data`, all of which `check` reads.
 
     Raises:
         ColumnFileError: the file is damaged or cut short.
@@ -101,6 +127,35 @@ def _column(described: Any, data: Any, start: int, num_bytes: int) -> NDArray[An
     return np.frombuffer(data, dtype, length, start + begin)
 
 
+def read_columns(
+    read: Callable[[int, int], bytes],
+) -> tuple[dict[str, str], dict[str, NDArray[Any]], int]:
+    """Read metadata and columns, and where the bytes after them start.
+
+    `read(start, stop)` returns the bytes there are, which may be fewer.
+
+    Raises:
+        ColumnFileError: the file is damaged or cut short.
+    """
+    first = read(0, FIRST_BYTES)
+    length = _LENGTH_BYTES + int.from_bytes(first[:_LENGTH_BYTES], "little")
+    if len(first) < length <= _LENGTH_BYTES + _MAX_HEADER_BYTES:
+        first = read(0, length)
+    _, descriptions, start = parse_header(first, memoryview(first))
+    try:
+        end = start + int(descriptions["checksum"]["data_offsets"][1])
+    except MALFORMED as error:
+        raise ColumnFileError(f"its header has no checksum ({error})") from error
+    return *decode_columns(read(0, max(end, start))), end
+
+
+def require_format(metadata: Mapping[str, str], name: str, version: str) -> None:
+    """Raise ColumnFileError for a file of another kind or version."""
+    stated = (metadata.get("format"), metadata.get("version"))
+    if stated != (name, version):
+        raise ColumnFileError(f"format and version are {stated}, not {(name, version)}")
+
+
 def read_start(path: str) -> bytes:
     """The first bytes of a file, with its whole header."""
     # By the descriptor: a file object costs three times as much.
@@ -115,7 +170,7 @@ def read_start(path: str) -> bytes:
     return first
 
 
-def parse_header(first: bytes, whole: memoryview) -> tuple[Any, dict[str, Any], int]:
+def parse_header(first: bytes, whole: memoryview) -> tuple[dict[str, str], dict[str, Any], int]:
     """The metadata, the description of the columns, and where these begin.
 
     `whole` is all of the file, or as much as the header takes; `first` its first bytes.
@@ -135,9 +190,13 @@ def parse_header(first: bytes, whole: memoryview) -> tuple[Any, dict[str, Any], 
     try:
         text = first if start <= len(first) else whole
         described = json.loads(bytes(text[_LENGTH_BYTES:start]))
-        return described.pop("__metadata__"), described, start
+        metadata = described.pop("__metadata__")
+        is_text = all(isinstance(value, str) for value in metadata.values())
     except MALFORMED as error:
         raise ColumnFileError(f"its header can't be read ({error})") from error
+    if not is_text:
+        raise ColumnFileError("its metadata are not strings")
+    return metadata, described, start
 
 
 def map_file(path: str) -> mmap.mmap | bytes:
@@ -148,14 +207,6 @@ def map_file(path: str) -> mmap.mmap | bytes:
         except ValueError:
             # An empty file can't be mapped.
             return b""
-
-
-def as_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Metadata as it stands in files: str as it is, all else as JSON."""
-    return {
-        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=sorted)
-        for name, value in metadata.items()
-    }
 
 
 def shrink(column: NDArray[Any]) -> NDArray[Any]:

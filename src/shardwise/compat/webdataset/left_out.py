@@ -1,0 +1,84 @@
+"""What stages leave out: a pipeline without end that lets nothing through ends with an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from shardwise.compat.webdataset.readers import CURRENT_PASS
+
+# A predicate that draws at random may refuse all of a small data set several times.
+_MIN_IN_A_ROW, _MIN_LAPS = 10_000, 8
+# Where samples have no key, nothing tells that they come again.
+_MAX_IN_A_ROW = 1_000_000
+
+
+class LeftOut:
+    """What a stage leaves out in a row, and that the pass had samples.
+
+    Made while the pass is built. `says` makes the message of the number; `num` is that in a row.
+    """
+
+    def __init__(self, says: Callable[[int], str] | None = None) -> None:
+        self._says = says or nothing_passes
+        current = CURRENT_PASS.get()
+        self._of_pass = [0] if current is None else current.left_out
+        self.num = self._num_laps = 0
+        self._first: Any = None
+
+    def add(self, sample: Any) -> None:
+        """Count a sample that is left out.
+
+        Raises:
+            ValueError: all samples were left out, again and again.
+        """
+        self._of_pass[0] += 1
+        self.num += 1
+        name = _name_of(sample)
+        if self.num == 1:
+            self._first = name
+        elif name == self._first and name is not None:
+            self._num_laps += 1
+        is_lap = self.num >= _MIN_IN_A_ROW and self._num_laps >= _MIN_LAPS
+        if is_lap or self.num >= _MAX_IN_A_ROW:
+            raise ValueError(self._says(self.num))
+
+    def filter(self, data: Iterable[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
+        """The samples that a predicate holds for."""
+        for sample in data:
+            if not predicate(sample):
+                self.add(sample)
+                continue
+            if self.num:
+                self.clear()
+            yield sample
+
+    def clear(self) -> None:
+        """Begin anew, after a sample that is let through; not called where `num` is 0."""
+        self.num = self._num_laps = 0
+
+
+def nothing_passes(num: int) -> str:
+    """Say that samples came and none went out."""
+    return (
+        f"the stages of the pipeline let none of {num} samples through: look at the predicates of "
+        "select(), the functions and handlers of map(), and batched(partial=False)"
+    )
+
+
+def nothing_in_shards(num: int) -> str:
+    """Say that shards came and no sample."""
+    return (
+        f"the last {num} shards gave no sample: they are empty, or a handler= leaves out what is "
+        "wrong with them; without it the error is raised"
+    )
+
+
+def _name_of(sample: Any) -> Any:
+    """What a sample, or the first one of a batch, is called; None if it has no name."""
+    if not isinstance(sample, dict):
+        return None
+    key, url = sample.get("__key__"), sample.get("__url__", sample.get("url"))
+    if isinstance(key, list):
+        return key[0] if key else None
+    return None if key is None and url is None else (url, key)

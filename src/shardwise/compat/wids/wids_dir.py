@@ -1,0 +1,1 @@
+"""A module of wids that has no names."""
