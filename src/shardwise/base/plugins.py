@@ -47,6 +47,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "media": "shardwise.extensions.media.decoders.media:media",
         "video": "shardwise.extensions.media.decoders.video:video",
     },
+    # Decoders of runs of coded frames: a `VideoBackend` of the media extension, as backend= names it.
+    "video_backends": {"pyav": "shardwise.extensions.media.files.pyav_backend:decode_with_pyav"},
     # Methods of `Dataset`: source, transforms, fields, arguments -> source, transforms.
     "methods": {"clips": "shardwise.extensions.media.clips.make:make_clips"},
     # Which public function opens the data that a file of this name describes: url -> name or None.

@@ -291,7 +291,7 @@ class Dataset(IndexedSamples):
         layout: Literal["TCHW", "THWC", "CTHW"] = "TCHW",
         audio: Literal["same"] | None = None,
         on_bad: Literal["error", "drop"] = "error",
-        backend: Literal["auto", "pyav", "torchcodec"] = "auto",
+        backend: str = "auto",
     ) -> Dataset:
         """Clips of the samples' videos as samples: `len` is exact, an epoch has each clip once.
 

@@ -1,16 +1,12 @@
-"""Video and audio fields to tensors, bounded, by torchcodec or PyAV, whichever is installed.
+"""Video and audio fields to tensors, bounded, by PyAV.
 
-torchcodec is preferred: it holds the GIL least. Decoders are never kept, so that forked and spawned
-workers may call these.
+Decoders are never kept, so that forked and spawned workers may call these.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
 import io
-import logging
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -18,11 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardwise.base.errors import DataError, MissingExtraError
+from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.clip_frames import ClipRule
 from shardwise.extensions.media.files.frames import decode_frames, form_of
 from shardwise.extensions.media.files.media_index import index_media
+from shardwise.extensions.media.files.pyav_import import import_av
 from shardwise.extensions.media.files.sound_window import open_sound, read_window
 from shardwise.extensions.media.files.track import Track
 
@@ -77,8 +74,6 @@ def first_frames(
 VIDEO_EXTENSIONS = frozenset(
     ("avi", "h264", "m4v", "mjpeg", "mkv", "mov", "mp4", "mpeg", "mpg", "ogv", "webm", "wmv")
 )
-# Streams that do not say when each frame is shown: torchcodec does not decode them.
-_WITHOUT_TIMES = ("h264", "mpeg", "mpg")
 AUDIO_EXTENSIONS = frozenset(("flac", "m4a", "mp3", "ogg", "opus", "sox", "wav", "wma"))
 # 4 GiB: three minutes of 640 x 360. A larger file was hardly meant to be decoded whole, and
 # the machine's memory would end the worker without a word.
@@ -112,23 +107,21 @@ def torch_video(
     Raises:
         ValueError: the file can't be decoded, has fewer frames than are asked for, or takes more
             than `max_bytes`; or an argument is out of its range.
-        MissingExtraError: neither torchcodec nor PyAV is installed.
+        MissingExtraError: PyAV is not installed.
     """
     _check_positive(frames=1 if frames is None else frames, stride=stride, max_bytes=max_bytes)
     if frames is None and stride != 1:
         raise ValueError(f"torch_video(stride={stride}): it needs frames=")
-    extension = _extension(key)
-    if extension not in VIDEO_EXTENSIONS:
+    if _extension(key) not in VIDEO_EXTENSIONS:
         return None
-    decode, decode_sound = _decoders(by_pyav=extension in _WITHOUT_TIMES)
     if frames is not None:
         with _naming("video", data, DataError):
             pictures, fps, sound = first_frames(
                 data, frames=frames, stride=stride, max_bytes=max_bytes
             )
     else:
-        pictures, fps = decode(data, max_bytes)
-        sound = decode_sound(data, max_bytes)
+        pictures, fps = _all_frames(data, max_bytes)
+        sound = _all_sound(data, max_bytes)
     if sound is None:
         return pictures, torch.empty((1, 0), dtype=torch.float32), {"video_fps": fps}
     return pictures, sound[0], {"video_fps": fps, "audio_fps": sound[1]}
@@ -144,12 +137,12 @@ def torch_audio(
 
     Raises:
         ValueError: the file can't be decoded, holds no sound, or takes more than `max_bytes`.
-        MissingExtraError: neither torchcodec nor PyAV is installed.
+        MissingExtraError: PyAV is not installed.
     """
     _check_positive(max_bytes=max_bytes)
     if _extension(key) not in AUDIO_EXTENSIONS:
         return None
-    sound: tuple[torch.Tensor, int] | None = _decoders(by_pyav=False)[1](data, max_bytes)
+    sound = _all_sound(data, max_bytes)
     if sound is None:
         raise ValueError(f"the {len(data)} bytes of {key!r} hold no sound")
     return sound
@@ -167,30 +160,6 @@ def _extension(key: str) -> str:
     return key.rpartition(".")[2].lower()
 
 
-def _decoders(*, by_pyav: bool) -> tuple[Any, Any]:
-    """The functions that decode video and audio; PyAV's if asked for and installed."""
-    torchcodec = "torchcodec.decoders", (_video_by_torchcodec, _audio_by_torchcodec)
-    pyav = "av", (_video_by_pyav, _audio_by_pyav)
-    for name, functions in (pyav, torchcodec) if by_pyav else (torchcodec, pyav):
-        if _can_import(name):
-            return functions
-    message = "neither torchcodec nor PyAV is installed to decode video and audio"
-    raise MissingExtraError(message, extra="video")
-
-
-@functools.cache
-def _can_import(name: str) -> bool:
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        return False
-    except (RuntimeError, OSError) as error:
-        # Installed, but its libraries (FFmpeg's, or CUDA's) are not: torchcodec raises these.
-        logging.getLogger("shardwise").info("%s can't be loaded: %s", name, error)
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def _naming(kind: str, data: bytes, *errors: type[Exception]) -> Iterator[None]:
     """Turn a decoder's errors into a `ValueError` that says what could not be decoded."""
@@ -200,36 +169,8 @@ def _naming(kind: str, data: bytes, *errors: type[Exception]) -> Iterator[None]:
         raise ValueError(f"{len(data)} bytes could not be decoded as {kind}: {error}") from error
 
 
-def _video_by_torchcodec(data: bytes, max_bytes: int) -> tuple[torch.Tensor, float]:
-    decoders: Any = importlib.import_module("torchcodec.decoders")
-    with _naming("video", data, RuntimeError, ValueError, IndexError):
-        # One thread: the loader has one process or thread a sample already.
-        decoder = decoders.VideoDecoder(data, dimension_order="NHWC", num_ffmpeg_threads=1)
-        header = decoder.metadata
-        fps = float(header.average_fps_from_header or header.average_fps or 0)
-        picture = 3 * (header.height or 0) * (header.width or 0)
-        check_bytes(len(decoder) * picture, max_bytes, f"{len(decoder)} frames")
-        return decoder[:], fps
-
-
-def _audio_by_torchcodec(data: bytes, max_bytes: int) -> tuple[torch.Tensor, int] | None:
-    decoders: Any = importlib.import_module("torchcodec.decoders")
-    with _naming("audio", data, RuntimeError, IndexError):
-        try:
-            decoder = decoders.AudioDecoder(data)
-        except ValueError:
-            return None  # its error for a file without an audio stream; damage is a RuntimeError
-        header = decoder.metadata
-        seconds = header.duration_seconds_from_header or 0
-        promised = int(4 * seconds * (header.sample_rate or 0) * (header.num_channels or 0))
-        check_bytes(promised, max_bytes, f"{seconds:g} s of sound")
-        samples = decoder.get_all_samples()
-    return samples.data, int(samples.sample_rate)
-
-
-def _video_by_pyav(data: bytes, max_bytes: int) -> tuple[torch.Tensor, float]:
-    import av
-
+def _all_frames(data: bytes, max_bytes: int) -> tuple[torch.Tensor, float]:
+    av = import_av("torch_video")
     with _naming("video", data, av.FFmpegError), av.open(io.BytesIO(data), "r") as container:
         if not container.streams.video:
             raise ValueError(f"the {len(data)} bytes hold no video")
@@ -249,9 +190,8 @@ def _video_by_pyav(data: bytes, max_bytes: int) -> tuple[torch.Tensor, float]:
     return torch.from_numpy(np.stack(frames)), fps
 
 
-def _audio_by_pyav(data: bytes, max_bytes: int) -> tuple[torch.Tensor, int] | None:
-    import av
-
+def _all_sound(data: bytes, max_bytes: int) -> tuple[torch.Tensor, int] | None:
+    av = import_av("torch_audio")
     with _naming("audio", data, av.FFmpegError), av.open(io.BytesIO(data), "r") as container:
         if not container.streams.audio:
             return None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+from shardwise.base import plugins
 from tests.support.commands import document
 from tests.support.media import NUM_FRAMES, numbers_in
 
@@ -89,18 +90,31 @@ def test_by_rate_the_frame_that_is_on_the_screen_is_shown(urls):
         assert media["frames"] == [max(np.flatnonzero(track.pts <= t)) for t in ticks]
 
 
-def test_clips_may_be_decoded_by_torchcodec(urls, monkeypatch):
-    rows = [KINDS.index(name) for name in ("b_frames", "vfr", "hevc")]
-    expected = video(urls).subset(rows).clips("mp4", frames=4, stride=5, step=30, size=(60, 80))
-    pictures = [sample["mp4"] for sample in expected]
-    monkeypatch.delattr("shardwise.extensions.media.files.frames.decode_with_pyav")
-    ds = video(urls).subset(rows)
-    ds = ds.clips("mp4", frames=4, stride=5, step=30, size=(60, 80), backend="torchcodec")
-    assert ds.fingerprint == expected.fingerprint
-    for sample, picture in zip(ds, pictures, strict=True):
-        check(sample["mp4"], sample["__media__"])
-        # The two packages round differently.
-        assert abs(sample["mp4"].astype(int) - picture).mean() < 3
+def test_another_distribution_adds_a_decoder_by_its_name(urls, monkeypatch):
+    calls = []
+
+    class Entry:
+        name = "other"
+
+        def load(self):
+            return decode
+
+    def decode(track, segment, payloads, form, *, limits, place):
+        calls.append(segment.wanted.tolist())
+        for number in segment.wanted.tolist():
+            place(number, np.full((*form.scaled, 3), number, np.uint8))
+
+    real = plugins._others
+    monkeypatch.setattr(
+        plugins, "_others", lambda g: {"other": Entry()} if g == "video_backends" else real(g)
+    )
+    ds = video(urls).subset([KINDS.index("one_key")])
+    clip = ds.clips("mp4", frames=3, size=(60, 80), layout="THWC", backend="other")[0]
+    assert calls
+    assert clip["mp4"].shape == (3, 60, 80, 3)
+    assert clip["mp4"][0].any() == bool(calls[0][0])
+    again = sw.video(3, size=(60, 80), layout="THWC", backend="other", start=0)
+    np.testing.assert_array_equal(again(ds[0]["mp4"]), clip["mp4"])
 
 
 def test_clips_begin_by_seconds(urls):

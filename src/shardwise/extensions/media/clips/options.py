@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise.extensions.media.clips.windows import ClipWindows
 from shardwise.extensions.media.files.clip_frames import ClipRule
-from shardwise.extensions.media.files.frames import BACKENDS
+from shardwise.extensions.media.files.frames import check_backend
 from shardwise.extensions.media.files.pictures import LAYOUTS
 from shardwise.extensions.media.files.timeline import Timeline, num_every, start_every
 from shardwise.plan.arguments import whole
@@ -21,7 +21,6 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "layout": LAYOUTS,
     "audio": (None, "same"),
     "on_bad": ("error", "drop"),
-    "backend": BACKENDS,
 }
 # Floats such as 0.1 are meant as the fraction near them.
 _MAX_DENOMINATOR = 1_000_000
@@ -121,6 +120,7 @@ def checked_options(field: Any, **given: Any) -> ClipOptions:
     for name, choices in _CHOICES.items():
         if given[name] not in choices:
             raise ValueError(f"clips({name}={given[name]!r}): must be one of {choices}")
+    check_backend("clips", given["backend"])
     for name, least in (("frames", 1), ("stride", 1), ("jitter", 0)):
         given[name] = whole(name, given[name], least=least)
     for name in ("step", "count"):

@@ -142,7 +142,7 @@ def without_unneeded(
 
     About a fifth of the pictures of common H.264 files; of other codecs none is left out.
     """
-    num_length_bytes = length_bytes(track) if track.codec == "h264" else None
+    num_length_bytes = length_bytes(track)
     if num_length_bytes is None:
         return segment, list(payloads)
     wanted = set(segment.wanted.tolist())

@@ -1,8 +1,8 @@
 """The tracks of any file by one PyAV demux: mkv, webm, ts, avi, mpg, fragmented mp4, mp3, ogg.
 
-Nothing is decoded, but where a container does not say when a frame is shown (avi): then all frames
-are decoded once for their order. A packet's place is kept where its bytes lie in the file in one
-piece; of other containers the file is demuxed again when it is decoded.
+Nothing is decoded, but where a container does not say when a frame is shown (avi) and the codec may
+change the order: then all frames are decoded once for it. A packet's place is kept where its bytes
+lie in the file in one piece; of other containers the file is demuxed again when it is decoded.
 """
 
 from __future__ import annotations
@@ -18,14 +18,23 @@ import numpy as np
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.boxes import box_header
+from shardwise.extensions.media.files.container_facts import parameters_of
 from shardwise.extensions.media.files.limits import Limits
+from shardwise.extensions.media.files.order_by_decoding import (
+    REPAIR,
+    check_order,
+    may_reorder,
+    timed_by_decoding,
+    unpacked,
+)
 from shardwise.extensions.media.files.pyav_import import import_av
-from shardwise.extensions.media.files.pyav_packets import decoded_frames
 from shardwise.extensions.media.files.track import Track, TrackColumns
 
 # Between a packet's place, as FFmpeg says it, and its bytes: the header of a block, a chunk, or a
 # page of Ogg with its 255 lengths.
 _MAX_HEADER_BYTES = 27 + 255
+# Kinds of side data that change how a packet and those after it are decoded.
+_CHANGES = ("palette", "new_extradata", "param_change")
 
 
 def demux(data: bytes | memoryview, limits: Limits) -> tuple[list[Track], list[list[bytes]]]:
@@ -50,23 +59,30 @@ def demux(data: bytes | memoryview, limits: Limits) -> tuple[list[Track], list[l
                 if packet.size:
                     packets[packet.stream_index].append(packet)
                     limits.check_frames(len(packets[packet.stream_index]), "packets")
-            pairs = [(stream, packets[stream.index]) for stream in streams if packets[stream.index]]
+            pairs = [
+                (stream, unpacked(_codec(stream), packets[stream.index]))
+                for stream in streams
+                if packets[stream.index]
+            ]
             tracks = [_track(stream, own, whole, limits) for stream, own in pairs]
+            payloads = [[bytes(packet) for packet in own] for _, own in pairs]
+            for number, (stream, _) in enumerate(pairs):
+                if stream.type == "video":
+                    rotation, has_times = _looked_at(whole, av, stream.index)
+                    track = replace(tracks[number], rotation=rotation)
+                    if not has_times and may_reorder(stream.codec_context.codec, payloads[number]):
+                        dts = [packet.dts for packet in packets[stream.index]]
+                        track = timed_by_decoding(track, payloads[number], dts, limits)
+                    elif has_times and track.codec == "mpeg4":
+                        check_order(track, payloads[number])
+                    tracks[number] = track
     except av.error.FFmpegError as error:
         raise DataError(f"FFmpeg can't read the file: {error.strerror or error}") from error
-    payloads = [[bytes(packet) for packet in own] for _, own in pairs]
-    rotation = _rotation_of(whole, av) if any(t.kind == "video" for t in tracks) else 0
-    timed = []
-    for track, own in zip(tracks, payloads, strict=True):
-        if track.kind == "video":
-            track = replace(track, rotation=rotation)
-            if (track.columns.pts == _NO_PTS).any():
-                track = _timed_by_decoding(track, own, limits)
-        timed.append(track)
-    return timed, payloads
+    return tracks, payloads
 
 
-_NO_PTS = -(1 << 62)
+def _codec(stream: Any) -> str:
+    return str(stream.codec_context.codec.canonical_name)
 
 
 def _is_cover(stream: Any) -> bool:
@@ -85,7 +101,10 @@ def _track(stream: Any, packets: list[Any], data: bytes, limits: Limits) -> Trac
         )
     if is_video:
         limits.check_picture(context.height, context.width)
-    pts = np.array([_NO_PTS if p.pts is None else p.pts for p in packets], np.int64)
+    _check_changes(packets, context)
+    # Without a time of its own: that of decoding, in which frames are shown unless they are timed.
+    times = [p.dts if p.pts is None else p.pts for p in packets]
+    pts = np.array([number if t is None else t for number, t in enumerate(times)], np.int64)
     duration = np.array([p.duration or 0 for p in packets], np.int64)
     columns = TrackColumns(
         pts=pts,
@@ -98,10 +117,11 @@ def _track(stream: Any, packets: list[Any], data: bytes, limits: Limits) -> Trac
     origin, lead, length = (0, 0, 0) if is_video else _heard(packets, stream)
     return Track(
         kind=stream.type,
-        codec=context.codec.canonical_name,
+        codec=_codec(stream),
         config=bytes(context.extradata or b""),
         time_base=(stream.time_base.numerator, stream.time_base.denominator),
         columns=columns,
+        parameters=parameters_of(context, packets),
         height=context.height if is_video else 0,
         width=context.width if is_video else 0,
         rate=0 if is_video else context.sample_rate,
@@ -158,37 +178,41 @@ def _skipped(packet: Any) -> tuple[int, int]:
     return begin, end
 
 
-def _opened(data: bytes, av: Any) -> Any:
+def _check_changes(packets: list[Any], context: Any) -> None:
+    """Refuse a stream whose packets change what the decoder was opened with: it is not kept."""
+    for number, packet in enumerate(packets):
+        for kind in _CHANGES:
+            if packet.has_sidedata(kind) and bytes(packet.get_sidedata(kind)) != context.extradata:
+                raise DataError(
+                    f"packet {number} has a {kind.replace('_', ' ')} of its own, which is not "
+                    f"kept: {REPAIR}"
+                )
+
+
+def _opened(data: bytes, av: Any, **options: str) -> Any:
     """A container, also one whose tags are not UTF-8: before PyAV 19 that has to be asked for."""
-    options = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
-    return av.open(io.BytesIO(data), "r", **options)
+    asked = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+    return av.open(io.BytesIO(data), "r", options=options, **asked)
 
 
-def _rotation_of(data: bytes, av: Any) -> int:
-    """Degrees counterclockwise: FFmpeg tells them with the first picture only."""
-    with _opened(data, av) as container:
+def _looked_at(data: bytes, av: Any, stream: int) -> tuple[int, bool]:
+    """Degrees counterclockwise, and whether the container says when pictures are shown.
+
+    FFmpeg tells the degrees with the first picture only, and fills in times unless it must not.
+    """
+    degrees, has_times = 0, None
+    with _opened(data, av, fflags="nofillin") as container:
         try:
-            frame = next(container.decode(video=0), None)
+            for packet in container.demux(container.streams[stream]):
+                has_times = packet.pts is not None if has_times is None else has_times
+                if frames := packet.decode():
+                    degrees = int(frames[0].rotation) % 360
+                    break
         except av.error.FFmpegError:
-            return 0  # decoding the clip says what is wrong
-    degrees = 0 if frame is None else int(frame.rotation) % 360
+            pass  # decoding the clip says what is wrong
     if degrees % 90:
         raise DataError(f"the picture is to be turned by {degrees} degrees: only 90, 180, 270 are")
-    return degrees
-
-
-def _timed_by_decoding(track: Track, payloads: list[bytes], limits: Limits) -> Track:
-    """A track whose container has no times: frames in the order in which they are decoded."""
-    numbers = [n for n, _ in decoded_frames(track, list(enumerate(payloads)), limits)]
-    if len(set(numbers)) != len(numbers) or not numbers:
-        raise DataError("the container has no times, and decoding does not tell them either")
-    known = np.median(track.columns.duration) if len(track.columns.duration) else 1
-    step = max(1, int(known))
-    pts = np.zeros(len(payloads), np.int64)
-    shown = np.zeros(len(payloads), bool)
-    pts[numbers] = np.arange(len(numbers)) * step
-    shown[numbers] = True
-    return replace(track, columns=replace(track.columns, pts=pts, shown=shown))
+    return degrees, bool(has_times)
 
 
 _TS_PACKET = 188

@@ -1,6 +1,6 @@
 """The stored form of a media index: a header and deflated columns, 2 to 3 bytes a frame.
 
-    4 bytes  "SWM" and the version, 1
+    4 bytes  "SWM" and the version, 2
     4 bytes  CRC-32 of all that follows
     4 bytes  length of the header, little-endian
     header   deflated: 4 bytes of length, JSON (the file, its tracks, the form of each column), and
@@ -29,7 +29,7 @@ from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.sample_description import read_description
 from shardwise.extensions.media.files.track import Track, TrackColumns
 
-_MAGIC = b"SWM\1"
+_MAGIC = b"SWM\2"
 _PLAIN = (
     "kind", "codec", "height", "width", "rotation", "rate", "num_channels", "origin", "lead",
     "length",
@@ -41,7 +41,7 @@ _DICTIONARY = (
     b"mp4aesdsavc1avcC\1d\0\x1f\xff\xe1\0"
     b'{"num_bytes":1,"tracks":[{"kind":"audio","codec":"aac","kind":"video","codec":"h264",'
     b'"height":480,"width":854,"rotation":0,"rate":0,"num_channels":0,"origin":0,"lead":0,'
-    b'"length":0,"time_base":[1,15360],"config":0,"description":183,"num_coded":300,'
+    b'"length":0,"time_base":[1,15360],"parameters":{},"config":0,"description":183,"num_coded":300,'
     b'"columns":{"delay":[2,30],"duration":[2,16],"size":[2,600],"gap":[2,16],"flags":[1,16]},'
     b'"num_checksums":null}]}'
 )
@@ -60,8 +60,9 @@ def index_to_bytes(index: MediaIndex) -> bytes:
     for track in index.tracks:
         described: dict[str, Any] = {name: getattr(track, name) for name in _PLAIN}
         described["time_base"] = list(track.time_base)
-        # The description of an mp4 has the configuration in it.
+        # The description of an mp4 has configuration and parameters in it.
         config = b"" if track.description else track.config
+        described["parameters"] = {} if track.description else dict(track.parameters)
         for name, data in (("config", config), ("description", track.description)):
             described[name] = len(data)
             blobs += data
@@ -123,12 +124,14 @@ def _track(described: dict[str, Any], data: bytes, at: int, blobs: io.BytesIO) -
     numerator, denominator = map(int, described["time_base"])
     config = blobs.read(int(described["config"]))
     description = blobs.read(int(described["description"]))
+    parameters = {str(name): str(value) for name, value in described["parameters"].items()}
     if description:
         read = read_description(description, is_video=described["kind"] == "video")
-        config = b"" if read is None else read.config
+        config, parameters = (b"", {}) if read is None else (read.config, dict(read.parameters))
     track = Track(
         **{name: described[name] for name in _PLAIN},
         config=config,
+        parameters=parameters,
         description=description,
         time_base=(numerator, denominator),
         columns=_columns(columns),
@@ -202,5 +205,5 @@ def _unusable(reason: str) -> DataError:
 
 
 assert {each.name for each in fields(Track)} == {
-    *_PLAIN, "config", "description", "time_base", "columns", "checksums"
+    *_PLAIN, "config", "parameters", "description", "time_base", "columns", "checksums"
 }  # fmt: skip

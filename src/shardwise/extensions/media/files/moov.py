@@ -104,6 +104,7 @@ def _read_track(
         kind="video" if is_video else "audio",
         codec=description.codec,
         config=description.config,
+        parameters=description.parameters,
         time_base=(1, scale),
         columns=columns,
         description=content,

@@ -1,7 +1,7 @@
 """Decoding by PyAV: coded frames straight into one codec context, and each picture into its row.
 
-The lightest backend: 0.17 CPU-seconds and 34 MB to import, and no torch. PyAV takes the GIL back
-between frames, so it belongs into worker processes.
+It takes 0.17 CPU-seconds and 34 MB to import, and no torch. PyAV takes the GIL back between frames,
+so it belongs into worker processes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,7 @@ def decode_with_pyav(
     limits: Limits,
     place: Callable[[int, NDArray[np.uint8]], None],
 ) -> None:
-    """Decode a segment, and call `place(number, pixels)` with each wanted picture once.
-
-    It gets the number in decode order and pixels `[*form.scaled, 3]`, which it must copy.
-
-    Raises:
-        DataError: a frame is damaged, or the decoder gives none for it.
-    """
+    """Decode a segment; a `VideoBackend`."""
     reformatter = import_av("video").video.reformatter
     # Its filters take 0.1 ms to make for another size: one for all frames.
     to_rgb = partial(

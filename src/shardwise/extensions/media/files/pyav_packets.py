@@ -44,10 +44,11 @@ def decoded_frames(
         context = _context(av, track.codec)
         if track.config:
             context.extradata = track.config
+        context.options = dict(track.parameters)
         if track.kind == "video":
             context.width, context.height = track.width, track.height
             context.thread_count = 1
-            context.options = {
+            context.options |= {
                 "max_pixels": str(limits.max_pixels),
                 # Errors are errors, not pictures that were guessed. The check is of the checksums
                 # of a stream that has some: HEVC's picture hashes, the slices of FFV1.
@@ -60,6 +61,8 @@ def decoded_frames(
         for number, payload in samples:
             packet = packet_of(av, payload)
             packet.pts = packet.dts = number
+            # Decoders of PNG and others add a picture without it to the one before.
+            packet.is_keyframe = bool(track.columns.key[number])
             for frame in _decoded(av, context, packet, may_fail=number in may_fail):
                 yield number_of(frame), frame
         for frame in context.decode(None):

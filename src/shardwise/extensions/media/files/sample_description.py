@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.files.boxes import find, make_box, walk
+from shardwise.extensions.media.files.boxes import Span, find, make_box, walk
 
 # Fourcc -> (FFmpeg's codec, the box with its configuration).
 _VIDEO: dict[bytes, tuple[str, bytes]] = {
@@ -33,6 +34,12 @@ _OBJECTS = {
     0x6B: "mp3",
     0x6C: "mjpeg",
 }
+# The codes of colours that have a meaning (ISO/IEC 23091-2), in the order of `colr` and `vpcC`.
+_COLOUR_CODES: dict[str, frozenset[int]] = {
+    "color_primaries": frozenset({1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 22}),
+    "color_trc": frozenset({1, *range(4, 19)}),
+    "colorspace": frozenset({0, 1, *range(4, 15)}),
+}
 _HEVC_ENTRIES = (b"hvc1", b"hev1")
 # An HEVC unit of type 39 whose first message is of type 5: text of the encoder's (ITU-T H.265).
 _PREFIX_SEI, _USER_DATA = 39, 5
@@ -46,6 +53,7 @@ class SampleDescription:
 
     codec: str
     config: bytes
+    parameters: Mapping[str, str] = field(default_factory=dict)
     height: int = 0
     width: int = 0
     rate: int = 0
@@ -91,11 +99,32 @@ def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None
         config = _converted(codec, stsd[slice(*span)])
     if is_video:
         width, height = struct.unpack_from(">HH", stsd, begin + 24)
-        return SampleDescription(codec, config, height=height, width=width)
+        parameters = {"codec_tag": str(int.from_bytes(kind, "little")), **_colours(stsd, boxes)}
+        return SampleDescription(codec, config, parameters, height=height, width=width)
     channels, rate = struct.unpack_from(">16xH6xI", stsd, begin)
     if codec == "aac" and len(config) >= 2 and config[0] >> 3 < 31 and config[1] >> 3 & 15:
         channels = config[1] >> 3 & 15  # writers put 2 into the entry, whatever it is
     return SampleDescription(codec, config, rate=rate >> 16, num_channels=channels)
+
+
+def _colours(stsd: bytes, boxes: Span) -> dict[str, str]:
+    """Matrix, transfer, primaries and range of the boxes `colr` and `vpcC`, as FFmpeg's options."""
+    found: dict[str, str] = {}
+    for kind, begin, end in walk(stsd, *boxes):
+        if kind == b"colr" and end - begin >= 10 and stsd[begin : begin + 4] in (b"nclx", b"nclc"):
+            values = list(struct.unpack_from(">HHH", stsd, begin + 4))
+            full = stsd[begin + 10] >> 7 if stsd[begin : begin + 4] == b"nclx" else None
+        elif kind == b"vpcC" and end - begin >= 10:
+            values = list(stsd[begin + 7 : begin + 10])
+            full = stsd[begin + 6] & 1
+        else:
+            continue
+        for (name, known), value in zip(_COLOUR_CODES.items(), values, strict=True):
+            # 2 says that it is not known; so does a number that is reserved.
+            found[name] = str(value if value in known else 2)
+        if full is not None:
+            found["color_range"] = str(1 + full)
+    return found
 
 
 def without_notes(stsd: bytes) -> bytes:

@@ -6,6 +6,7 @@ never shown (it lies before an edit) stays in the columns, with `shown` False.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -64,6 +65,8 @@ class Track:
         kind: "video" or "audio".
         codec: FFmpeg's name of the codec.
         config: what the decoder must know before the first frame (FFmpeg's extradata).
+        parameters: what else the container tells the decoder, as options of FFmpeg's decoders:
+            colours, the codec's tag, the form of pixels that are not coded.
         time_base: seconds a tick, as (numerator, denominator).
         columns: its coded frames.
         description: the `stsd` box's content, of mp4 files; else b"".
@@ -82,6 +85,7 @@ class Track:
     config: bytes
     time_base: tuple[int, int]
     columns: TrackColumns = field(repr=False)
+    parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
     description: bytes = field(default=b"", repr=False)
     height: int = 0
     width: int = 0
