@@ -20,6 +20,7 @@ from shardwise.extensions.media.files.coded_frames import (
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.pictures import PictureForm
+from shardwise.extensions.media.files.pyav_packets import NotAKeyFrameError
 from shardwise.extensions.media.files.references import is_refresh, is_whole_by_itself
 from shardwise.extensions.media.files.track import Segment, Track
 
@@ -46,6 +47,7 @@ class VideoBackend(Protocol):
 
         Raises:
             DataError: a frame is damaged, or the decoder gives none for it.
+            NotAKeyFrameError: the run does not begin with a key frame, whatever the file says.
         """
         ...
 
@@ -131,8 +133,8 @@ def decode_frames(
         needed, payloads = without_unneeded(track, segment, part)
         try:
             decode(needed, payloads)
-        except DataError:
-            earlier = _second_try(track, segment, payloads[0])
+        except DataError as error:
+            earlier = _second_try(track, segment, payloads[0], error)
             if earlier is None:
                 raise
             [part] = read_segments(index, track, [earlier], reader)
@@ -140,8 +142,12 @@ def decode_frames(
     return out
 
 
-def _second_try(track: Track, segment: Segment, first: bytes | memoryview) -> Segment | None:
+def _second_try(
+    track: Track, segment: Segment, first: bytes | memoryview, error: DataError
+) -> Segment | None:
     """Where to begin again after an error that need not be damage; None if it must be."""
+    if isinstance(error, NotAKeyFrameError):
+        return track.earlier(segment, whole=False)
     if track.codec != "h264" or (not segment.may_fail and is_refresh(track, first)):
         return None
     return track.earlier(segment, whole=is_whole_by_itself(track, first))

@@ -102,7 +102,7 @@ def timed_by_decoding(
 ) -> Track:
     """A track whose frames are shown in the order in which a decoder gives them.
 
-    The first is shown at the first of the times of decoding, and so on.
+    Their times are those of decoding, moved by the frames that the order makes a decoder wait.
 
     Raises:
         DataError: decoding does not tell the order.
@@ -113,11 +113,15 @@ def timed_by_decoding(
             "the container has no times of showing, and decoding does not tell the order either: "
             + REPAIR
         )
-    times = np.arange(len(payloads)) * max(1, int(np.median(track.columns.duration)))
+    step = max(1, int(np.median(track.columns.duration)))
+    times = np.arange(len(payloads), dtype=np.int64) * step
     if all(time is not None for time in dts):
         times = np.sort(np.array(dts, np.int64))[: len(payloads)]
-    pts = times.copy()
+    # A frame is shown when all are decoded that are shown before it: `delay` frames later.
+    delay = int((np.array(numbers) - np.arange(len(numbers))).max())
+    times = np.append(times, times[-1] + step * np.arange(1, delay + 1))
     shown = np.zeros(len(payloads), bool)
-    pts[numbers] = times[: len(numbers)]
     shown[numbers] = True
+    pts = times[: len(payloads)].copy()
+    pts[numbers] = times[delay : delay + len(numbers)]
     return replace(track, columns=replace(track.columns, pts=pts, shown=shown))

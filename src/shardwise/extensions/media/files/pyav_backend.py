@@ -17,7 +17,11 @@ from shardwise.base.stages import spent_in
 from shardwise.extensions.media.files.limits import Limits
 from shardwise.extensions.media.files.pictures import PictureForm
 from shardwise.extensions.media.files.pyav_import import import_av
-from shardwise.extensions.media.files.pyav_packets import damaged, decoded_frames
+from shardwise.extensions.media.files.pyav_packets import (
+    NotAKeyFrameError,
+    damaged,
+    decoded_frames,
+)
 from shardwise.extensions.media.files.track import Segment, Track
 
 
@@ -44,7 +48,11 @@ def decode_with_pyav(
     pending = set(segment.wanted.tolist())
     samples = zip(segment.samples.tolist(), payloads, strict=True)
     decoded = decoded_frames(track, samples, limits, may_fail=segment.may_fail)
+    begin = int(segment.samples[0])
     for number, frame in decoded:
+        # A recovery point of H.264 is none, either; at the file's first frame nothing lies before.
+        if number == begin > 0 and track.codec != "h264" and not frame.key_frame:
+            raise NotAKeyFrameError(f"{track.codec}: coded frame {number} is no key frame")
         if number not in pending:
             continue
         if frame.is_corrupt:

@@ -16,6 +16,14 @@ from shardwise.extensions.media.files.pyav_import import import_av
 from shardwise.extensions.media.files.track import Track
 
 
+# Their decoders take what they merely do not know, such as tags, for an error.
+_LENIENT = ("tiff",)
+
+
+class NotAKeyFrameError(DataError):
+    """The container calls a coded frame a key frame, and its codec does not."""
+
+
 def decoded_frames(
     track: Track,
     samples: Iterable[tuple[int, bytes | memoryview]],
@@ -52,7 +60,7 @@ def decoded_frames(
                 "max_pixels": str(limits.max_pixels),
                 # Errors are errors, not pictures that were guessed. The check is of the checksums
                 # of a stream that has some: HEVC's picture hashes, the slices of FFV1.
-                "err_detect": "crccheck+explode",
+                "err_detect": "crccheck" if track.codec in _LENIENT else "crccheck+explode",
             }
         elif track.codec != "flac":
             # Decoders of some codecs have no header in their packets.
