@@ -1,4 +1,4 @@
-"""The two stored formats: bytes of version 1 mean what they meant, and are written as they were."""
+"""The two stored formats: bytes of a version mean what they meant, and are written as they were."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import base64
 from dataclasses import fields
 
 import numpy as np
+import pytest
 
+from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.index_format import index_from_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.track import Track, TrackColumns
@@ -18,11 +20,11 @@ from shardwise.extensions.media.tar.sidecar import (
 )
 
 INDEX = (
-    "U1dNAQohTBZ6AAAAePnhO4XCrdI9DoAgDIZhxesw9I8Ej+Rg4gW8u5GFAi2Dsdu3dHjyHmFppQnes7i/i+4/klIGTcod"
-    "KTSgyeHEPOPkSDNNNjTpjm6W58WKqSKBGZ0IwqBEhhIipApFnLC3Kq8m+bVW7FnJYCU6vbIUD/qxrWF7AH8QvrF42mNg"
-    "+M/AwMDCzsIAAAgvAQ942mNgYGCoYAESjAAC7wB+eNp7EBEQwaDExACCDAxMABuvAgt42ktgYDjBAAQsDAAJSgEteNpj"
-    "YmFhYQMAADkAFQEAAAD/////eNpbyMDAwcAAAAPkAKp42mNgYOBkYAAAACEACnjac3JxYWZmBgAECADUeNpjY2MDAAAn"
-    "ABM="
+    "U1dNAoV44BGdAAAAePnuRIuYrdI5CoQwGIZhl5uktvi3aDzNINaDorYeyhu6wGBiEkGZdEII8rzfkiWuPMF+Qvzvhes/EpMB"
+    "j3g364axb9rtksLfP36mZkNXptJ1WYEYZaXgSwpwQuhIBjR3GbiguwocqEBzEZ33t2eL98SF4HhFEDxdCugigj6BiTVejY+n"
+    "HszYteOYnXh2Yk/4+LK4MD7aNMtX5JTWMHjaY2D4z8DAwMLOwgAACC8BD3jaY2BgYKhgARKMAALvAH542nsQERDBoMTEAIIM"
+    "DEwAG68CC3jaS2BgOMEABCwMAAlKAS142mNiYWFhAwAAOQAVAQAAAP////942lvIwMDBwAAAA+QAqnjaY2Bg4GRgAAAAIQAK"
+    "eNpzcnFhZmYGAAQIANR42mNjYwMAACcAEw=="
 )
 SIDECAR = (
     "c2hhcmR3aXNlLW1lZGlhAU4AAADK+MBceyJudW1fYnl0ZXMiOjEwMjQwLCJudW1fc2FtcGxlcyI6MiwiZmllbGRzIjpb"
@@ -37,6 +39,7 @@ def index() -> MediaIndex:
     """Five coded frames with a B-frame, one before an edit; and three packets of sound."""
     video = Track(
         kind="video", codec="h264", config=b"\1\2\3", time_base=(1, 12800),
+        parameters={"colorspace": "1", "codec_tag": "875967048"},
         columns=TrackColumns(
             pts=np.array([0, 1024, 512, 1536, 2048]),
             duration=np.array([512, 512, 512, 512, 700]),
@@ -63,7 +66,7 @@ def index() -> MediaIndex:
     return MediaIndex(200_000, (video, sound))
 
 
-def test_a_stored_index_of_version_1_is_read():
+def test_a_stored_index_of_version_2_is_read():
     found, expected = index_from_bytes(base64.b64decode(INDEX)), index()
     assert found.num_bytes == expected.num_bytes
     assert len(found.tracks) == len(expected.tracks)
@@ -75,6 +78,12 @@ def test_a_stored_index_of_version_1_is_read():
                     np.testing.assert_array_equal(one, other)
                 elif each.name != "columns":
                     assert one == other, each.name
+
+
+def test_a_stored_index_of_version_1_is_refused_with_the_command_that_makes_it_again():
+    """It lacks what the container tells the decoder."""
+    with pytest.raises(DataError, match="shardwise index --media --force"):
+        index_from_bytes(b"SWM\1" + base64.b64decode(INDEX)[4:])
 
 
 def test_a_sidecar_of_version_1_has_these_bytes():
