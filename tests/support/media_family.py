@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import subprocess
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 SIZE, RATE, SECONDS = "80x64", 25, 1.6
@@ -77,12 +78,13 @@ ENCODED: dict[str, str] = {
     "hevc.hevc": _x265("keyint=12:bframes=3"),
     "av1_svt.mp4": "-c:v libsvtav1 -preset 12 -crf 40 -g 15 -pix_fmt yuv420p",
     "av1_svt.mkv": "-c:v libsvtav1 -preset 12 -crf 40 -g 15 -pix_fmt yuv420p",
-    "av1_altref.mp4": "-c:v libaom-av1 -cpu-used 8 -crf 40 -b:v 0 -g 15 -lag-in-frames 19 -pix_fmt yuv420p",
+    "av1_altref.mp4": "-c:v libaom-av1 -cpu-used 8 -crf 40 -b:v 0 -g 15 -lag-in-frames 19 "
+    "-pix_fmt yuv420p",
     "vp8.webm": "-c:v libvpx -b:v 300k -g 15 -auto-alt-ref 0 -deadline realtime",
-    "vp8_altref.webm": "-c:v libvpx -b:v 300k -g 20 -auto-alt-ref 1 -lag-in-frames 16 -deadline good "
-    "-cpu-used 5 -arnr-maxframes 5 -map 1:a -c:a libvorbis",
-    "vp8_alpha.webm": "-vf format=rgba,colorchannelmixer=aa=0.5,format=yuva420p -c:v libvpx -b:v 300k -g 15 "
-    "-auto-alt-ref 0 -deadline realtime",
+    "vp8_altref.webm": "-c:v libvpx -b:v 300k -g 20 -auto-alt-ref 1 -lag-in-frames 16 "
+    "-deadline good -cpu-used 5 -arnr-maxframes 5 -map 1:a -c:a libvorbis",
+    "vp8_alpha.webm": "-vf format=rgba,colorchannelmixer=aa=0.5,format=yuva420p "
+    "-c:v libvpx -b:v 300k -g 15 -auto-alt-ref 0 -deadline realtime",
     "vp8.mkv": "-c:v libvpx -b:v 300k -g 15 -deadline realtime",
     "vp9.webm": VP9 + "-g 15 -map 1:a -c:a libopus",
     "vp9_altref.webm": "-c:v libvpx-vp9 -crf 35 -b:v 0 -g 30 -auto-alt-ref 1 -lag-in-frames 25 "
@@ -196,7 +198,8 @@ ENCODED: dict[str, str] = {
     "colour_709_full.mkv": H264 + "-g 10 -color_range pc -colorspace bt709",
     "colour_2020.mp4": H264 + "-g 10 -color_range tv -colorspace bt2020nc -color_primaries bt2020 "
     "-color_trc bt2020-10",
-    "colour_pq.mp4": H264 + "-pix_fmt yuv420p10le -g 10 -colorspace bt2020nc -color_primaries bt2020 "
+    "colour_pq.mp4": H264
+    + "-pix_fmt yuv420p10le -g 10 -colorspace bt2020nc -color_primaries bt2020 "
     "-color_trc smpte2084",
     "colour_mpeg4.mp4": "-c:v mpeg4 -q:v 4 -g 10 -colorspace bt709 -color_primaries bt709 "
     "-color_trc bt709",
@@ -259,7 +262,8 @@ COPIED: dict[str, tuple[str, str]] = {
     "copy_sound_first.mp4": (_HIGH, "-map IN:a -map IN:v -c copy"),
     "copy_two_videos.mp4": (_HIGH, "-map IN:v -map IN:v -map IN:a -c copy"),
     "copy_cover.mp4": (
-        _HIGH, "-map IN:v -map IN:v -c:v:0 copy -c:v:1 png -frames:v:1 1 -disposition:v:1 attached_pic"),
+        _HIGH, "-map IN:v -map IN:v -c:v:0 copy -c:v:1 png -frames:v:1 1 "
+        "-disposition:v:1 attached_pic"),
     "copy_cover_first.mkv": (
         _HIGH, "-map IN:v -map IN:v -c:v:0 png -frames:v:0 1 -disposition:v:0 attached_pic "
         "-c:v:1 copy"),
@@ -304,7 +308,8 @@ FIFTH = (
     "wmv2.wmv", "flv1.flv", "mjpeg.avi", "ffv1_groups.mkv", "utvideo.mkv", "rawvideo.avi",
     "rawvideo.mov", "qtrle.mov", "png.mov", "gif.gif", "colour_mpeg4.mp4", "colour_ffv1.mkv",
     "colour_709.mp4", "times_vfr.mp4", "times_gap.avi", "times_twice.mp4", "size_1x1.mkv",
-    "copy_fragments.mp4", "copy_cut.mp4", "copy_cut.mkv", "copy_turned_90.mp4", "copy_cover_first.mkv",
+    "copy_fragments.mp4", "copy_cut.mp4", "copy_cut.mkv", "copy_turned_90.mp4",
+    "copy_cover_first.mkv",
     "copy_12345.mp4", "copy.ts", "tagged_709_full.mkv", "tagged_709_full.mov", "tagged_601.mp4",
 )  # fmt: skip
 
@@ -362,8 +367,7 @@ def _can_make(name: str) -> bool:
     if name in COPIED:
         return True
     words = ENCODED[name].split()
-    return all(word in _encoders() for before, word in zip(words, words[1:], strict=False)
-               if before.startswith("-c:"))  # fmt: skip
+    return all(word in _encoders() for before, word in pairwise(words) if before.startswith("-c:"))
 
 
 @functools.cache
@@ -371,6 +375,4 @@ def _encoders() -> frozenset[str]:
     done = subprocess.run(
         ["ffmpeg", "-v", "error", "-encoders"], capture_output=True, text=True, check=True
     )
-    return frozenset(
-        line.split()[1] for line in done.stdout.splitlines() if len(line.split()) > 1
-    )
+    return frozenset(line.split()[1] for line in done.stdout.splitlines() if len(line.split()) > 1)

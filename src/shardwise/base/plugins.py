@@ -47,7 +47,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "media": "shardwise.extensions.media.decoders.media:media",
         "video": "shardwise.extensions.media.decoders.video:video",
     },
-    # Decoders of runs of coded frames: a `VideoBackend` of the media extension, as backend= names it.
+    # What backend= of videos names: a `VideoBackend` of the media extension.
     "video_backends": {"pyav": "shardwise.extensions.media.files.pyav_backend:decode_with_pyav"},
     # Methods of `Dataset`: source, transforms, fields, arguments -> source, transforms.
     "methods": {"clips": "shardwise.extensions.media.clips.make:make_clips"},

@@ -30,6 +30,8 @@ class Source(Protocol):
       that changes when a shard is rewritten.
     - `media_files(field)`: the videos or sounds of a field with their indexes, by ranges
       (`shardwise.extensions.media.clips.files.MediaFiles`).
+    - `file_of(id)`: key, URL and version (or None) of the file that is the first field of a sample,
+      and `storage`, its options: extensions read a part of it.
     - `url_of(id)`: where a sample lies, if that is not its shard of the manifest.
     - `read_run(start, stop, fields)`: an iterator of `Columns`, the samples `[start, stop)` in
       order, in less time and memory than `read` takes; None where it has no such way.

@@ -186,12 +186,14 @@ def _name(value: Any, base: str, url: str, row: int) -> str:
             url=url,
             index=row,
         )
-    name = value
+    # An absolute URL that lies below the base is one relative to it.
+    inside_url = base.rstrip("/") + "/" if _SCHEME.match(base) else None
+    name = value.removeprefix(inside_url) if inside_url else value
     if os.path.isabs(name):  # noqa: PTH117
         inside = os.path.abspath(base).rstrip("/") + "/"  # noqa: PTH100
         name = posixpath.normpath(name).removeprefix(inside)
     name = posixpath.normpath(name)
-    if name.startswith(("/", "../")) or name in ("..", ".") or _SCHEME.match(value):
+    if name.startswith(("/", "../")) or name in ("..", ".") or _SCHEME.match(name):
         raise DataError(
             f"row {row} names {value!r}, which does not lie in {base!r}: name the directory that "
             "the paths may lie in by root=",

@@ -69,7 +69,7 @@ class FilesSource:
         self._path = path
         self._suffixes = None if suffixes is None else tuple(suffixes)
         self._field = field
-        self._storage = storage
+        self.storage = storage
         self._listed: MadeOnce[tuple[Listing, Manifest]] = MadeOnce()
 
     def __repr__(self) -> str:
@@ -119,7 +119,7 @@ class FilesSource:
             if name not in known:
                 raise ValueError(f"no field {name!r}: there are {', '.join(map(repr, known))}")
             if name == listing.field:
-                data = PayloadColumn(list(map(self._read_file, keys, ids.tolist())))
+                data = PayloadColumn(list(map(self._read_file, ids.tolist())))
                 columns[name], num_bytes = data, int(data.lengths.sum())
                 continue
             column = listing.columns[name]
@@ -129,17 +129,21 @@ class FilesSource:
                 columns[name] = [column[i] for i in ids.tolist()]
         return Columns(ids, keys, columns, num_bytes)
 
-    def _read_file(self, key: str, index: int) -> bytes:
+    def file_of(self, sample: int) -> tuple[str, str, FileStat | None]:
+        """Key and URL of a sample's file, and its version where the listing says it."""
         listing = self.listing
-        url = f"{listing.base.rstrip('/')}/{key}"
+        key = listing.names[sample]
+        stat = None if listing.stats is None else FileStat(*listing.stats[sample].tolist())
+        return key, f"{listing.base.rstrip('/')}/{key}", stat
+
+    def _read_file(self, index: int) -> bytes:
+        key, url, stat = self.file_of(index)
         try:
-            file = open_file(url, options=self._storage)
+            file = open_file(url, options=self.storage)
             try:
-                if listing.stats is None:
+                if stat is None:
                     stat = file.stat()
-                    require_not_written_since(listing.opened_ns, stat, url)
-                else:
-                    stat = FileStat(*listing.stats[index].tolist())
+                    require_not_written_since(self.listing.opened_ns, stat, url)
                 file.pin(stat)
                 return file.read(0, stat.num_bytes)
             finally:
@@ -163,7 +167,7 @@ class FilesSource:
                 path=self._path,
                 suffixes=self._suffixes,
                 field=self._field,
-                storage=self._storage,
+                storage=self.storage,
             )
         if not is_local(self.url):
             raise StorageError(

@@ -172,7 +172,9 @@ def test_a_forked_child_does_not_wait_for_decoders_of_its_parent():
     holder.end()
 
 
-def test_decoding_holds_what_its_pictures_take_and_frees_it_after_an_error(media_files, monkeypatch):
+def test_decoding_holds_what_its_pictures_take_and_frees_it_after_an_error(
+    media_files, monkeypatch
+):
     seen = []
 
     class Seen(PictureMemory):

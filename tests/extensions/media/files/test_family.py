@@ -1,4 +1,4 @@
-"""Every file of a family of videos: any request gives the frames of a plain decode, or a refusal."""
+"""A family of videos: any request gives the frames of a plain decode, or is a listed refusal."""
 
 from __future__ import annotations
 
@@ -82,12 +82,10 @@ def check_times(path: Path, data: bytes, times: list[int | None]) -> None:
 
 
 def check_tables(path: Path, data: bytes) -> bool:
-    """Compare the own parser of mp4 with libavformat; False where the parser leaves a file to it."""
+    """Compare the own parser of mp4 with libavformat; False where it leaves a file to that."""
     if data[4:8] not in (b"ftyp", b"moov", b"mdat", b"wide", b"free"):
         return False
-    tracks = read_tracks(
-        read_moov(BytesReader(data)), num_bytes=len(data), limits=DEFAULT_LIMITS
-    )
+    tracks = read_tracks(read_moov(BytesReader(data)), num_bytes=len(data), limits=DEFAULT_LIMITS)
     if tracks is None:
         return False
     with av.open(str(path)) as container:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.columns import values_of
 from shardwise.base.errors import DataError
+from shardwise.extensions.media.clips.lone_files import LoneFiles, SourceOfFiles
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
@@ -58,6 +59,8 @@ def files_of(source: Source, field: str, ids: NDArray[np.int64]) -> MediaFiles:
     if media_files is not None:
         files: MediaFiles = media_files(field)
         return files
+    if isinstance(source, SourceOfFiles) and field == source.fields[0]:
+        return LoneFiles(source, field, ids)
     if len(ids) > _MAX_FILES:
         raise ValueError(
             f"clips() of {len(ids)} samples of {type(source).__name__}: up to {_MAX_FILES} are "

@@ -19,9 +19,9 @@ _OPTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 def parameters_of(context: Any, packets: list[Any]) -> dict[str, str]:
     """The options of a stream's context, which FFmpeg's demuxer has filled in."""
-    found = {}
+    found: dict[str, str] = {}
     for option, (attribute, unknown) in _OPTIONS.items():
-        value = getattr(context, attribute, None)
+        value: Any = getattr(context, attribute, None)
         if value not in unknown:
             found[option] = str(value if isinstance(value, str) else int(value))
     try:

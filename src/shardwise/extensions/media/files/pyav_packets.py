@@ -15,7 +15,6 @@ from shardwise.extensions.media.files.limits import Limits
 from shardwise.extensions.media.files.pyav_import import import_av
 from shardwise.extensions.media.files.track import Track
 
-
 # Their decoders take what they merely do not know, such as tags, for an error.
 _LENIENT = ("tiff",)
 
