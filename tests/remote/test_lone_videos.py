@@ -83,7 +83,7 @@ def test_an_index_is_moov_and_a_clip_is_its_own_bytes(s3, lists, videos, asked):
         found = asked()
         assert 1 <= len(found) <= 2
         frames = loaded["__media__"][0]["frames"]
-        track = clips.source._files.index(number // 4).first("video")
+        track = clips.source._files["video"].index(number // 4).first("video")
         parts = track.segments(np.array(frames))
         needed = sum(int(track.columns.size[part.samples].sum()) for part in parts)
         assert sum(found.values()) <= 1.3 * needed

@@ -213,8 +213,8 @@ ENCODED: dict[str, str] = {
     "colour_ffv1.mkv": "-c:v ffv1 -level 3 -pix_fmt yuv420p -colorspace bt709 -color_range pc",
     "colour_ffv1_sited.mkv": "-c:v ffv1 -level 3 -pix_fmt yuv420p -chroma_sample_location topleft",
     "colour_utvideo.mkv": "-c:v utvideo -pix_fmt yuv420p -colorspace bt709 -color_range pc",
-    "colour_rawvideo.mov": "-c:v rawvideo -pix_fmt uyvy422 -colorspace bt709 -color_primaries bt709 "
-    "-color_trc bt709 -movflags write_colr",
+    "colour_rawvideo.mov": "-c:v rawvideo -pix_fmt uyvy422 -colorspace bt709 "
+    "-color_primaries bt709 -color_trc bt709 -movflags write_colr",
     "colour_prores.mov": "-c:v prores_ks -colorspace bt709 -color_primaries bt709 -color_trc bt709",
     # Times.
     "times_vfr.mp4": f"-vf {_VFR} -fps_mode vfr " + H264 + "-g 8 -bf 2",

@@ -48,7 +48,10 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "video": "shardwise.extensions.media.decoders.video:video",
     },
     # What backend= of videos names: a `VideoBackend` of the media extension.
-    "video_backends": {"pyav": "shardwise.extensions.media.files.pyav_backend:decode_with_pyav"},
+    "video_backends": {
+        "pictures": "shardwise.extensions.media.files.numbered:decode_pictures",
+        "pyav": "shardwise.extensions.media.files.pyav_backend:decode_with_pyav",
+    },
     # Methods of `Dataset`: source, transforms, fields, arguments -> source, transforms.
     "methods": {"clips": "shardwise.extensions.media.clips.make:make_clips"},
     # Which public function opens the data that a file of this name describes: url -> name or None.

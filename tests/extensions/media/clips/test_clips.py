@@ -84,7 +84,7 @@ def test_by_rate_the_frame_that_is_on_the_screen_is_shown(urls):
     for sample in varying:
         media = sample["__media__"]
         check(sample["mp4"], media)
-        track = varying.source._files.index(3).first("video")
+        track = varying.source._files["mp4"].index(3).first("video")
         numerator, denominator = media["time_base"]
         ticks = [media["pts"][0] + i * denominator // (3 * numerator) for i in range(5)]
         assert media["frames"] == [max(np.flatnonzero(track.pts <= t)) for t in ticks]
@@ -196,7 +196,7 @@ def test_changed_bytes_are_an_error_that_names_the_clip(urls, media_files, tmp_p
     with sw.TarWriter(path, media=True) as writer:
         writer.write({"__key__": "x", "mp4": media_files.read("b_frames")})
     ds = sw.tar(path).clips("mp4", frames=25)
-    track = ds.source._files.index(0).first("video")
+    track = ds.source._files["mp4"].index(0).first("video")
     data = bytearray(path.read_bytes())
     at = data.index(media_files.read("b_frames")[:64]) + int(track.columns.offset[30]) + 40
     data[at] ^= 255
@@ -302,3 +302,24 @@ def test_a_field_that_has_a_decoder_or_is_no_media_is_refused(urls):
         ds.decode(mp4=sw.video(4)).clips("mp4")
     with pytest.raises(ValueError, match="'cls' is in no media index"):
         ds.clips("cls")
+
+
+def test_several_clips_of_a_video_are_one_sample(urls):
+    alone = video(urls).clips("mp4", frames=4, stride=2, count=3, size=(60, 80))
+    ds = video(urls).clips("mp4", frames=4, stride=2, per_sample=3, size=(60, 80))
+    assert len(ds) == len(KINDS)
+    assert dict(ds.layout())["mp4"] == ((3, 4, 3, 60, 80), np.dtype(np.uint8))
+    batch = ds.load(np.array([4, 1]), out={})
+    for row, number in enumerate((4, 1)):
+        expected = [alone[3 * number + i] for i in range(3)]
+        np.testing.assert_array_equal(batch["mp4"][row], [each["mp4"] for each in expected])
+        frames = [each["__media__"]["frames"] for each in expected]
+        assert batch["__media__"][row]["frames"] == frames
+    grouped = video(urls).subset([0]).clips("mp4", frames=4, step=8, per_sample=4, jitter=3)
+    assert len(grouped) == 2  # of nine clips
+    assert grouped[1]["mp4"].shape == (4, 4, 3, 120, 160)
+    masked = video(urls).subset([0]).clips("mp4", frames=100, per_sample=2, short="mask")[0]
+    assert masked["mp4.mask"].sum(axis=1).tolist() == [NUM_FRAMES] * 2
+    assert ds.fingerprint != alone.fingerprint
+    with pytest.raises(ValueError, match="sounds of several clips"):
+        video(urls).clips("mp4", per_sample=2, audio="same")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardwise.extensions.media.clips.options import ClipOptions
 from shardwise.extensions.media.files.coded_frames import byte_ranges
 from shardwise.extensions.media.files.media_index import MediaIndex
-from shardwise.extensions.media.files.timeline import Span
+from shardwise.extensions.media.files.timeline import Span, frames_beside
 from shardwise.extensions.media.files.track import Track
 
 # Packets that tell what a track's sound is, and the run-up before a part, in seconds, with room
@@ -45,6 +45,12 @@ class ChosenClip:
         frames = np.where(numbers < 0, -1, numbers + part.first)
         first = int(part.pts[start])
         return cls(sample, index, frames, (first, _length(part.track, frames, options)))
+
+    def beside(self, index: MediaIndex) -> ChosenClip:
+        """The clip of the same moments of another video of the sample."""
+        track = index.first("video")
+        frames = frames_beside(self.index.first("video"), track, self.frames)
+        return ChosenClip(self.sample, index, frames, self.ticks)
 
     def described(self) -> dict[str, Any]:
         """What "__media__" says of it."""

@@ -59,6 +59,8 @@ def files_of(source: Source, field: str, ids: NDArray[np.int64]) -> MediaFiles:
     if media_files is not None:
         files: MediaFiles = media_files(field)
         return files
+    if "%" in field:
+        raise ValueError(f"clips({field!r}): numbered pictures are members of tar shards")
     if isinstance(source, SourceOfFiles) and field == source.fields[0]:
         return LoneFiles(source, field, ids)
     if len(ids) > _MAX_FILES:

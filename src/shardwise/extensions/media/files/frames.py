@@ -123,7 +123,7 @@ def decode_frames(
     segments = track.segments(frames[shown])
     coded = read_segments(index, track, segments, reader)
     memory = decoder_bytes(track.height, track.width)
-    decode_run: VideoBackend = plugins.find(_BACKENDS, "pyav" if backend == "auto" else backend)
+    decode_run: VideoBackend = plugins.find(_BACKENDS, _chosen(track, backend))
 
     def decode(segment: Segment, payloads: Sequence[bytes | memoryview]) -> None:
         with picture_memory().hold(memory):
@@ -140,6 +140,12 @@ def decode_frames(
             [part] = read_segments(index, track, [earlier], reader)
             decode(*without_unneeded(track, earlier, part))
     return out
+
+
+def _chosen(track: Track, backend: str) -> str:
+    if track.codec == "pictures":
+        return "pictures"
+    return "pyav" if backend == "auto" else backend
 
 
 def _second_try(

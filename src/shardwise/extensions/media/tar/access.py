@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from shardwise.base.errors import DataError, MissingShardError
 from shardwise.base.shown import in_command, shown
 from shardwise.extensions.media.files.media_index import MediaIndex
+from shardwise.extensions.media.files.numbered import index_pictures, numbered_fields
 from shardwise.extensions.media.files.ranged_files import RecentIndexes, read_ranges
 from shardwise.extensions.media.tar.build import open_sidecar
 from shardwise.extensions.media.tar.sidecar import MediaSidecar
@@ -64,9 +66,7 @@ class TarMedia:
 
     def place(self, sample: int) -> tuple[str, str]:
         """The url of the shard, and the key of a sample."""
-        shards = self._shards()
-        shard, row = shards.locate(sample)
-        return shards.manifest.urls[shard], shards.index(shard).keys[row]
+        return _place(self._shards(), sample)
 
     def read(
         self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
@@ -110,3 +110,50 @@ class TarMedia:
             while len(self._sidecars) > _MAX_SIDECARS:
                 self._sidecars.popitem(last=False)
             return sidecar
+
+
+class TarPictures:
+    """Numbered pictures of the samples of tar shards, a video each; their file is the shard."""
+
+    def __init__(self, shards: Callable[[], ShardSet], *, pool: FilePool, pattern: str) -> None:
+        self._shards = shards
+        self._pool = pool
+        self._pattern = pattern
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(numbered_fields(self._pattern, self._shards().fields))
+
+    def identity(self) -> str:
+        """The pictures are those of the source's fingerprint."""
+        return ""
+
+    def index(self, sample: int) -> MediaIndex:
+        """The places of a sample's pictures."""
+        shards = self._shards()
+        shard, row = shards.locate(sample)
+        places = [each for each in shards.index(shard).locate_one(self._names, row) if each[1] >= 0]
+        if not places:
+            url, key = self.place(sample)
+            raise DataError("the sample has no such picture", url=url, key=key, field=self._pattern)
+        return index_pictures(places, shards.index(shard).num_bytes)
+
+    def place(self, sample: int) -> tuple[str, str]:
+        """The url of the shard, and the key of a sample."""
+        return _place(self._shards(), sample)
+
+    def read(
+        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+        """Ranges of the shards of some samples; see `read_ranges`."""
+        shards = self._shards()
+        places = {}
+        for sample in ranges_of:
+            shard, _ = shards.locate(sample)
+            places[sample] = (shard, 0, shards.index(shard).num_bytes)
+        return read_ranges(self._pool, shards.manifest.urls, places, ranges_of, field=self._pattern)
+
+
+def _place(shards: ShardSet, sample: int) -> tuple[str, str]:
+    shard, row = shards.locate(sample)
+    return shards.manifest.urls[shard], shards.index(shard).keys[row]
