@@ -50,7 +50,7 @@ def test_cameras_show_one_moment(cameras):
 
 
 def test_the_shortest_camera_ends_a_video(media_files, tmp_path):
-    short = media_files.make("short.mp4", "-c:v libx264 -pix_fmt yuv420p -g 6", count=20)
+    short = media_files.make("twenty_frames.mp4", "-c:v libx264 -pix_fmt yuv420p -g 6", count=20)
     with sw.TarWriter(tmp_path / "c.tar", media=True) as writer:
         whole = media_files.read("b_frames")
         writer.write({"__key__": "a", "x.mp4": whole, "y.mp4": short.read_bytes()})
