@@ -63,10 +63,10 @@ def test_a_video_is_frames_sound_and_rates(media_files, channels):
 _FORKS = """
 import os, sys, threading
 from pathlib import Path
-from shardwise.compat.webdataset.media import _all_frames
+from shardwise.compat.webdataset import torch_video
 
 def decode():
-    _all_frames(Path(sys.argv[1]).read_bytes(), 1 << 30)
+    torch_video(".mp4", Path(sys.argv[1]).read_bytes())
     is_decoded.set()
     is_over.wait()
 
@@ -152,10 +152,10 @@ def test_other_fields_are_left_alone():
     assert torch_audio(".mp4", b"") is None
 
 
-def test_a_missing_package_is_named_with_its_extra(monkeypatch):
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, silent):
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingExtraError, match=r"shardwise\[video\]"):
-        torch_video(".mp4", b"")
+        torch_video(".mp4", silent)
 
 
 def test_some_frames_are_decoded_with_the_sound_of_their_time(film):

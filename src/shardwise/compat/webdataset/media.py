@@ -41,9 +41,11 @@ def average_fps(track: Track) -> float:
 
 
 def first_frames(
-    data: bytes, *, frames: int, stride: int, max_bytes: int
+    data: bytes, *, frames: int | None, stride: int, max_bytes: int
 ) -> tuple[Any, float, Any]:
-    """Each `stride`-th frame from the first on, frames a second, and sound with its rate or None.
+    """Each `stride`-th frame from the first on, frames a second, and their sound with its rate.
+
+    The sound is None where there is none, and with all frames, for which `frames` is None.
 
     Raises:
         DataError: the video is damaged, or has fewer; or the tensors would be too large.
@@ -51,12 +53,13 @@ def first_frames(
     reader = BytesReader(data)
     index = index_media(reader)
     track = index.first("video")
-    numbers = ClipRule(frames, stride).numbers(track, 0)
+    num_frames = track.num_frames if frames is None else frames
+    numbers = ClipRule(num_frames, stride).numbers(track, 0)
     form = form_of(index, layout="THWC")
-    check_bytes(int(np.prod(form.shape(frames))), max_bytes, f"{frames} frames")
+    check_bytes(int(np.prod(form.shape(num_frames))), max_bytes, f"{num_frames} frames")
     pictures = torch.from_numpy(decode_frames(reader, index, numbers, form=form))
     fps = average_fps(track)
-    if not any(each.kind == "audio" for each in index.tracks):
+    if frames is None or not any(each.kind == "audio" for each in index.tracks):
         return pictures, fps, None
     # Until the frame after the last one would be shown.
     stop = int(numbers[-1]) + stride
@@ -114,13 +117,9 @@ def torch_video(
         raise ValueError(f"torch_video(stride={stride}): it needs frames=")
     if _extension(key) not in VIDEO_EXTENSIONS:
         return None
-    if frames is not None:
-        with _naming("video", data, DataError):
-            pictures, fps, sound = first_frames(
-                data, frames=frames, stride=stride, max_bytes=max_bytes
-            )
-    else:
-        pictures, fps = _all_frames(data, max_bytes)
+    with _naming("video", data, DataError):
+        pictures, fps, sound = first_frames(data, frames=frames, stride=stride, max_bytes=max_bytes)
+    if frames is None:
         sound = _all_sound(data, max_bytes)
     if sound is None:
         return pictures, torch.empty((1, 0), dtype=torch.float32), {"video_fps": fps}
@@ -167,27 +166,6 @@ def _naming(kind: str, data: bytes, *errors: type[Exception]) -> Iterator[None]:
         yield
     except errors as error:
         raise ValueError(f"{len(data)} bytes could not be decoded as {kind}: {error}") from error
-
-
-def _all_frames(data: bytes, max_bytes: int) -> tuple[torch.Tensor, float]:
-    av = import_av("torch_video")
-    with _naming("video", data, av.FFmpegError), av.open(io.BytesIO(data), "r") as container:
-        if not container.streams.video:
-            raise ValueError(f"the {len(data)} bytes hold no video")
-        stream = container.streams.video[0]
-        fps = float(stream.average_rate or 0)
-        frames: list[Any] = []
-        num_bytes = 0
-        for frame in container.decode(stream):
-            # Before the picture is made: a header may promise one of any size.
-            num_bytes += 3 * frame.height * frame.width
-            check_bytes(num_bytes, max_bytes, f"{len(frames) + 1} frames")
-            # PyAV 19 keeps what converts colours for each thread: with threads of its own a fork of
-            # this process would wait for them for ever.
-            frames.append(frame.to_ndarray(format="rgb24", threads=1))
-    if not frames:
-        raise ValueError(f"the {len(data)} bytes hold a video without frames")
-    return torch.from_numpy(np.stack(frames)), fps
 
 
 def _all_sound(data: bytes, max_bytes: int) -> tuple[torch.Tensor, int] | None:

@@ -98,7 +98,7 @@ def test_a_stored_index_is_the_index(media_files, name):
             a, b = getattr(mine.columns, column), getattr(theirs.columns, column)
             np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(mine.checksums, theirs.checksums)
-        assert (mine.config, mine.description) == (theirs.config, theirs.description)
+        assert (mine.config, mine.parameters) == (theirs.config, theirs.parameters)
 
 
 def test_an_index_takes_few_bytes_a_frame(media_files):
@@ -117,7 +117,7 @@ def test_the_text_of_x265_is_not_stored(media_files):
     begin = data.index(b"hvcC") + 4
     assert b"x265 (build" in data[begin : begin + 4096]
     track = index_media(BytesReader(data)).first("video")
-    assert b"x265 (build" not in track.description + track.config
+    assert b"x265 (build" not in track.config
     # All else of the configuration is there, the three sets of parameters before the text.
     config = track.config
     assert config[22] == data[begin + 22] - 1 == 3

@@ -1,4 +1,4 @@
-"""Boxes of an mp4 file (ISO/IEC 14496-12): walking them, making them, finding `moov` by ranges."""
+"""Boxes of an mp4 file (ISO/IEC 14496-12): walking them, finding `moov` by ranges."""
 
 from __future__ import annotations
 
@@ -51,17 +51,6 @@ def find(data: bytes | memoryview, span: Span, *path: bytes) -> Span | None:
         if kind == path[0]:
             return (begin, end) if len(path) == 1 else find(data, (begin, end), *path[1:])
     return None
-
-
-def make_box(kind: bytes, *parts: bytes) -> bytes:
-    """A box of some content."""
-    body = b"".join(parts)
-    return struct.pack(">I4s", 8 + len(body), kind) + body
-
-
-def full_box(kind: bytes, body: bytes, *, version: int = 0) -> bytes:
-    """A box whose content begins with a version and flags."""
-    return make_box(kind, struct.pack(">B3x", version), body)
 
 
 def locate_moov(reader: RangeReader) -> tuple[Span, int, bytes | memoryview] | None:

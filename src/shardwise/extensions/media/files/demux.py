@@ -106,6 +106,8 @@ def _track(stream: Any, packets: list[Any], data: bytes, limits: Limits) -> Trac
     times = [p.dts if p.pts is None else p.pts for p in packets]
     pts = np.array([number if t is None else t for number, t in enumerate(times)], np.int64)
     duration = np.array([p.duration or 0 for p in packets], np.int64)
+    if is_video and len(pts) > 1 and not duration.any():  # asf
+        duration[:] = np.median(np.diff(np.sort(pts)))
     columns = TrackColumns(
         pts=pts,
         duration=duration,

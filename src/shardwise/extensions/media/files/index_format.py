@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError, message_of
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS
 from shardwise.extensions.media.files.media_index import MediaIndex
-from shardwise.extensions.media.files.sample_description import read_description
 from shardwise.extensions.media.files.track import Track, TrackColumns
 
 _MAGIC = b"SWM\2"
@@ -36,12 +35,11 @@ _PLAIN = (
 )  # fmt: skip
 # What headers have in common. Another text is another version of the format.
 _DICTIONARY = (
-    b"\0\0\0\1\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0H\0\0\0H\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\0"
-    b"\0\x18\xff\xff\0\0\0\x10pasp\0\0\0\1\0\0\0\1\0\0\0\x14btrthvc1hvcCav01av1Cvp09vpcC"
-    b"mp4aesdsavc1avcC\1d\0\x1f\xff\xe1\0"
+    b"\1d\0\x1f\xff\xe1\0"
     b'{"num_bytes":1,"tracks":[{"kind":"audio","codec":"aac","kind":"video","codec":"h264",'
     b'"height":480,"width":854,"rotation":0,"rate":0,"num_channels":0,"origin":0,"lead":0,'
-    b'"length":0,"time_base":[1,15360],"parameters":{},"config":0,"description":183,"num_coded":300,'
+    b'"length":0,"time_base":[1,15360],"parameters":{"codec_tag":"828601953","color_range":"1",'
+    b'"color_primaries":"1","color_trc":"1","colorspace":"1"},"config":40,"num_coded":300,'
     b'"columns":{"delay":[2,30],"duration":[2,16],"size":[2,600],"gap":[2,16],"flags":[1,16]},'
     b'"num_checksums":null}]}'
 )
@@ -60,12 +58,9 @@ def index_to_bytes(index: MediaIndex) -> bytes:
     for track in index.tracks:
         described: dict[str, Any] = {name: getattr(track, name) for name in _PLAIN}
         described["time_base"] = list(track.time_base)
-        # The description of an mp4 has configuration and parameters in it.
-        config = b"" if track.description else track.config
-        described["parameters"] = {} if track.description else dict(track.parameters)
-        for name, data in (("config", config), ("description", track.description)):
-            described[name] = len(data)
-            blobs += data
+        described["parameters"] = dict(track.parameters)
+        described["config"] = len(track.config)
+        blobs += track.config
         described["num_coded"] = len(track.columns.pts)
         described["columns"] = {}
         for name, values in _differences(track.columns).items():
@@ -123,16 +118,11 @@ def _track(described: dict[str, Any], data: bytes, at: int, blobs: io.BytesIO) -
         at += checksums.nbytes
     numerator, denominator = map(int, described["time_base"])
     config = blobs.read(int(described["config"]))
-    description = blobs.read(int(described["description"]))
     parameters = {str(name): str(value) for name, value in described["parameters"].items()}
-    if description:
-        read = read_description(description, is_video=described["kind"] == "video")
-        config, parameters = (b"", {}) if read is None else (read.config, dict(read.parameters))
     track = Track(
         **{name: described[name] for name in _PLAIN},
         config=config,
         parameters=parameters,
-        description=description,
         time_base=(numerator, denominator),
         columns=_columns(columns),
         checksums=checksums,
@@ -205,5 +195,5 @@ def _unusable(reason: str) -> DataError:
 
 
 assert {each.name for each in fields(Track)} == {
-    *_PLAIN, "config", "parameters", "description", "time_base", "columns", "checksums"
+    *_PLAIN, "config", "parameters", "time_base", "columns", "checksums"
 }  # fmt: skip

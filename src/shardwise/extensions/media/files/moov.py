@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.boxes import Span, find, walk
 from shardwise.extensions.media.files.limits import Limits
-from shardwise.extensions.media.files.sample_description import read_description, without_notes
+from shardwise.extensions.media.files.sample_description import read_description
 from shardwise.extensions.media.files.sample_table import SampleTable
 from shardwise.extensions.media.files.track import Track, TrackColumns
 
@@ -78,8 +78,7 @@ def _read_track(
     stsd = None if stbl is None else find(moov, stbl, b"stsd")
     if stbl is None or stsd is None:
         raise DataError("a track has no sample table")
-    content = without_notes(bytes(moov[slice(*stsd)]))
-    description = read_description(content, is_video=is_video)
+    description = read_description(bytes(moov[slice(*stsd)]), is_video=is_video)
     edit = _read_edits(moov, find(moov, trak, b"edts", b"elst"), movie_scale, scale)
     rotation = _rotation(moov, find(moov, trak, b"tkhd")) if is_video else 0
     if description is None or edit is None or rotation is None:
@@ -107,7 +106,6 @@ def _read_track(
         parameters=description.parameters,
         time_base=(1, scale),
         columns=columns,
-        description=content,
         height=description.height,
         width=description.width,
         rotation=rotation,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.files.boxes import Span, find, make_box, walk
+from shardwise.extensions.media.files.boxes import Span, find, walk
 
 # Fourcc -> (FFmpeg's codec, the box with its configuration).
 _VIDEO: dict[bytes, tuple[str, bytes]] = {
@@ -40,7 +40,6 @@ _COLOUR_CODES: dict[str, frozenset[int]] = {
     "color_trc": frozenset({1, *range(4, 19)}),
     "colorspace": frozenset({0, 1, *range(4, 15)}),
 }
-_HEVC_ENTRIES = (b"hvc1", b"hev1")
 # An HEVC unit of type 39 whose first message is of type 5: text of the encoder's (ITU-T H.265).
 _PREFIX_SEI, _USER_DATA = 39, 5
 _VISUAL_BYTES = 78  # before the boxes of a visual sample entry
@@ -127,23 +126,11 @@ def _colours(stsd: bytes, boxes: Span) -> dict[str, str]:
     return found
 
 
-def without_notes(stsd: bytes) -> bytes:
-    """A description without the text that x265 puts into it: 1.4 kB, which no decoder needs."""
-    entries = list(walk(stsd, 8, len(stsd)))
-    if len(entries) != 1 or entries[0][0] not in _HEVC_ENTRIES:
-        return stsd
-    kind, begin, end = entries[0]
-    inner = begin + _VISUAL_BYTES
-    boxes = [
-        make_box(name, _without_user_data(stsd[a:b]) if name == b"hvcC" else stsd[a:b])
-        for name, a, b in walk(stsd, inner, end)
-    ]
-    shorter = stsd[:8] + make_box(kind, stsd[begin:inner], *boxes)
-    return shorter if len(shorter) < len(stsd) else stsd
-
-
 def _without_user_data(config: bytes) -> bytes:
-    """An `hvcC` without such units; as it is, if it is none (ISO/IEC 14496-15, 8.3.3.1)."""
+    """An `hvcC` without the text that x265 puts into it: 1.4 kB, which no decoder needs.
+
+    As it is, if it is no such box (ISO/IEC 14496-15, 8.3.3.1).
+    """
     if len(config) < 23:
         return config
     at, arrays = 23, []
@@ -167,6 +154,8 @@ def _without_user_data(config: bytes) -> bytes:
 
 def _converted(codec: str, config: bytes) -> bytes:
     """A configuration as FFmpeg's decoders take it."""
+    if codec == "hevc":
+        return _without_user_data(config)
     if codec == "flac":
         return config[8:42]  # STREAMINFO without the headers around it
     if codec == "opus" and len(config) >= 11:

@@ -69,7 +69,6 @@ class Track:
             colours, the codec's tag, the form of pixels that are not coded.
         time_base: seconds a tick, as (numerator, denominator).
         columns: its coded frames.
-        description: the `stsd` box's content, of mp4 files; else b"".
         height, width: of the stored picture, before it is turned.
         rotation: degrees by which the picture is to be turned counterclockwise: 0, 90, 180, 270.
         rate, num_channels: of sound, as the container says.
@@ -86,7 +85,6 @@ class Track:
     time_base: tuple[int, int]
     columns: TrackColumns = field(repr=False)
     parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
-    description: bytes = field(default=b"", repr=False)
     height: int = 0
     width: int = 0
     rotation: int = 0
