@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.files.index_format import index_from_bytes
+from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.track import Track, TrackColumns
 from shardwise.extensions.media.tar.sidecar import (
@@ -84,6 +84,12 @@ def test_a_stored_index_of_version_1_is_refused_with_the_command_that_makes_it_a
     """It lacks what the container tells the decoder."""
     with pytest.raises(DataError, match="shardwise index --media --force"):
         index_from_bytes(b"SWM\1" + base64.b64decode(INDEX)[4:])
+
+
+def test_an_index_names_no_other_options_of_decoders():
+    track = replace(index().tracks[0], parameters={"threads": "1000"})
+    with pytest.raises(DataError, match="threads"):
+        index_from_bytes(index_to_bytes(MediaIndex(1, (track,))))
 
 
 def test_a_sidecar_of_version_1_has_these_bytes():

@@ -16,6 +16,9 @@ _OPTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "pixel_format": ("pix_fmt", (None,)),
 }
 
+# All options that an index may name: it comes from a file, and other options could do anything.
+PARAMETERS = frozenset(_OPTIONS).union(["codec_tag", "block_align"])
+
 
 def parameters_of(context: Any, packets: list[Any]) -> dict[str, str]:
     """The options of a stream's context, which FFmpeg's demuxer has filled in."""

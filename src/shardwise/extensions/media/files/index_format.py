@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError, message_of
+from shardwise.extensions.media.files.container_facts import PARAMETERS
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.track import Track, TrackColumns
@@ -119,6 +120,8 @@ def _track(described: dict[str, Any], data: bytes, at: int, blobs: io.BytesIO) -
     numerator, denominator = map(int, described["time_base"])
     config = blobs.read(int(described["config"]))
     parameters = {str(name): str(value) for name, value in described["parameters"].items()}
+    if not PARAMETERS.issuperset(parameters):
+        raise ValueError(f"parameters {sorted(parameters)}")
     track = Track(
         **{name: described[name] for name in _PLAIN},
         config=config,
