@@ -67,12 +67,12 @@ def asked(s3):
 
 def clips_of(s3, lists, kind="names", **options):
     ds = sw.files(lists[kind], root=lists["root"], storage=s3.config)
-    return ds.clips("video", frames=8, stride=2, step=60, **options)
+    return ds.clips("video", frames=20, stride=2, step=60, **options)
 
 
 def test_an_index_is_moov_and_a_clip_is_its_own_bytes(s3, lists, videos, asked):
     clips = clips_of(s3, lists)
-    assert len(clips) == 2 * 4
+    assert len(clips) == 2 * 3
     found = asked()
     for name, data in videos.items():
         size = sum(size for (path, _), size in found.items() if path.endswith(name))
@@ -83,13 +83,13 @@ def test_an_index_is_moov_and_a_clip_is_its_own_bytes(s3, lists, videos, asked):
         found = asked()
         assert 1 <= len(found) <= 2
         frames = loaded["__media__"][0]["frames"]
-        track = clips.source._files["video"].index(number // 4).first("video")
+        track = clips.source._files["video"].index(number // 3).first("video")
         parts = track.segments(np.array(frames))
         needed = sum(int(track.columns.size[part.samples].sum()) for part in parts)
         assert sum(found.values()) <= 1.3 * needed
-        expected = sw.media()(videos[NAMES[number // 4]]).frames(frames)
+        expected = sw.media()(videos[NAMES[number // 3]]).frames(frames)
         np.testing.assert_array_equal(loaded["video"][0].transpose(0, 2, 3, 1), expected)
-        assert loaded["label"].tolist() == [number // 4]
+        assert loaded["label"].tolist() == [number // 3]
 
 
 def test_the_sound_of_a_clip_is_a_second_range(s3, lists, videos, asked):
@@ -112,7 +112,7 @@ def test_indexes_are_kept_and_travel_to_other_processes(s3, lists, asked):
     copy = pickle.dumps(again)
     np.testing.assert_array_equal(pickle.loads(copy)[5]["video"], first[5]["video"])
     with sw.DataLoader(again, batch_size=4, num_workers=1, output="numpy") as loader:
-        assert sum(len(batch["video"]) for batch in loader) == 8
+        assert sum(len(batch["video"]) for batch in loader) == 6
 
 
 def test_a_list_may_name_absolute_urls_below_its_root(s3, lists):
@@ -132,7 +132,7 @@ def test_a_file_that_was_replaced_is_an_error_once(s3, lists, videos, request):
     with pytest.raises(sw.StaleIndexError, match=r"call clips\(\) again"):
         stale[0]
     fresh = clips_of(s3, lists)
-    np.testing.assert_array_equal(fresh[0]["video"], fresh[4]["video"])
+    np.testing.assert_array_equal(fresh[0]["video"], fresh[3]["video"])
 
 
 def test_a_file_that_cannot_be_used_is_named_and_is_looked_at_again(s3, lists, videos, request):
@@ -142,6 +142,6 @@ def test_a_file_that_cannot_be_used_is_named_and_is_looked_at_again(s3, lists, v
         clips_of(s3, lists)
     assert error.value.key == NAMES[1]
     dropped = clips_of(s3, lists, on_bad="drop")
-    assert (len(dropped), dropped.source.counts.num_bad) == (4, 1)
+    assert (len(dropped), dropped.source.counts.num_bad) == (3, 1)
     s3.put(place, videos[NAMES[1]])
-    assert len(clips_of(s3, lists)) == 8
+    assert len(clips_of(s3, lists)) == 6

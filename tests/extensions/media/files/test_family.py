@@ -12,7 +12,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.files.boxes import read_moov
+from shardwise.extensions.media.files.boxes import read_head, read_moov
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.frames import decode_frames, form_of
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
@@ -85,7 +85,9 @@ def check_tables(path: Path, data: bytes) -> bool:
     """Compare the own parser of mp4 with libavformat; False where it leaves a file to that."""
     if data[4:8] not in (b"ftyp", b"moov", b"mdat", b"wide", b"free"):
         return False
-    tracks = read_tracks(read_moov(BytesReader(data)), num_bytes=len(data), limits=DEFAULT_LIMITS)
+    reader = BytesReader(data)
+    moov = read_moov(reader, read_head(reader))
+    tracks = read_tracks(moov, num_bytes=len(data), limits=DEFAULT_LIMITS)
     if tracks is None:
         return False
     with av.open(str(path)) as container:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -80,7 +80,9 @@ class LoneFiles:
         self._source = source
         self._field = field
         self._samples = np.unique(ids)
-        self._pool = FilePool(options=source.storage)
+        # A clip at the file's beginning looks like the begin of a sequence: nothing is read ahead.
+        options = replace(source.storage or StorageOptions(), prefetch_bytes=0)
+        self._pool = FilePool(options=options)
         digest = hashlib.sha256(self._samples.astype("<i8").tobytes())
         for sample in self._samples.tolist():
             _, url, stat = source.file_of(sample)
@@ -158,7 +160,7 @@ class LoneFiles:
 
     def _block(self, sample: int) -> tuple[bytes, FileStat]:
         key, url, stat = self._source.file_of(sample)
-        file = open_file(url, options=self._source.storage)
+        file = open_file(url, options=self._pool.options)
         try:
             stat = stat or file.stat()
             file.pin(stat)

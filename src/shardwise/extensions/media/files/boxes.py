@@ -53,14 +53,21 @@ def find(data: bytes | memoryview, span: Span, *path: bytes) -> Span | None:
     return None
 
 
-def locate_moov(reader: RangeReader) -> tuple[Span, int, bytes | memoryview] | None:
-    """Where `moov` lies, header included.
+def read_head(reader: RangeReader) -> bytes | memoryview:
+    """The beginning of a file."""
+    return read_exactly(reader, 0, min(_FIRST_BYTES, reader.num_bytes))
+
+
+def locate_moov(
+    reader: RangeReader, head: bytes | memoryview
+) -> tuple[Span, int, bytes | memoryview] | None:
+    """Where `moov` lies, header included, in a file that begins with `head`.
 
     Returns:
         Its span, and a part of the file that was read already: where it begins, and its bytes.
         None where the file has no `moov`.
     """
-    at, base, data = 0, 0, read_exactly(reader, 0, min(_FIRST_BYTES, reader.num_bytes))
+    at, base, data = 0, 0, head
     for _ in range(_MAX_HOPS):
         if at + 8 > reader.num_bytes:
             return None
@@ -76,13 +83,13 @@ def locate_moov(reader: RangeReader) -> tuple[Span, int, bytes | memoryview] | N
     return None
 
 
-def read_moov(reader: RangeReader) -> bytes:
-    """The whole `moov` box in two or three reads, wherever it lies.
+def read_moov(reader: RangeReader, head: bytes | memoryview) -> bytes:
+    """The whole `moov` box in one or two reads more than that of `head`, wherever it lies.
 
     Raises:
         DataError: there is none, or it is cut or longer than 1 GiB.
     """
-    located = locate_moov(reader)
+    located = locate_moov(reader, head)
     if located is None:
         raise DataError(
             f"the mp4 file of {reader.num_bytes} bytes has no 'moov' box, without which nothing "

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.base.stages import spent_in
-from shardwise.extensions.media.files.boxes import read_moov
+from shardwise.extensions.media.files.boxes import read_head, read_moov
 from shardwise.extensions.media.files.byte_reader import RangeReader, read_exactly
 from shardwise.extensions.media.files.demux import demux
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
@@ -76,9 +76,9 @@ def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> Medi
     """
     if not reader.num_bytes:
         raise DataError("the file is empty", offset=0)
-    head = bytes(read_exactly(reader, 0, min(12, reader.num_bytes)))
-    if head[4:8] in _MP4:
-        tracks = read_tracks(read_moov(reader), num_bytes=reader.num_bytes, limits=limits)
+    head = read_head(reader)
+    if bytes(head[4:8]) in _MP4:
+        tracks = read_tracks(read_moov(reader, head), num_bytes=reader.num_bytes, limits=limits)
         if tracks is not None:
             return MediaIndex(reader.num_bytes, tuple(tracks))
     demuxed, payloads = demux(read_exactly(reader, 0, reader.num_bytes), limits)
