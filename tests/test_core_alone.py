@@ -45,7 +45,7 @@ if __name__ == "__main__":
     except sw.MissingExtraError as error:
         print(error)
     try:
-        sw.tar("s3://bucket/x.tar")
+        len(sw.tar("s3://bucket/x.tar"))
     except sw.MissingExtraError as error:
         print(error)
 """

@@ -174,7 +174,8 @@ def read_payloads(
         DataError, StorageError: as `read_files` says.
     """
     files = [pool.get(url) for url, *_ in reads]
-    if pool.options.cache is not None or not all(file.is_remote for file in files):
+    cached = pool.options.cache is not None
+    if not files or cached or not all(file.is_remote for file in files):
         return None
     requests = [
         ReadRequest(file, byte_ranges(offsets, ends, begin))
