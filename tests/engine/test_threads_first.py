@@ -50,7 +50,7 @@ def begun(loader):
     """An iterator of a loader whose processes have begun."""
     batches = iter(loader)
     next(batches)
-    wait_for(lambda: loader._executor.processes.is_ready)
+    wait_for(lambda: loader._maker.executor.processes.is_ready)
     return batches
 
 
@@ -68,7 +68,7 @@ def test_batches_are_the_same_before_during_and_after_processes_take_over(shards
                 for name in ("__key__", "jpg", "cls"):
                     np.testing.assert_array_equal(batch[name], expected[name])
                 if (epoch, step) == (0, 1):
-                    wait_for(lambda: loader._executor.processes.is_ready)
+                    wait_for(lambda: loader._maker.executor.processes.is_ready)
         assert names[0, 0] == ("threads", "processes")
         assert {names[0, 11], names[1, 0], names[1, 11]} == {("processes", None)}
         assert loader.stats()["num_workers"] == usable_cores(num_ranks=1)
@@ -167,7 +167,7 @@ data = sw.tar(sys.argv[-1]).decode(jpg=sw.image(size=16), cls=int)
 loader = sw.DataLoader(data, batch_size=4, rank=0, world_size=1, output="numpy")
 batches = iter(loader)
 next(batches)
-while not loader._executor.processes.is_ready:
+while not loader._maker.executor.processes.is_ready:
     time.sleep(0.01)
 print(sum(len(batch["cls"]) for batch in batches), loader.stats()["executor"])
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 
@@ -13,6 +14,7 @@ import torch
 import shardwise as sw
 from shardwise.base.errors import DataError, StateError
 from shardwise.dataset import Dataset
+from shardwise.loader.plan_options import PlanArguments, PlanOptions
 from shardwise.loader.torch_arguments import TORCH_ARGUMENTS, TorchArguments
 from shardwise.plan import WindowShape
 from shardwise.testing import assert_batches_equal, check_resume
@@ -399,3 +401,22 @@ def test_seconds_may_be_a_numpy_float_of_32_bits():
 def test_a_number_where_a_directory_belongs_is_refused_by_name():
     with pytest.raises(TypeError, match="coverage must be a str or a path, not a int"):
         make(None, 8, coverage=3)
+
+
+# The options that torch's parts take, too.
+
+
+@pytest.mark.parametrize("kind", [sw.torch.BatchSampler, sw.torch.IterableDataset])
+def test_torchs_parts_show_and_take_the_options_of_the_loader(kind):
+    ours = inspect.signature(sw.DataLoader).parameters
+    theirs = inspect.signature(kind).parameters
+    assert set(PlanArguments.__annotations__) < set(theirs) & set(ours)
+    for name in [*PlanArguments.__annotations__, "batch_size", "coverage", "group"]:
+        assert theirs[name].default == ours[name].default, name
+    with pytest.raises(TypeError, match=r"no argument suffle=True; did you mean shuffle="):
+        kind(numbered(), suffle=True)
+
+
+def test_the_options_of_a_plan_are_arguments_of_all_its_users():
+    names = {each.name for each in dataclasses.fields(PlanOptions)}
+    assert names == {*PlanArguments.__annotations__, "batch_size"}

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from shardwise.base.errors import StateError
 from shardwise.plan import (
     BatchMixtureSampler,
+    DataOrder,
     FullSampler,
     MixtureOptions,
     MixturePart,
     MixtureSampler,
-    Order,
     Plan,
     WindowSampler,
     parse_schedule,
@@ -221,7 +221,7 @@ def test_the_order_of_the_mapping_means_nothing_and_names_mean_everything():
     renamed = {"www": PARTS["web"], "code": PARTS["code"], "books": PARTS["books"]}
     other = mixture([(0, {"www": 0.7, "code": 0.2, "books": 0.1})], renamed)
     with pytest.raises(StateError, match=r"datasets\.web: the state has .* this loader none"):
-        Order("f", other).read(Order("f", mixture()).state(0, 5_000).to_dict())
+        DataOrder("f", other).read(DataOrder("f", mixture()).state(0, 5_000).to_dict())
 
 
 def test_seeds_and_epochs_give_other_orders_of_the_same_shares():
@@ -310,7 +310,7 @@ def test_a_batch_is_of_one_dataset_on_all_ranks_and_any_number_of_them():
 
 
 def state_of(sampler, epoch, position):
-    state = json.loads(json.dumps(Order("f", sampler).state(epoch, position).to_dict()))
+    state = json.loads(json.dumps(DataOrder("f", sampler).state(epoch, position).to_dict()))
     assert len(json.dumps(state)) < 1024
     return state
 
@@ -319,16 +319,16 @@ def test_a_state_from_before_a_change_loads_and_one_from_after_it_does_not():
     old, later = [(0, WEIGHTS)], [(0, WEIGHTS), (5_000, {"web": 1, "new": 1})]
     grown = {**PARTS, "new": MixturePart(500, "n")}
     before, after = mixture(old), mixture(later, grown)
-    assert Order("g", after).read(state_of(before, 0, 5_120)).position == 5_120
-    assert Order("f", before).read(state_of(after, 0, 5_120)).position == 5_120
+    assert DataOrder("g", after).read(state_of(before, 0, 5_120)).position == 5_120
+    assert DataOrder("f", before).read(state_of(after, 0, 5_120)).position == 5_120
     with pytest.raises(StateError) as error:
-        Order("f", before).read(state_of(after, 0, 5_121))
+        DataOrder("f", before).read(state_of(after, 0, 5_121))
     assert "taken after 5121 samples" in str(error.value)
     assert "weights.from 5120: the state has {'new': 0.5, 'web': 0.5}, this loader none" in str(
         error.value
     )
     with pytest.raises(StateError, match=r"this loader \{'new'"):
-        Order("g", after).read(state_of(before, 0, 5_121))
+        DataOrder("g", after).read(state_of(before, 0, 5_121))
 
 
 @pytest.mark.parametrize(
@@ -343,11 +343,11 @@ def test_a_state_from_before_a_change_loads_and_one_from_after_it_does_not():
 )
 def test_a_state_of_another_mixture_is_refused_with_what_differs(other, told):
     with pytest.raises(StateError, match=told):
-        Order("f", mixture(**other)).read(state_of(mixture(), 0, 5_000))
+        DataOrder("f", mixture(**other)).read(state_of(mixture(), 0, 5_000))
 
 
 def test_a_state_goes_on_at_the_same_sample_in_epochs_of_another_length():
-    loaded = Order("f", mixture(until=3_000)).read(state_of(mixture(), 1, 500))
+    loaded = DataOrder("f", mixture(until=3_000)).read(state_of(mixture(), 1, 500))
     assert (loaded.epoch, loaded.position) == (3, 1_500)
     assert mixture(until=3_000).indices(3, np.array([1_500])) == mixture().indices(
         1, np.array([500])
@@ -359,9 +359,9 @@ def test_states_of_many_datasets_and_many_changes_stay_under_a_kilobyte():
     schedule = [(k * 256, dict.fromkeys(parts, 1) | {"dataset-007": k + 1}) for k in range(40)]
     sampler, shorter = mixture(schedule, parts), mixture(schedule[:20], parts)
     state = state_of(sampler, 0, 19 * 256 + 1)
-    assert Order("f", shorter).read(state).position == 19 * 256 + 1
+    assert DataOrder("f", shorter).read(state).position == 19 * 256 + 1
     with pytest.raises(StateError, match="weights: the state has"):
-        Order("f", shorter).read(state_of(sampler, 0, 9_000))
+        DataOrder("f", shorter).read(state_of(sampler, 0, 9_000))
 
 
 def test_a_mixture_in_a_mixture_goes_through_its_own_epochs_and_may_grow():
@@ -379,9 +379,9 @@ def test_a_mixture_in_a_mixture_goes_through_its_own_epochs_and_may_grow():
     facts = outers[0].sources(0, 4_096)
     assert facts["in"]["samples"] == 1_024
     assert facts["in/web"]["samples"] == inner.counts(1, 124)["web"]
-    assert Order("f", outers[1]).read(state_of(outers[0], 0, 9_000)).position == 9_000
+    assert DataOrder("f", outers[1]).read(state_of(outers[0], 0, 9_000)).position == 9_000
     with pytest.raises(StateError, match=r"datasets\.in"):
-        Order("f", outers[1]).read(state_of(outers[0], 1, 9_000))
+        DataOrder("f", outers[1]).read(state_of(outers[0], 1, 9_000))
 
 
 @pytest.mark.parametrize(

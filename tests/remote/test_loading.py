@@ -102,7 +102,7 @@ def test_a_shuffled_batch_waits_for_its_own_requests_only(s3, tmp_path, shuffle,
     cache = tmp_path / "cache" if cached else None
     data = sw.tar(urls, storage=s3.config, cache=cache, index=str(tmp_path / "index"))
     with loader(data, batch_size=2, shuffle=shuffle) as batches:
-        assert (batches._num_coalesced == 1) == alone
+        assert (batches._maker.num_coalesced == 1) == alone
 
 
 def test_the_first_batch_comes_before_the_shard(s3):

@@ -55,7 +55,7 @@ def compared(batches, cuda):
 
 
 def finish_copies(made):
-    for event, _ in made._output._copier._sources:
+    for event, _ in made._maker.output._copier._sources:
         event.synchronize()
 
 
@@ -220,6 +220,6 @@ def test_objects_that_move_themselves_do_so_in_the_callers_stream(cuda):
 def test_a_batch_prepared_by_the_executor_is_not_prepared_again():
     made = loader(device=None, num_workers=0, num_threads=1)
     batch = Batch({"x": np.zeros(2)}, num_rows=2)
-    made._output.prepare(batch)
+    made._maker.output.prepare(batch)
     tensor = batch.data["x"]
-    assert made._output.of(batch)["x"] is tensor
+    assert made._maker.output.of(batch)["x"] is tensor

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from shardwise.cli.output import plural
 from shardwise.plan import Plan
+from shardwise.plan.protocol import sources_of
 
 # Sample ids looked up by one call: 2 MiB of int64.
 BLOCK_IDS = 1 << 18
@@ -49,7 +50,7 @@ class Coverage:
         # A virtual epoch may begin in one permutation of the data and end in the next.
         num_ids = self.num_distinct + self.num_never
         # A mixture repeats its small datasets.
-        may_repeat = plan.num_samples != num_ids or hasattr(plan.sampler, "sources")
+        may_repeat = plan.num_samples != num_ids or sources_of(plan.sampler, 0, 0) is not None
         num_short = 0 if plan.remainder == "uneven" else self.num_short_batches
         num_repeats = 0 if may_repeat else self.num_repeats
         checks = [

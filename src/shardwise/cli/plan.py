@@ -33,6 +33,7 @@ from shardwise.cli.output import (
     write_table,
 )
 from shardwise.plan import Plan, Sampler
+from shardwise.plan.protocol import seed_of, sources_of
 
 # Cells of ranks x shards: 32 MB of int64. Above, groups of neighbouring shards are counted.
 MAX_CELLS = 4_000_000
@@ -95,7 +96,7 @@ def plan(
         if num_shards is not None:
             raise click.UsageError("--shards goes with --num-samples; URLS have their own")
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-        sizes, own = data.shard_sizes, getattr(data, "sampler", None)
+        sizes, own = data.shard_sizes, data.sampler
     num_ids = int(sizes.sum())
     if remainder is None:
         remainder = "uneven" if shuffle == "none" and own is None else "drop"
@@ -125,7 +126,7 @@ def plan(
         "batch_size": batch_size,
         "global_batch_size": planned.global_batch_size,
         "shuffle": shuffle if own is None else "its own",
-        "seed": getattr(own, "seed", seed),
+        "seed": seed if own is None else seed_of(own),
         "epoch": epoch,
         "epoch_size": epoch_size,
         "remainder": remainder,
@@ -152,11 +153,11 @@ def _equal_sizes(num_samples: int, num_shards: int) -> NDArray[np.int64]:
 
 def _sources(plan: Plan, epoch: int) -> dict[str, dict[str, float]] | None:
     """What an epoch of a mixture takes of each dataset: samples, and where its own epochs are."""
-    sources = getattr(plan.sampler, "sources", None)
-    if sources is None:
-        return None
     num_samples = plan.num_samples - plan.num_dropped
-    before, after = sources(epoch, 0), sources(epoch, num_samples)
+    before = sources_of(plan.sampler, epoch, 0)
+    after = sources_of(plan.sampler, epoch, num_samples)
+    if before is None or after is None:
+        return None
     return {
         name: {
             "samples": facts["samples"] - before[name]["samples"],

@@ -24,7 +24,6 @@ class Decoder(Protocol):
 
     def __call__(self, data: bytes | memoryview) -> Any:
         """Decode one payload."""
-        ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,11 +41,9 @@ class RowDecoder(Protocol):
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
         """Shape and dtype of every value; None if they differ, then `decode_into` is not used."""
-        ...
 
     def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
         """Write what the call would return, bit by bit, into `out` of that shape and dtype."""
-        ...
 
 
 @runtime_checkable
@@ -55,7 +52,6 @@ class ColumnDecoder(Protocol):
 
     def decode_column(self, column: BytesColumn) -> NDArray[Any] | list[Any]:
         """Decode all rows, none of which is missing: `[rows, ...]`, or a list if they differ."""
-        ...
 
 
 class KeyedDecoder(Protocol):
@@ -73,7 +69,6 @@ class KeyedDecoder(Protocol):
 
     def __call__(self, data: bytes | memoryview, rng: np.random.Generator) -> Any:
         """Decode one payload."""
-        ...
 
 
 @runtime_checkable
@@ -83,13 +78,11 @@ class KeyedRowDecoder(Protocol):
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
         """Shape and dtype of every value; None if they differ, then `decode_into` is not used."""
-        ...
 
     def decode_into(
         self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
     ) -> None:
         """Write what the call would return with an equal generator, bit by bit, into `out`."""
-        ...
 
 
 @runtime_checkable
@@ -101,11 +94,9 @@ class DrawingDecoder(Protocol):
 
     def draw(self, data: bytes | memoryview, rng: np.random.Generator) -> Any:
         """All that it takes from `rng` for one payload."""
-        ...
 
     def decode_drawn_into(self, data: bytes | memoryview, out: NDArray[Any], drawn: Any) -> None:
         """Decode with what `draw` returned."""
-        ...
 
 
 class MaskingDecoder(Protocol):
@@ -117,12 +108,10 @@ class MaskingDecoder(Protocol):
     @property
     def gives_mask(self) -> bool:
         """Whether it does so with its options."""
-        ...
 
     @property
     def mask_row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
         """Shape and dtype of every mask; None if they differ."""
-        ...
 
     def decode_masked(
         self, data: bytes | memoryview, out: NDArray[Any] | None
@@ -131,7 +120,6 @@ class MaskingDecoder(Protocol):
 
         A keyed decoder's has a parameter `rng`, too.
         """
-        ...
 
 
 def has_mask(decoder: Any) -> bool:

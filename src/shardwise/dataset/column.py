@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.columns import values_of
 from shardwise.base.cores import usable_cores
 from shardwise.base.errors import DataError, ShardwiseError, message_of
@@ -27,7 +28,7 @@ from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
 from shardwise.dataset.raw_rows import name_of
-from shardwise.sources.protocol import Source, traits_of
+from shardwise.sources.protocol import HasVersion, Source, directory_of, traits_of
 from shardwise.storage import is_local, local_path
 
 # True or None: a bar where standard error is a terminal; a function of (done, total) samples.
@@ -199,9 +200,9 @@ def _array(values: list[Any]) -> NDArray[Any]:
 
 def _version(source: Source) -> str:
     """What tells versions of the shards apart, beside the fingerprint of their names and sizes."""
-    own = getattr(source, "version", None)
-    if callable(own):
-        return str(own())
+    own = having(source, HasVersion)
+    if own is not None:
+        return own.version()
     times = []
     for shard in source.manifest.shards:
         if is_local(shard.url):
@@ -218,8 +219,7 @@ def kept_place(samples: IndexedSamples, name: str, origin: str) -> KeptArrays | 
     """
     if traits_of(samples.source).holds_objects:
         return None
-    directory = getattr(samples.source, "directory", None)
-    return KeptArrays(directory, name=name, origin=origin)
+    return KeptArrays(directory_of(samples.source), name=name, origin=origin)
 
 
 def computed_column(reader: ColumnReader, progress: Progress, num_workers: int) -> NDArray[Any]:

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from shardwise.base.columns import Columns, merge_columns
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.dataset.samples import read_rows, rows_by_part
+from shardwise.dataset.samples import rows_by_part
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import (
-    EpochReads,
+    ReadsEpochs,
     Source,
     SourceTraits,
+    own_names_of,
+    read_rows,
     traits_of,
     value_fields_of,
 )
@@ -53,7 +55,7 @@ def concat(datasets: Sequence[Dataset]) -> Dataset:
     for number, part in enumerate(parts):
         if not isinstance(part, Dataset):
             raise TypeError(f"dataset {number} of concat() is {part!r:.80}: wrap it with sw.wrap")
-        if getattr(part, "sampler", None) is not None:
+        if part.sampler is not None:
             raise ValueError(
                 f"dataset {number} of concat() brings an order of its own, which a part could not "
                 "keep: concatenate what it is made of, or mix() it with the others"
@@ -107,7 +109,7 @@ def _form(dataset: Dataset, name: str) -> str:
     return "values" if name in value_fields_of(source) else "bytes"
 
 
-class ConcatSource(EpochReads):
+class ConcatSource(ReadsEpochs):
     """Sources behind one another; satisfies `shardwise.sources.protocol.Source`.
 
     Args:
@@ -118,7 +120,7 @@ class ConcatSource(EpochReads):
     def __init__(self, sources: Sequence[Source], fields: tuple[str, ...]) -> None:
         self.sources = tuple(sources)
         self.fields = fields
-        self.own_names = {n for source in sources for n in getattr(source, "own_names", ())}
+        self.own_names = {name for source in sources for name in own_names_of(source)}
 
     def __repr__(self) -> str:
         return f"concat({', '.join(map(repr, self.sources))})"

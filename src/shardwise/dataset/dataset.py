@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.arguments import suggest_names
 from shardwise.base.collate import collate
 from shardwise.base.errors import ShardwiseError
@@ -33,9 +34,9 @@ from shardwise.dataset.column import (
 from shardwise.dataset.display import gallery
 from shardwise.dataset.field import is_plain_function
 from shardwise.dataset.indexed_samples import IndexedSamples
-from shardwise.dataset.subset import filter_mask, rows_of, subset_indices
+from shardwise.dataset.subset import filter_mask, refuse_part, rows_of, subset_indices
 from shardwise.dataset.transforms import Transforms
-from shardwise.sources.protocol import Source, value_fields_of
+from shardwise.sources.protocol import Source, Undecodes, value_fields_of
 
 # Samples whose pictures a notebook shows.
 _NUM_SHOWN = 8
@@ -84,8 +85,7 @@ class Dataset(IndexedSamples):
 
     def _repr_html_(self) -> str:
         """The facts, and the pictures of the first samples."""
-        rows: list[tuple[str, object]] = [("dataset", self)]
-        shown = ""
+        shown, rows = "", list[tuple[str, object]]([("dataset", self)])
         try:
             rows += [("samples", f"{len(self):,}"), ("shards", f"{len(self.shard_sizes):,}")]
             rows.append(("fields", ", ".join(self.fields)))
@@ -126,10 +126,10 @@ class Dataset(IndexedSamples):
             transforms = transforms.with_parts(parts, fields)
             fields = transforms.selected or ()
         transforms = transforms.decode(decoders, fields, values=values)
-        undecoded = getattr(source, "undecoded", None)
-        if undecoded is not None:
+        own = having(source, Undecodes)
+        if own is not None:
             resolved = transforms.decoders
-            source = undecoded([n for n in decoders if not is_plain_function(resolved[n])])
+            source = own.undecoded([n for n in decoders if not is_plain_function(resolved[n])])
         return Dataset(source, _transforms=transforms)
 
     def map(self, fn: Callable[..., dict[str, Any]]) -> Dataset:
@@ -153,8 +153,9 @@ class Dataset(IndexedSamples):
         Raises:
             IndexError: an index is negative or past the end.
             ValueError: a mask of another length, or more dimensions than one.
-            TypeError: neither integers nor booleans.
+            TypeError: neither integers nor booleans; or this is a mixture.
         """
+        refuse_part(self.sampler)
         ids = subset_indices(indices, len(self), self._transforms.indices)
         return Dataset(self._source, _transforms=replace(self._transforms, indices=ids))
 
@@ -250,6 +251,7 @@ class Dataset(IndexedSamples):
             >>> len(ds.filter(lambda c: c["n"] > 16, columns=["n"]))
             83
         """
+        refuse_part(self.sampler)
         if callable(where):
             if columns is None or isinstance(columns, str):
                 raise TypeError(

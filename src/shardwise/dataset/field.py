@@ -13,6 +13,7 @@ from shardwise.base.columns import Layout, mask_of
 from shardwise.base.errors import DataError
 from shardwise.codecs.protocol import has_mask
 from shardwise.dataset.keyed_random import SampleKeys, takes_rng
+from shardwise.sources.protocol import own_names_of
 
 # Names that batches, mixtures and clips give a meaning.
 RESERVED = frozenset({"__key__", "__index__", "__valid__", "__source__", "__media__"})
@@ -24,7 +25,7 @@ def refuse_reserved(names: Collection[str], source: Any) -> None:
     The one place for all sources; functions of `map` are held to the same names by `Transforms`.
     """
     for name in filter(RESERVED.__contains__, names):
-        if name not in getattr(source, "own_names", ()):
+        if name not in own_names_of(source):
             raise DataError(
                 f"{source!r} has a field {name!r}, which is a name of batches: rename it, or "
                 "select() the others",

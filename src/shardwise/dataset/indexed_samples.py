@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.columns import Columns
 from shardwise.dataset.decoding import decode_row, decode_rows
 from shardwise.dataset.display import Sample
@@ -18,6 +19,7 @@ from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.samples import LoadedSamples
 from shardwise.sources.manifest import checked_ids
+from shardwise.sources.protocol import ReadsRuns, ReadsSample
 
 # Iteration reads 16 rows at first, so that the first comes at once; then twice as many each time,
 # up to 1,024 rows or 16 MiB.
@@ -56,8 +58,8 @@ class IndexedSamples(LoadedSamples):
         return self._one(index % num_samples)
 
     def _one(self, index: int) -> dict[str, Any]:
-        if self._read_sample is not None:
-            sample = self._sample(index)
+        if self._reads_sample is not None:
+            sample = self._sample(index, self._reads_sample)
             if sample is not None:
                 return Sample(sample)
         rows = self._read(np.array([index], dtype=np.int64))
@@ -89,23 +91,21 @@ class IndexedSamples(LoadedSamples):
 
     def _runs(self) -> Iterator[Columns] | None:
         """All samples by the source's quick way in storage order, if it has one."""
-        read_run = getattr(self._source, "read_run", None)
-        if read_run is None or self._transforms.indices is not None:
+        own = having(self._source, ReadsRuns)
+        if own is None or self._transforms.indices is not None:
             return None
-        runs: Iterator[Columns] | None = read_run(0, len(self), self._transforms.selected)
-        return runs
+        return own.read_run(0, len(self), self._transforms.selected)
 
     @cached_property
-    def _read_sample(self) -> Callable[..., tuple[str, list[Any]] | None] | None:
-        """The source's quick way to one sample, if it has one and no function follows."""
-        return None if self.is_mapped else getattr(self._source, "read_sample", None)
+    def _reads_sample(self) -> ReadsSample | None:
+        """The source, if it has a quick way to one sample, and no function follows."""
+        return None if self.is_mapped else having(self._source, ReadsSample)
 
-    def _sample(self, index: int) -> dict[str, Any] | None:
+    def _sample(self, index: int, source: ReadsSample) -> dict[str, Any] | None:
         """One sample by the quick way; None if something is wrong: the other way raises it."""
         transforms = self._transforms
         source_id = index if transforms.indices is None else int(transforms.indices[index])
-        assert self._read_sample is not None
-        stored = self._read_sample(source_id, transforms.selected)
+        stored = source.read_sample(source_id, transforms.selected)
         if stored is None:
             return None
         key, values = stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Never, NoReturn
+from typing import Any, Never
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -159,14 +159,6 @@ class MixedDataset(Dataset):
         mapped = {name: part.map(fn) for name, part in parts.items()}
         return MixedDataset(mapped, self._sampler, is_labelled=True)
 
-    def subset(self, indices: ArrayLike) -> NoReturn:  # noqa: ARG002
-        """Always a TypeError: the order of a part would be another one."""
-        raise TypeError(_NO_SUBSET)
-
-    def filter(self, where: Any, *, columns: Any = None) -> NoReturn:  # noqa: ARG002
-        """Always a TypeError: the order of a part would be another one."""
-        raise TypeError(_NO_SUBSET)
-
     def _one(self, index: int) -> dict[str, Any]:
         name, part, inner = self._mixed.locate(index)
         return _named(part[inner], name, part)
@@ -203,12 +195,6 @@ class MixedDataset(Dataset):
                 f"{method}(): no dataset of the mixture has {', '.join(map(repr, odd))}; they have "
                 f"{', '.join(map(repr, sorted(known)))}"
             )
-
-
-_NO_SUBSET = (
-    "a mixture has an order of its own, which a part of it could not keep: take the subset of its "
-    "datasets before, such as sw.mix({'web': (web.subset(indices), 0.7), ...})"
-)
 
 
 class _Label:

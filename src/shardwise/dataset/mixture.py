@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from shardwise.base.abilities import having
 from shardwise.base.arguments import suggest_names
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.mixed import MixedDataset
@@ -25,6 +26,7 @@ from shardwise.plan import (
 )
 from shardwise.plan.arguments import whole
 from shardwise.plan.permute import mix as mix_keys
+from shardwise.plan.protocol import ForGlobalBatch
 
 _Weights = Mapping[str, float]
 # A block is looked through where a count falls into it: 65,536 draws cost 19 ms.
@@ -149,7 +151,7 @@ def _whole_schedule(schedule: Any, weights: dict[str, float]) -> Any:
 
 def _refuse_batches_within(parts: Mapping[str, Dataset]) -> None:
     for name, part in parts.items():
-        if hasattr(getattr(part, "sampler", None), "for_global_batch"):
+        if having(part.sampler, ForGlobalBatch) is not None:
             raise ValueError(
                 f"mix(): {name!r} brings whole batches, as a mixture with per='batch' does, which "
                 "per='sample' would tear apart: use per='batch' here, or per='sample' there"
@@ -158,7 +160,7 @@ def _refuse_batches_within(parts: Mapping[str, Dataset]) -> None:
 
 def _part(name: str, dataset: Dataset, seed: int) -> MixturePart:
     """The dataset to the plan: its own order where it is not a permutation of all samples."""
-    sampler = getattr(dataset, "sampler", None)
+    sampler = dataset.sampler
     if sampler is None and dataset.default_shuffle != "full":
         own = make_sampler(
             len(dataset),

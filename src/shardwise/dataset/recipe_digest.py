@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shardwise.base.abilities import having
 from shardwise.dataset.code_digest import code_digest, is_users_code, state_of
-from shardwise.sources.samples import Samples
+from shardwise.sources.samples import MixedSamples, Samples, SourcedSamples, TransformedSamples
 
 
 def recipe_digest(dataset: Samples) -> str:
@@ -23,18 +24,20 @@ def recipe_digest(dataset: Samples) -> str:
 
 
 def _recipe(dataset: Any) -> Any:
-    parts = getattr(dataset, "parts", None)
-    if isinstance(parts, Mapping):  # of a mixture: its datasets have recipes of their own
-        own: Any = [(name, _recipe(part)) for name, part in parts.items()]
-    else:
-        transforms = getattr(dataset, "transforms", None)
-        own = None if transforms is None else (transforms.decoders, transforms.maps)
+    own: Any = None
+    mixed = having(dataset, MixedSamples)
+    if mixed is not None and isinstance(mixed.parts, Mapping):
+        # Its datasets have recipes of their own.
+        own = [(name, _recipe(part)) for name, part in mixed.parts.items()]
+    elif (made := having(dataset, TransformedSamples)) is not None:
+        own = made.transforms.decoders, made.transforms.maps
     return (type(dataset).__qualname__, tuple(dataset.fields), own, _reading(dataset))
 
 
 def _reading(dataset: Any) -> list[Any]:
     """Code of the user's that reads samples: a source, or a dataset in `sw.wrap`."""
-    source = getattr(dataset, "source", None)
+    own = having(dataset, SourcedSamples)
+    source = None if own is None else own.source
     wrapped = getattr(source, "dataset", None)
     kinds = [type(each) for each in (source, wrapped) if is_users_code(type(each))]
     # As `transform=` of torchvision's datasets.

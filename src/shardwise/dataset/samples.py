@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.columns import Columns, Layout
+from shardwise.base.abilities import having
+from shardwise.base.columns import Layout
 from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
 from shardwise.base.stages import Stages, StageSeconds
@@ -30,26 +31,10 @@ from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.dataset.transforms import Transforms, columns_of
-from shardwise.plan import WindowShape
+from shardwise.plan import Sampler, WindowShape
 from shardwise.sources.manifest import Manifest, checked_ids
-from shardwise.sources.protocol import Source, SourceTraits, traits_of
+from shardwise.sources.protocol import NamesUrls, Source, SourceTraits, read_rows, traits_of
 from shardwise.sources.samples import DecodeWatch, LoadCost, LoadRequest
-
-
-def read_rows(
-    source: Source,
-    ids: NDArray[np.int64],
-    fields: tuple[str, ...] | None,
-    *,
-    epoch: int = 0,
-    seed: int = 0,
-) -> Columns:
-    """Read samples of an epoch: by `read_epoch` where the source has it, else by `read`."""
-    read_epoch = getattr(source, "read_epoch", None)
-    if read_epoch is None:
-        return source.read(ids, fields)
-    columns: Columns = read_epoch(ids, fields, epoch=epoch, seed=seed)
-    return columns
 
 
 def rows_by_part(
@@ -84,6 +69,11 @@ class LoadedSamples:
     def source(self) -> Source:
         """Where the samples lie."""
         return self._source
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """The order that it brings, as a mixture does; None where a loader chooses one."""
+        return None
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
@@ -299,9 +289,9 @@ class LoadedSamples:
         ]
 
     def _url_in_source(self, source_id: int) -> str:
-        url_of: Callable[[int], str] | None = getattr(self._source, "url_of", None)
-        if url_of is not None:
-            return url_of(source_id)
+        own = having(self._source, NamesUrls)
+        if own is not None:
+            return own.url_of(source_id)
         manifest = self._source.manifest
         shard, _ = manifest.locate(np.array([source_id], dtype=np.int64))
         return manifest.shards[int(shard[0])].url

@@ -9,10 +9,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwise.plan import Sampler
 from shardwise.sources.manifest import checked_ids
 
 # Rows a call of the function: few enough for memory, whatever the fields are.
 _FILTER_ROWS = 512
+
+
+def refuse_part(sampler: Sampler | None) -> None:
+    """Refuse to take a part of samples that bring an order of their own.
+
+    Raises:
+        TypeError: they do: the order of a part would be another one.
+    """
+    if sampler is not None:
+        raise TypeError(
+            "a mixture has an order of its own, which a part of it could not keep: take the subset "
+            "of its datasets before, such as sw.mix({'web': (web.subset(indices), 0.7), ...})"
+        )
 
 
 def subset_indices(

@@ -21,6 +21,7 @@ from shardwise.dataset.field import RESERVED, Field
 from shardwise.dataset.keyed_random import seeded_generator
 from shardwise.dataset.raw_rows import RawRows, name_of
 from shardwise.plan.permute import mix
+from shardwise.sources.protocol import own_names_of
 
 # What a function may not make; the keys are its own.
 _MADE = RESERVED - {"__key__"}
@@ -92,7 +93,7 @@ class MapFunction:
                 "batches that are tuples as_tuple=('jpg', 'cls') of the loader"
             )
         if not _MADE.isdisjoint(made):
-            odd = (_MADE & made.keys()).difference(own, getattr(self.fn, "own_names", ()))
+            odd = (_MADE & made.keys()).difference(own, own_names_of(self.fn))
             if odd:
                 raise TypeError(
                     f"{name_of(self.fn)} made the field {min(odd)!r} of the sample {key!r}, which "

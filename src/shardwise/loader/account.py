@@ -31,7 +31,7 @@ from shardwise.plan.id_word import (
     planned_samples,
 )
 from shardwise.plan.mixture_options import digest_of
-from shardwise.plan.protocol import epoch_parts
+from shardwise.plan.protocol import epoch_parts, past_of
 from shardwise.plan.tallied import Counted, Tallied
 
 # 32 KiB of ids: numpy's cost a call is then small beside that of the ids.
@@ -162,11 +162,9 @@ class PassAccount:
         return len(parts) == 1 and isinstance(parts[0], range) and parts[0] == whole
 
     def _past(self, position: int) -> str:
-        past = getattr(self.plan.sampler, "past", None)
-        if past is None:
-            return ""
         since_begin = self.current.epoch * self.plan.num_samples + position
-        return f"{since_begin} {digest_of(past(since_begin))}"
+        past = past_of(self.plan.sampler, since_begin)
+        return "" if past is None else f"{since_begin} {digest_of(past)}"
 
     def line(self, file: CoverageFile, *, is_given: bool) -> CoverageLine | None:
         """What was handed out since the last line; None where nothing was."""

@@ -7,10 +7,11 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Any, cast
 
+from shardwise.base.abilities import having
 from shardwise.codecs.image_decoder import Image
 from shardwise.codecs.image_packing import PackingImage
 from shardwise.engine.request import Batch, BatchRequest
-from shardwise.sources.samples import Samples
+from shardwise.sources.samples import MixedSamples, Samples, TransformedSamples
 
 _Make = Callable[[Iterator[BatchRequest]], Generator[Batch, None, None]]
 
@@ -78,7 +79,8 @@ def device_decoders(dataset: Any) -> dict[str, list[Image]]:
     """The image decoders by field, of the fields in which one has `decode_on`."""
     found: dict[str, list[Image]] = {}
     # A mixture has as many as datasets.
-    for part in (getattr(dataset, "parts", None) or {"": dataset}).values():
+    mixed = having(dataset, MixedSamples)
+    for part in [dataset] if mixed is None else mixed.parts.values():
         own = device_decoders(part) if part is not dataset else _own_decoders(part)
         for name, decoders in own.items():
             found.setdefault(name, []).extend(decoders)
@@ -103,7 +105,8 @@ def refuse(images: dict[str, list[Image]], obstacle: str) -> None:
 
 
 def _own_decoders(dataset: Any) -> dict[str, list[Image]]:
-    decoders = getattr(getattr(dataset, "transforms", None), "decoders", {})
+    made = having(dataset, TransformedSamples)
+    decoders = {} if made is None else made.transforms.decoders
     return {name: [each] for name, each in decoders.items() if isinstance(each, Image)}
 
 

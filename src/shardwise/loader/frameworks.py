@@ -3,32 +3,109 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, NoReturn
+from inspect import GEN_RUNNING, getgeneratorstate
+from types import GenericAlias
+from typing import Any, NoReturn, cast
 
 from shardwise.base.errors import FrameworkError
 from shardwise.base.framework_guards import active_guards
+from shardwise.loader.plan_options import PlanOptions
 from shardwise.plan import Plan, SequentialSampler
 from shardwise.plan.epoch_sampler import EpochLoader, EpochSampler
 
 # Frameworks read these to rebuild a loader as torch's DataLoader: Ray the first, Accelerate's
 # skip_first_batches the second. Lightning only asks whether the first exists.
 _ASKED_TO_REBUILD = {"worker_init_fn": AttributeError, "generator": FrameworkError}
+# The attributes that are options, which the plan and the executor were made by.
+_FIXED = frozenset(
+    ("dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "collate_fn", "output")
+)
 
 
-def sampler_of(loader: EpochLoader) -> EpochSampler:
-    """Return what sets the loader's epoch; without a shuffle an instance of torch's sampler, too.
+class FrameworkAttributes:
+    """The attributes that frameworks look for in a loader, as of torch's DataLoader."""
 
-    Raises:
-        FrameworkError: a framework would turn off the shuffle of a loader.
-    """
-    if "torch" not in sys.modules or not isinstance(loader.plan.sampler, SequentialSampler):
-        for guard in active_guards():
-            guard.check_shuffle()
-        return EpochSampler(loader)
-    from shardwise.tensors.torch_dataloader import StorageOrderSampler
+    use_stateful_dataloader = True
+    batch_sampler = None
+    multiprocessing_context = None
+    # Accelerate's own mark of a loader that it has prepared: any other it would shard once more.
+    _is_accelerate_prepared = True
 
-    return StorageOrderSampler(loader)
+    def __class_getitem__(cls, item: Any) -> GenericAlias:
+        """`DataLoader[...]` in annotations, as of torch's."""
+        return GenericAlias(cls, item)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # `_passes` is the last one that is set where a loader is made.
+        if name in _FIXED and "_passes" in vars(self):
+            raise ValueError(f"{name} can't be set after the loader was made: make another loader")
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse attributes that only those ask for who rebuild a loader as torch's.
+
+        Raises:
+            AttributeError: there is no such attribute.
+            FrameworkError: Accelerate asked; it would ignore an AttributeError.
+        """
+        if name not in _ASKED_TO_REBUILD:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise _ASKED_TO_REBUILD[name](
+            f"a shardwise loader has no {name}, since it can't be rebuilt as torch's DataLoader: "
+            "it has divided the data, and resumes in mid-epoch by its own state. Iterate it as it "
+            "is: without Ray's prepare_data_loader, without Accelerate's skip_first_batches, and "
+            "in Hugging Face's Trainer through LoaderMixin of shardwise.integrations.huggingface"
+        )
+
+    _plan: Plan
+    _options: PlanOptions
+
+    def _batches(self) -> Generator[Any, None, None]:
+        """Yield the batches of a pass, which starts with the first `next`."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go through the epoch from where it stands; nothing happens before the first `next`."""
+        # A framework that saves the state sets the mark on the instance; the class has it, too.
+        is_known = "_is_accelerate_prepared" in vars(self)
+        batches, loader = self._batches(), cast("EpochLoader", self)
+        _close_at_exit(batches)
+        return batches_for_frameworks(batches, lambda: loader._pass_plan, is_known=is_known)
+
+    def as_torch_dataloader(self) -> Any:
+        """This loader as a `torch.utils.data.DataLoader`, for code that checks the type."""
+        from shardwise.tensors.torch_dataloader import TorchDataLoader
+
+        return TorchDataLoader(cast("EpochLoader", self))
+
+    @property
+    def total_batch_size(self) -> int:
+        """Samples of a step over all ranks, under the name that Accelerate's loaders have."""
+        return cast("EpochLoader", self).plan.global_batch_size
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """Sets the epoch; without a shuffle it is an instance of torch's sampler, too.
+
+        Raises:
+            FrameworkError: a framework would turn off the shuffle of a loader.
+        """
+        loader = cast("EpochLoader", self)
+        if "torch" not in sys.modules or not isinstance(loader.plan.sampler, SequentialSampler):
+            for guard in active_guards():
+                guard.check_shuffle()
+            return EpochSampler(loader)
+        from shardwise.tensors.torch_dataloader import StorageOrderSampler
+
+        return StorageOrderSampler(loader)
+
+    def _pad(self, *, only_default: bool) -> None:
+        """Fill the last batch where it would be uneven, for frameworks that gather equal ones."""
+        is_default = self._options.remainder is None
+        if self._plan.remainder == "uneven" and (is_default or not only_default):
+            self._plan = self._plan.padded()
 
 
 def batches_for_frameworks(
@@ -48,18 +125,16 @@ def batches_for_frameworks(
     return wrapped  # type: ignore[no-any-return]
 
 
-def no_such_attribute(kind: type, name: str) -> NoReturn:
-    """Refuse attributes that only those ask for who rebuild a loader as torch's.
+def _close_at_exit(batches: Generator[Any, None, None]) -> None:
+    """Close a generator when the interpreter ends, unless it is gone or a thread is in it.
 
-    Raises:
-        AttributeError: there is no such attribute.
-        FrameworkError: Accelerate asked; it would ignore an AttributeError.
+    One that a global holds would be closed after the modules have lost their globals, where its
+    `except` and `finally` blocks raise.
     """
-    if name not in _ASKED_TO_REBUILD:
-        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-    raise _ASKED_TO_REBUILD[name](
-        f"a shardwise loader has no {name}, since it can't be rebuilt as torch's DataLoader: it "
-        "has divided the data, and resumes in mid-epoch by its own state. Iterate it as it is: "
-        "without Ray's prepare_data_loader, without Accelerate's skip_first_batches, and in "
-        "Hugging Face's Trainer through LoaderMixin of shardwise.integrations.huggingface"
-    )
+    weakref.finalize(batches, _close, weakref.ref(batches))
+
+
+def _close(reference: weakref.ref[Generator[Any, None, None]]) -> None:
+    batches = reference()
+    if batches is not None and getgeneratorstate(batches) != GEN_RUNNING:
+        batches.close()

@@ -1,23 +1,49 @@
-"""The options of a plan, which `DataLoader`, `IterableDataset` and the samplers all take."""
+"""The options of a plan, which `DataLoader`, `IterableDataset` and the samplers all take.
+
+`shardwise.DataLoader` documents them, for all of these.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
+from shardwise.base.arguments import suggest_names
 from shardwise.dataset import Dataset
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
-from shardwise.plan.window import SizesView
+from shardwise.plan.protocol import seed_of
+from shardwise.sources.samples import (
+    FingerprintedSamples,
+    OrderedSamples,
+    ShapedSamples,
+    ShardedSamples,
+    ShuffledSamples,
+)
+
+T = TypeVar("T")
+
+
+class PlanArguments(TypedDict, total=False):
+    """The options of a plan as arguments of a class that leaves them to `PlanOptions`."""
+
+    shuffle: Shuffle | None
+    seed: int
+    sampler: Sampler | None
+    remainder: Remainder | None
+    epoch_size: int | None
+    batch_by: Buckets | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The options of a plan, for any number of ranks; `shardwise.DataLoader` documents them."""
+    """The options of a plan, for any number of ranks."""
 
     batch_size: int = 64
     shuffle: Shuffle | None = False
@@ -47,8 +73,7 @@ class PlanOptions:
         """The key of the randomness of transforms: the sampler's seed where it has one."""
         if self.sampler is None:
             return self.seed
-        seed = getattr(self.sampler, "seed", 0)
-        return seed if isinstance(seed, int) else 0
+        return seed_of(self.sampler)
 
     def of(self, dataset: object) -> PlanOptions:
         """The options with the order that a dataset brings, as `sw.mix` makes one.
@@ -56,7 +81,8 @@ class PlanOptions:
         Raises:
             ValueError: they ask for another order, and have no sampler of the user's for it.
         """
-        own: Sampler | None = getattr(dataset, "sampler", None)
+        ordered = having(dataset, OrderedSamples)
+        own = None if ordered is None else ordered.sampler
         if self.sampler is not None or not isinstance(own, Sampler):
             return self
         asked = {"seed": self.seed or None, "epoch_size": self.epoch_size}
@@ -69,6 +95,23 @@ class PlanOptions:
                 "them out here"
             )
         return replace(self, sampler=own, shuffle=False)
+
+
+def takes_plan_options(kind: type[T]) -> type[T]:
+    """Show the options of a plan in place of `**options` in the signature of a class.
+
+    An unknown name is a TypeError with similar ones, see `suggest_names`.
+    """
+    function: Any = vars(kind)["__init__"]
+    signature = inspect.signature(function)
+    shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    shown += [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default)
+        for each in fields(PlanOptions)
+        if each.name not in signature.parameters
+    ]
+    function.__signature__ = signature.replace(parameters=shown)
+    return suggest_names(kind)
 
 
 def plan_for(
@@ -99,12 +142,14 @@ def plan_for(
     shuffle: Any = options.shuffle
     if shuffle is True and options.sampler is None:
         default = "full" if shard_sizes is None else "window"
-        shuffle = getattr(dataset, "default_shuffle", default)
-    view: SizesView | None = None
+        shuffled = having(dataset, ShuffledSamples)
+        shuffle = default if shuffled is None else shuffled.default_shuffle
+    sizes: Any = shard_sizes
     if shuffle != "window" or options.sampler is not None:
-        shard_sizes = None
-    elif shard_sizes is None and getattr(dataset, "shard_sizes", None) is not None:
-        view = _SizesOf(dataset)
+        sizes = None
+    elif sizes is None and (sharded := having(dataset, ShardedSamples)) is not None:
+        sizes = None if sharded.shard_sizes is None else _SizesOf(sharded)
+    shaped = having(dataset, ShapedSamples)
     return Plan(
         length_of(dataset),
         batch_size=options.batch_size,
@@ -112,8 +157,8 @@ def plan_for(
         seed=options.seed,
         shuffle=shuffle,
         remainder=options.effective_remainder,
-        shard_sizes=shard_sizes if view is None else view,
-        window_shape=getattr(dataset, "window_shape", None),
+        shard_sizes=sizes,
+        window_shape=None if shaped is None else shaped.window_shape,
         epoch_size=options.epoch_size,
         sampler=options.sampler,
         batch_by=batch_by,
@@ -127,8 +172,8 @@ def length_of(dataset: Sized | int) -> int:
 
 def fingerprint_of(dataset: object) -> str:
     """The fingerprint of a dataset of this package; "" for any other."""
-    fingerprint = getattr(dataset, "fingerprint", None)
-    return fingerprint if isinstance(fingerprint, str) else ""
+    own = having(dataset, FingerprintedSamples)
+    return own.fingerprint if own is not None and isinstance(own.fingerprint, str) else ""
 
 
 def _length_column(dataset: object, name: str) -> NDArray[Any]:
@@ -150,7 +195,7 @@ def _length_column(dataset: object, name: str) -> NDArray[Any]:
 class _SizesOf:
     """The sizes of a dataset's shards; pickles as the dataset, which travels with its loader."""
 
-    dataset: Any
+    dataset: ShardedSamples
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.int64]:
         # A copy whatever `copy` is: `np.array` of NumPy 1.26 takes no None for it.

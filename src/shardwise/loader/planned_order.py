@@ -1,54 +1,81 @@
-"""The order of a dataset by a plan, and its states: what loaders and samplers have in common."""
+"""A dataset that is divided among ranks by a plan, and the states of that."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.loader.checkpoint_form import for_checkpoint, from_checkpoint
 from shardwise.loader.plan_options import fingerprint_of
 from shardwise.loader.rank_check import CurrentRanks
-from shardwise.plan import LoaderState, Order, Plan
+from shardwise.plan import DataOrder, LoaderState, Plan
 
 
+@dataclass(frozen=True, eq=False)
 class PlannedOrder:
-    """The order of a dataset by a plan, and its states."""
+    """What loaders and samplers have in common: they own a plan, and a position in it.
+
+    Attributes:
+        dataset: where the samples come from.
+        ranks: those of the process that uses it.
+    """
 
     dataset: Any
-    _plan: Plan
+    ranks: CurrentRanks
 
     @property
-    def plan(self) -> Plan:
-        """The plan for the ranks of this process."""
-        raise NotImplementedError
+    def rank(self) -> int:
+        """This process's rank.
+
+        Raises:
+            RankError: it can't be told yet, or is not the rank that was passed.
+        """
+        return self.ranks.certain().rank
 
     @property
-    def _order(self) -> Order:
-        # An order that is cut for global batches is another one once the ranks are known.
-        return Order(fingerprint_of(self.dataset), self.plan.sampler)
+    def world_size(self) -> int:
+        """How many ranks share the data."""
+        return self.ranks.now().world_size
 
-    def _take_up(self, state: Mapping[str, Any]) -> LoaderState:
-        """Read a state, and go on in the order that it was taken in.
+    def divide(self, plan: Plan) -> Plan:
+        """Return a plan as it is for the ranks of this process.
+
+        Raises:
+            ValueError: there would be no batch for each of them.
+        """
+        return plan.divided(self.world_size).require_steps()
+
+    def state(self, plan: Plan, epoch: int, position: int, *, run: str = "") -> dict[str, Any]:
+        """Return a state of a plan in the form that the caller saves."""
+        return for_checkpoint(self._order_of(plan).state(epoch, position, run=run).to_dict())
+
+    def state_after(
+        self, rest: Plan, epoch: int, num_batches: int, *, run: str = ""
+    ) -> dict[str, Any]:
+        """Return the state after some batches of the rest of an epoch, in that form."""
+        state = self._order_of(rest).state_after(rest, epoch, num_batches, run=run)
+        return for_checkpoint(state.to_dict())
+
+    def take_up(self, plan: Plan, state: Mapping[str, Any]) -> tuple[Plan, LoaderState]:
+        """Read a state, and return the plan in the order that it was taken in, too.
 
         Raises:
             StateError: it belongs to other data, another seed or another order.
         """
         state = from_checkpoint(state)
-        plan = self.plan.in_order_of(state)
-        loaded = Order(fingerprint_of(self.dataset), plan.sampler).read(state)
-        self._plan = plan
-        return loaded
+        plan = plan.in_order_of(state)
+        return plan, self._order_of(plan).read(state)
 
-    @staticmethod
-    def _to_dict(state: LoaderState) -> dict[str, Any]:
-        """A state in the form that the caller saves."""
-        return for_checkpoint(state.to_dict())
+    def _order_of(self, plan: Plan) -> DataOrder:
+        return DataOrder(fingerprint_of(self.dataset), plan.sampler)
 
 
-class RankedPlan(PlannedOrder):
-    """A plan among the ranks of the process that uses it."""
+class Divided:
+    """The public attributes of what divides a dataset among ranks by a plan."""
 
-    _ranks: CurrentRanks
+    _order: PlannedOrder
+    _plan: Plan
 
     @property
     def plan(self) -> Plan:
@@ -57,7 +84,7 @@ class RankedPlan(PlannedOrder):
         Raises:
             ValueError: there would be no batch for each of them.
         """
-        self._plan = self._plan.divided(self.world_size).require_steps()
+        self._plan = self._order.divide(self._plan)
         return self._plan
 
     @property
@@ -74,14 +101,10 @@ class RankedPlan(PlannedOrder):
 
     @property
     def rank(self) -> int:
-        """This process's rank.
-
-        Raises:
-            RankError: it can't be told yet, or is not the rank that was passed.
-        """
-        return self._ranks.certain().rank
+        """This process's rank; a `RankError` if it can't be told, or is not the one passed."""
+        return self._order.rank
 
     @property
     def world_size(self) -> int:
         """How many ranks share the data."""
-        return self._ranks.now().world_size
+        return self._order.world_size

@@ -12,6 +12,7 @@ from shardwise.plan.mixture_options import (
     parse_schedule,
 )
 from shardwise.plan.mixture_sampler import BatchMixtureSampler, MixtureSampler
+from shardwise.plan.order import Order
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.permute import Permutation, mix, mix_array
 from shardwise.plan.plan import Plan
@@ -22,7 +23,7 @@ from shardwise.plan.sampler import (
     Shuffle,
     make_sampler,
 )
-from shardwise.plan.state import LoaderState, Order, checked_epoch
+from shardwise.plan.state import DataOrder, LoaderState, checked_epoch
 from shardwise.plan.virtual_epochs import VirtualEpochs
 from shardwise.plan.weighted import WeightedSampler
 from shardwise.plan.window import WindowSampler, WindowShape
@@ -31,6 +32,7 @@ __all__ = [
     "BatchMixtureSampler",
     "BucketSampler",
     "Buckets",
+    "DataOrder",
     "FullSampler",
     "LoaderState",
     "MixtureOptions",

@@ -35,6 +35,7 @@ from shardwise.plan.protocol import (
     epoch_parts,
     for_global_batch,
     global_batch_of,
+    sources_of,
 )
 
 Ints = NDArray[np.int64]
@@ -143,10 +144,9 @@ class BucketSampler:
         """The ids of an epoch, where the inner order knows them without a walk."""
         return epoch_parts(self._inner, epoch)
 
-    @property
-    def sources(self) -> Any:
+    def sources(self, epoch: int, position: int) -> dict[str, dict[str, float]] | None:
         """Counts by dataset where the inner order is a mixture's: of its own, a window around."""
-        return getattr(self._inner, "sources", None)
+        return sources_of(self._inner, epoch, position)
 
     def never_whole(self) -> tuple[int, int, str] | None:
         """Groups smaller than a global batch: how many, samples of the smallest, and its name."""

@@ -27,6 +27,10 @@ class EpochLoader(Protocol):
         """Which rank gets which sample at which step."""
 
     @property
+    def _pass_plan(self) -> Plan:
+        """The plan of the pass under way, or else the next one, from its first batch on."""
+
+    @property
     def sampler(self) -> EpochSampler:
         """Sets the epoch."""
 

@@ -82,14 +82,3 @@ def _computed(first: Ints, slots: range, size: int, lanes: int) -> Ints:
     lane = x * extra % num_lanes * d + classes
     places: Ints = (lane - first) % lanes + turn * lanes
     return places
-
-
-def lanes_of(sampler: object) -> int:
-    """A sampler's lanes; one where it says nothing of lanes."""
-    return int(getattr(sampler, "lanes", 1))
-
-
-def first_lane_of(sampler: object, epoch: int) -> int:
-    """The lane of an epoch's position 0: not 0 where epochs go on in the middle of others."""
-    shift = getattr(sampler, "first_lane", None)
-    return 0 if shift is None else int(shift(epoch))

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardwise.plan.arguments import whole
-from shardwise.plan.protocol import Sampler
+from shardwise.plan.protocol import Sampler, past_of
 
 # Positions from the beginning of the first epoch on.
 MAX_DRAW = 2**62
@@ -155,10 +155,10 @@ class MixturePart:
 
     def past(self, position: int) -> str:
         """A digest of what its first `position` samples depend on."""
-        past = getattr(self.sampler, "past", None)
+        past = past_of(self.sampler, position)
         if past is not None:
             # A mixture, which may have grown since: its data are in its past.
-            return digest_of(past(position))
+            return digest_of(past)
         order = None if self.sampler is None else self.sampler.spec()
         return digest_of([self.num_ids, self.fingerprint, order])
 

@@ -19,7 +19,7 @@ from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.mixture_options import MAX_DRAW, MixtureOptions, MixturePart, digest_of, key_of
 from shardwise.plan.mixture_schedule import MixtureSchedule
 from shardwise.plan.permute import mix, mix_array, permute_within
-from shardwise.plan.protocol import Sampler, ids_of_epochs
+from shardwise.plan.protocol import Sampler, for_global_batch, ids_of_epochs, sources_of
 
 Ints = NDArray[np.int64]
 
@@ -131,10 +131,8 @@ class MixtureSampler:
         for name, count in self.counts(epoch, position).items():
             part = self.parts[name]
             found[name] = {"samples": count, "epochs": count / part.epoch_size}
-            inner = getattr(part.sampler, "sources", None)
-            if inner is not None:
-                own = divmod(count, part.epoch_size)
-                found |= {f"{name}/{below}": facts for below, facts in inner(*own).items()}
+            inner = sources_of(part.sampler, *divmod(count, part.epoch_size)) or {}
+            found |= {f"{name}/{below}": facts for below, facts in inner.items()}
         return found
 
     def _length(self) -> int:
@@ -232,7 +230,12 @@ class BatchMixtureSampler(MixtureSampler):
         """The same mixture in batches of this size over all ranks."""
         if size == self._unit:
             return self
-        parts = {name: _in_batches(part, size) for name, part in self.parts.items()}
+        parts = {
+            name: part
+            if part.sampler is None
+            else replace(part, sampler=for_global_batch(part.sampler, size))
+            for name, part in self.parts.items()
+        }
         return BatchMixtureSampler(parts, self.options, batch_size=size)
 
     def _split(self, positions: Ints) -> tuple[Ints, Ints]:
@@ -242,9 +245,3 @@ class BatchMixtureSampler(MixtureSampler):
 
     def _size_spec(self) -> dict[str, int]:
         return {"global_batch_size": self._unit}
-
-
-def _in_batches(part: MixturePart, size: int) -> MixturePart:
-    """The part with its own sampler in batches of this size, if that is in batches."""
-    rebound = getattr(part.sampler, "for_global_batch", None)
-    return part if rebound is None else replace(part, sampler=rebound(size))

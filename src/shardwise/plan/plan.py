@@ -1,4 +1,4 @@
-"""The plan: a sampler and a partition, which together say who gets which sample, and when.
+"""The plan: an order and a partition, which together say who gets which sample, and when.
 
 `indices(epoch, step, rank)` is the one idea of the library as a function.
 """
@@ -18,12 +18,12 @@ from shardwise.base.markup import table
 from shardwise.plan.arguments import whole
 from shardwise.plan.batch_partition import BatchPartition
 from shardwise.plan.buckets import Buckets
-from shardwise.plan.lanes import first_lane_of, lanes_of
 from shardwise.plan.last_values import LastValues
+from shardwise.plan.order import Order
 from shardwise.plan.partition import Partition, Remainder
-from shardwise.plan.protocol import Sampler, batch_ends, for_global_batch, global_batch_of
-from shardwise.plan.sampler import Shuffle, is_in_order, make_sampler
-from shardwise.plan.user_sampler import check_ids, check_sampler, refuse_options
+from shardwise.plan.protocol import Sampler, batch_ends, first_lane_of, lanes_of, seed_of
+from shardwise.plan.sampler import Shuffle, make_sampler
+from shardwise.plan.user_sampler import check_sampler, refuse_options
 from shardwise.plan.window import SizesView, WindowShape
 
 Rows = tuple[NDArray[np.int64], NDArray[np.bool_]]
@@ -60,6 +60,8 @@ class Plan:
     (2, array([4, 5]))
     """
 
+    _base: Partition
+
     def __init__(
         self,
         num_samples: SupportsIndex,
@@ -76,11 +78,11 @@ class Plan:
         start: SupportsIndex = 0,
         batch_by: Buckets | None = None,
     ) -> None:
-        self._num_ids = whole("num_samples", num_samples, least=0)
-        self._is_own = sampler is not None
+        num_ids = whole("num_samples", num_samples, least=0)
+        is_users = sampler is not None
         if sampler is None:
             sampler = make_sampler(
-                self._num_ids,
+                num_ids,
                 shuffle=shuffle,
                 seed=whole("seed", seed),
                 shard_sizes=shard_sizes,
@@ -88,33 +90,32 @@ class Plan:
                 epoch_size=epoch_size,
             )
         else:
-            check_sampler(sampler, self._num_ids)
+            check_sampler(sampler, num_ids)
             options = {"shuffle": shuffle or None, "seed": seed or None, "epoch_size": epoch_size}
             refuse_options(sampler, has_sizes=shard_sizes is not None, **options)
-            seed = getattr(sampler, "seed", 0)
+            seed = seed_of(sampler)
+        order = Order(sampler, num_ids, is_users)
         batch_size = whole("batch_size", batch_size, least=1)
         world_size = whole("world_size", world_size, least=1)
         if batch_by is not None:
             if not isinstance(batch_by, Buckets):
                 raise TypeError(f"batch_by={batch_by!r:.80}: use sw.buckets(...)")
             batch_size = batch_by.rows(batch_size)
-            # Without a shuffle the batches keep the order of their samples.
-            own_seed = None if is_in_order(sampler) else whole("seed", seed)
             rows = batch_size * world_size
-            sampler = batch_by.over(sampler, self._num_ids, rows=rows, seed=own_seed)
-        # As it was made, and as it is for the global batches of this plan, or for those of the
-        # state that it was resumed from.
-        self._made = sampler
-        self._order_size: int | None = None
+            order = order.in_buckets(batch_by, rows=rows, seed=whole("seed", seed))
         self.epoch = 0
-        self._base = Partition(0, batch_size, world_size, remainder)
-        self._for_sizes()
+        self._compose(order, Partition(0, batch_size, world_size, remainder))
         self._base = replace(self._base, start=whole("start", start))
 
     @property
     def partition(self) -> Partition | BatchPartition:
         """How the positions of `epoch` are shared out."""
         return self._partition_of(self.epoch)
+
+    @property
+    def sampler(self) -> Sampler:
+        """The order of the samples, for the global batches that it is made for."""
+        return self.order.sampler
 
     @property
     def num_samples(self) -> int:
@@ -149,7 +150,7 @@ class Plan:
     @property
     def order_size(self) -> int:
         """The global batch that the order is made for: another one only after a resume."""
-        return self._order_size or self.global_batch_size
+        return self.order.global_batch
 
     @property
     def has_even_steps(self) -> bool:
@@ -213,47 +214,31 @@ class Plan:
         came to this position. `epoch` is the one whose steps `num_steps` and the other counts are
         of, where they differ from epoch to epoch; None for this plan's.
         """
-        plan = self._changed(start=whole("start", position))
-        plan.epoch = self.epoch if epoch is None else whole("epoch", epoch, least=0)
-        return plan
+        epoch = self.epoch if epoch is None else whole("epoch", epoch, least=0)
+        return self._replace(epoch=epoch, start=whole("start", position))
 
     def in_order_of(self, state: Mapping[str, Any]) -> Plan:
         """This plan in the order of a loader's state, which may be made for other global batches.
 
         Of samplers that have `for_global_batch`; of others it is this plan.
         """
-        order = state.get("order") if isinstance(state, Mapping) else None
-        size = global_batch_of(order)
-        if size is None or not hasattr(self._made, "for_global_batch"):
-            return self
-        made = getattr(self._made, "in_order_of", lambda _: self._made)(order)
-        if made is self._made and size == self.order_size:
-            return self
-        plan = copy.copy(self)
-        plan._made, plan._order_size = made, None if size == self.global_batch_size else size
-        plan._for_sizes()
-        return plan
+        spec = state.get("order") if isinstance(state, Mapping) else None
+        order = self.order.of_state(spec, size=self.global_batch_size)
+        return self if order is self.order else self._replace(order=order)
 
     def divided(self, world_size: SupportsIndex) -> Plan:
         """The plan of the same order and batch size for this number of ranks."""
         if world_size == self.world_size:
             return self
-        return self._changed(world_size=whole("world_size", world_size))
-
-    def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample ids at some positions of an epoch, int64 `[k]`.
-
-        Raises:
-            ValueError: the user's sampler returned ids that the data does not have.
-        """
-        ids = self.sampler.indices(epoch, positions)
-        if self._is_own:
-            check_ids(self.sampler, ids, len(positions), self._num_ids)
-        return ids
+        return self._replace(world_size=whole("world_size", world_size))
 
     def padded(self) -> Plan:
         """The plan with repeats to fill the last batch, in place of its own remainder."""
-        return self._changed(remainder="pad")
+        return self._replace(remainder="pad")
+
+    def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample ids at some positions of an epoch, int64 `[k]`; see `Order.ids`."""
+        return self.order.ids(epoch, positions)
 
     def require_steps(self) -> Plan:
         """This plan, if it has a batch for each rank.
@@ -277,23 +262,22 @@ class Plan:
             "drops them all; use a smaller batch_size, or remainder='pad' or 'uneven'"
         )
 
-    def _changed(self, **changes: Any) -> Plan:
-        """The same order with another partition."""
+    def _replace(
+        self, *, order: Order | None = None, epoch: int | None = None, **changes: Any
+    ) -> Plan:
+        """This plan with another order, epoch, or other values of its partition."""
         plan = copy.copy(self)
-        plan._base = replace(self._base, **changes)
-        if plan.order_size != self.order_size:
-            plan._for_sizes()
-        plan._forget()
+        plan.epoch = self.epoch if epoch is None else epoch
+        plan._compose(order or self.order, replace(self._base, **changes))
         return plan
 
-    def _for_sizes(self) -> None:
-        """Make the order for the sizes of this plan."""
-        sampler = self.sampler = for_global_batch(self._made, self.order_size)
-        count, lanes = sampler.num_samples, lanes_of(sampler)
-        self._base = replace(self._base, num_samples=count, lanes=lanes)
-        self._forget()
-
-    def _forget(self) -> None:
+    def _compose(self, order: Order, base: Partition) -> None:
+        """Take an order and a partition, each with what it needs to know of the other."""
+        self.order = order = order.for_global_batch(base.global_batch_size)
+        count, lanes = order.sampler.num_samples, lanes_of(order.sampler)
+        if (count, lanes) != (base.num_samples, base.lanes):
+            base = replace(base, num_samples=count, lanes=lanes)
+        self._base = base
         self._partitions: LastValues[int, Partition | BatchPartition] = LastValues()
         self._kept_rows: LastValues[tuple[int, int, int, int], list[Rows]] = LastValues(1)
 

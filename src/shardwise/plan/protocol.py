@@ -1,12 +1,85 @@
-"""The protocol of a sampler: what a plan needs to know of an order."""
+"""The protocol of a sampler, and those of its optional abilities: what a plan knows of an order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shardwise.base.abilities import having
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """The order of samples. `shardwise.testing.check_sampler` holds a new one to this.
+
+    The other protocols of this module are optional abilities: `HasLanes`, `ShiftsLanes`,
+    `KnowsEpochIds`, `ForGlobalBatch`, `ReadsOldOrders`, `CutsBatches`, `KnowsPast`,
+    `CountsSources`, `HasSeed`. A sampler has one by having its members.
+    """
+
+    @property
+    def num_samples(self) -> int:
+        """How many positions an epoch has."""
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample ids at `positions`, int64 `[k]`, each position in [0, num_samples).
+
+        Pure: of (epoch, position) alone. May be called by several threads at once.
+
+        Raises:
+            ValueError: a position is out of range.
+        """
+
+    def spec(self) -> dict[str, Any]:
+        """What the order depends on, as JSON: equal for two samplers of the same order only."""
+
+
+class HasLanes(Protocol):
+    """Reads position p from place p mod `lanes` of as many that are read side by side.
+
+    Each rank then gets few of them. Lanes change no order.
+    """
+
+    lanes: int
+
+
+class ShiftsLanes(Protocol):
+    """Has epochs that continue in the middle of others: their position 0 is not of lane 0."""
+
+    def first_lane(self, epoch: int) -> int:
+        """Return the lane of the epoch's position 0, in [0, lanes)."""
+
+
+class KnowsEpochIds(Protocol):
+    """Knows which ids an epoch has without a walk through it, for certificates."""
+
+    def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]] | None:
+        """Return ranges and int64 arrays of ids, in any order, each id as often as it comes.
+
+        None for an epoch of which they are not known.
+        """
+
+
+class ForGlobalBatch(Protocol):
+    """Needs to know the size of the global batches that it is cut into.
+
+    The plan calls this wherever it learns of another size, and asks the result alone. Where the
+    result's `spec()` has that size as "global_batch", a state is resumed in the order that it was
+    taken in, also by a loader of other global batches.
+    """
+
+    def for_global_batch(self, size: int) -> Sampler:
+        """Return the same order for global batches of `size` samples (batch size x world size)."""
+
+
+class ReadsOldOrders(Protocol):
+    """Knows the orders that earlier releases made by the same options."""
+
+    def in_order_of(self, spec: Mapping[str, Any]) -> Sampler:
+        """Return the sampler whose order a state describes by `spec`, or this one."""
 
 
 class BatchEnds(NamedTuple):
@@ -23,77 +96,92 @@ class BatchEnds(NamedTuple):
     rows: int | None
 
 
-@runtime_checkable
-class Sampler(Protocol):
-    """The order of samples. `shardwise.testing.check_sampler` holds a new one to this.
+class CutsBatches(Protocol):
+    """Cuts epochs into batches of its own, two of which the plan never joins."""
 
-    One whose position p is read from place p mod n of n that are read side by side may say so by
-    an attribute `lanes`, n: then each rank gets few of them. It changes no order.
+    def batch_ends(self, epoch: int) -> BatchEnds | None:
+        """Return where the batches of an epoch end; None leaves that to the plan."""
 
-    One that knows which ids an epoch has, without a walk through it, may say so by a method
-    `epoch_ids(epoch)`: a list of ranges and int64 arrays of ids, in any order, each id as often as
-    the epoch has it; or None for an epoch of which it is not known. Certificates compare what was
-    handed out with it; of other samplers they walk the plan.
 
-    `for_global_batch(size: int) -> Sampler` gives the same order for global batches of `size`
-    samples (batch size x world size), for a sampler that needs to know them. The plan calls it
-    wherever it learns of another size, and asks the result alone. Where the result's `spec()` has
-    that size as "global_batch", a state is resumed in the order that it was taken in, also by a
-    loader of other global batches.
+class KnowsPast(Protocol):
+    """Has an order that may change later on: a state depends on what came before it alone."""
 
-    `batch_ends(epoch: int) -> BatchEnds | None` cuts the epoch into batches of its own; None leaves
-    that to the plan. The plan never joins two of these batches.
-    """
+    def past(self, position: int) -> dict[str, Any]:
+        """Return what the ids before a position, counted from epoch 0 on, depend on, as JSON."""
 
-    @property
-    def num_samples(self) -> int:
-        """How many positions an epoch has."""
-        ...
 
-    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample ids at `positions`, int64 `[k]`, each position in [0, num_samples).
+class CountsSources(Protocol):
+    """Draws from several datasets."""
 
-        Pure: of (epoch, position) alone. May be called by several threads at once.
+    def sources(self, epoch: int, position: int) -> dict[str, dict[str, float]] | None:
+        """Return samples and epochs by dataset before a position of an epoch; None for one."""
 
-        Raises:
-            ValueError: a position is out of range.
-        """
-        ...
 
-    def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON: equal for two samplers of the same order only."""
-        ...
+class HasSeed(Protocol):
+    """Has a seed, which keys the randomness of transforms, too."""
+
+    seed: int
+
+
+def lanes_of(sampler: object) -> int:
+    """Return a sampler's lanes; 1 for one without lanes."""
+    own = having(sampler, HasLanes)
+    return 1 if own is None else int(own.lanes)
+
+
+def first_lane_of(sampler: object, epoch: int) -> int:
+    """Return the lane of an epoch's position 0: not 0 where epochs continue others."""
+    own = having(sampler, ShiftsLanes)
+    return 0 if own is None else int(own.first_lane(epoch))
+
+
+def seed_of(sampler: object) -> int:
+    """Return a sampler's seed; 0 for one without a seed that is an int."""
+    own = having(sampler, HasSeed)
+    return own.seed if own is not None and isinstance(own.seed, int) else 0
 
 
 def for_global_batch(sampler: Sampler, size: int) -> Sampler:
-    """The sampler made for global batches of this size, where it needs to know them."""
-    make = getattr(sampler, "for_global_batch", None)
-    return sampler if make is None else cast("Sampler", make(size))
+    """Return the sampler for global batches of this size, where it needs to know them."""
+    own = having(sampler, ForGlobalBatch)
+    return sampler if own is None else own.for_global_batch(size)
 
 
 def batch_ends(sampler: Sampler, epoch: int) -> BatchEnds | None:
-    """How the sampler cuts the epoch into batches; None where it leaves that to the plan."""
-    cut = getattr(sampler, "batch_ends", None)
-    return None if cut is None else cast("BatchEnds | None", cut(epoch))
+    """Return how the sampler cuts the epoch into batches; None where it leaves that to the plan."""
+    own = having(sampler, CutsBatches)
+    return None if own is None else own.batch_ends(epoch)
 
 
 def global_batch_of(spec: object) -> int | None:
-    """The global batch that the order of a sampler's spec was made for; None for none."""
+    """Return the global batch that the order of a sampler's spec was made for; None for none."""
     size = spec.get("global_batch") if isinstance(spec, Mapping) else None
     is_size = isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**62
     return size if is_size else None
 
 
 def epoch_parts(sampler: Sampler, epoch: int) -> list[range | NDArray[np.int64]] | None:
-    """The ids of an epoch as ranges and arrays, where the sampler knows them without a walk."""
-    parts = getattr(sampler, "epoch_ids", None)
-    return None if parts is None else parts(epoch)
+    """Return the ids of an epoch as ranges and arrays, where the sampler knows them."""
+    own = having(sampler, KnowsEpochIds)
+    return None if own is None else own.epoch_ids(epoch)
+
+
+def past_of(sampler: object, position: int) -> dict[str, Any] | None:
+    """Return what a sampler's ids before a position depend on; None for all of its `spec()`."""
+    own = having(sampler, KnowsPast)
+    return None if own is None else own.past(position)
+
+
+def sources_of(sampler: object, epoch: int, position: int) -> dict[str, dict[str, float]] | None:
+    """Return samples and epochs by dataset before a position; None where there is one dataset."""
+    own = having(sampler, CountsSources)
+    return None if own is None else own.sources(epoch, position)
 
 
 def ids_of_epochs(
     sampler: Sampler, epochs: NDArray[np.int64], places: NDArray[np.int64], *, first: int = 0
 ) -> NDArray[np.int64]:
-    """The sample ids at places of several epochs, counted from `first` on: int64 `[k]`."""
+    """Return the sample ids at places of several epochs, counted from `first` on: int64 `[k]`."""
     ids = np.empty(len(places), dtype=np.int64)
     for epoch in np.unique(epochs).tolist():
         here = np.flatnonzero(epochs == epoch)

@@ -1,8 +1,8 @@
 """The loader's state: where an epoch is, and what the order must be for that to mean anything.
 
 Under 1 KB of JSON, the same on all ranks, without a world size or batch size in it: any cluster
-may take it up (I4). A state is foreign data until `from_dict` has checked it; an `Order` makes and
-reads the states of its data.
+may take it up (I4). A state is foreign data until `from_dict` has checked it; a `DataOrder` makes
+and reads the states of its data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 
 from shardwise.base.errors import StateError
 from shardwise.plan.plan import Plan
-from shardwise.plan.protocol import Sampler
+from shardwise.plan.protocol import Sampler, past_of
 
 _VERSION = 1
 _MISSING = object()
@@ -179,8 +179,8 @@ def _names(state: Mapping[Any, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Order:
-    """The order of a dataset's samples.
+class DataOrder:
+    """A dataset and the order of its samples: what a state belongs to.
 
     Attributes:
         fingerprint: the dataset's; "" for data that has none.
@@ -193,13 +193,13 @@ class Order:
     def state(self, epoch: int, position: int, *, run: str = "") -> LoaderState:
         """A state of this data and order, taken in a run."""
         num_samples = self.sampler.num_samples
-        past = getattr(self.sampler, "past", None)
+        past = past_of(self.sampler, epoch * num_samples + position)
         return LoaderState(
             epoch=epoch,
             position=position,
             fingerprint=self.fingerprint,
             num_samples=num_samples,
-            order=self.sampler.spec() if past is None else past(epoch * num_samples + position),
+            order=self.sampler.spec() if past is None else past,
             run=run,
         )
 
@@ -223,12 +223,12 @@ class Order:
         """
         loaded = LoaderState.from_dict(state)
         num_samples = self.sampler.num_samples
-        past = getattr(self.sampler, "past", None)
+        since_begin = loaded.epoch * loaded.num_samples + loaded.position
+        past = past_of(self.sampler, since_begin)
         if past is None:
             loaded.check(self.fingerprint, num_samples, self.sampler.spec())
             return loaded
-        since_begin = loaded.epoch * loaded.num_samples + loaded.position
-        loaded.check_past(since_begin, past(since_begin))
+        loaded.check_past(since_begin, past)
         if loaded.num_samples == num_samples:
             return loaded
         # Epochs of another length: the same place since the beginning.

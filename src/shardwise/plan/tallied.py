@@ -6,6 +6,8 @@ Words of parts add up to the word of the whole, see `shardwise.plan.id_word`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import add, sub
+from typing import Any
 
 MODULUS = 2**61 - 1
 
@@ -44,20 +46,14 @@ class Counted:
     num_padded: int = 0
 
     def __add__(self, other: Counted) -> Counted:
-        return Counted(
-            self.handed_out + other.handed_out,
-            self.skipped + other.skipped,
-            self.replaced + other.replaced,
-            self.num_padded + other.num_padded,
-        )
+        return Counted(*map(add, self._parts, other._parts))
 
     def __sub__(self, other: Counted) -> Counted:
-        return Counted(
-            self.handed_out - other.handed_out,
-            self.skipped - other.skipped,
-            self.replaced - other.replaced,
-            self.num_padded - other.num_padded,
-        )
+        return Counted(*map(sub, self._parts, other._parts))
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        return self.handed_out, self.skipped, self.replaced, self.num_padded
 
     @property
     def planned(self) -> Tallied:

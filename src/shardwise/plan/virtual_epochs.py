@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.lanes import lanes_of
-from shardwise.plan.protocol import Sampler, epoch_parts, ids_of_epochs
+from shardwise.plan.protocol import Sampler, epoch_parts, ids_of_epochs, lanes_of
 
 
 class VirtualEpochs:

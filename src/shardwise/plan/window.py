@@ -71,7 +71,6 @@ class SizesView(Protocol):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.int64]:
         """int64 `[shards]`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

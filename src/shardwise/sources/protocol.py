@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.columns import Columns, Layout
 from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
@@ -19,22 +20,9 @@ class Source(Protocol):
     """Samples in storage, by id.
 
     Columns hold stored bytes, as a `BytesColumn`, unless the source's `traits`, a `SourceTraits`,
-    say otherwise. More members are optional:
-
-    - `undecoded(names)`: a source of the same samples that holds these fields as they are stored,
-      for decoders of bytes, where its own values are decoded already.
-    - `read_sample(id, fields)`: one sample, in less time than `read` takes for one.
-    - `read_epoch(ids, fields, epoch=, seed=)`: `read` for samples that are others in each epoch,
-      such as blocks of shuffled documents; `read` gives those of epoch 0 and seed 0.
-    - `directory`: where what is computed of the samples may be kept, or None; `version()`: a text
-      that changes when a shard is rewritten.
-    - `media_files(field)`: the videos or sounds of a field with their indexes, by ranges
-      (`shardwise.extensions.media.clips.files.MediaFiles`).
-    - `file_of(id)`: key, URL and version (or None) of the file that is the first field of a sample,
-      and `storage`, its options: extensions read a part of it.
-    - `url_of(id)`: where a sample lies, if that is not its shard of the manifest.
-    - `read_run(start, stop, fields)`: an iterator of `Columns`, the samples `[start, stop)` in
-      order, in less time and memory than `read` takes; None where it has no such way.
+    say otherwise. Its optional abilities are the protocols below: `HasTraits`, `Undecodes`,
+    `ReadsSample`, `ReadsEpochs`, `ReadsRuns`, `KeepsFiles`, `HasVersion`, `HasMediaFiles`,
+    `NamesUrls`, `HasOwnNames`. A source has one by having its members.
 
     A source opens files lazily, once a process (`shardwise.sources.PerProcess` does that), and
     pickles without them; `read` may be called by several threads at once and after a fork. The
@@ -44,17 +32,14 @@ class Source(Protocol):
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
         """What `shuffle=True` means for this source: "full" or "window"."""
-        ...
 
     @property
     def manifest(self) -> Manifest:
         """The ordered shards with exact counts; read at the first use."""
-        ...
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of all fields that any sample has, in storage order."""
-        ...
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples.
@@ -70,7 +55,6 @@ class Source(Protocol):
             DataError: a shard is damaged, missing or not the one indexed.
             StorageError: bytes could not be read.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -116,20 +100,118 @@ def common_entries(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {k: v for k, v in first.items() if all(k in o and o[k] == v for o in others)}
 
 
-class EpochReads:
-    """`read` of a source that has `read_epoch`: the samples of epoch 0 and seed 0."""
+class HasTraits(Protocol):
+    """Holds more than stored bytes, or costs more to read than they do."""
 
-    read_epoch: Callable[..., Columns]
+    @property
+    def traits(self) -> SourceTraits:
+        """What it holds, and what reading it costs."""
+
+
+class Undecodes(Protocol):
+    """Has values that are decoded already, and the stored bytes, too."""
+
+    def undecoded(self, names: Sequence[str]) -> Source:
+        """Return a source of the same samples with these fields as stored, for decoders."""
+
+
+class ReadsSample(Protocol):
+    """Reads one sample in less time than `read` takes for one."""
+
+    def read_sample(
+        self, sample_id: int, fields: tuple[str, ...] | None
+    ) -> tuple[str, list[Any]] | None:
+        """Return key and values; None if something is wrong, which `read` then raises."""
+
+
+class ReadsEpochs(Protocol):
+    """Has samples that differ between epochs, such as blocks of shuffled documents: a base, too."""
+
+    def read_epoch(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None, *, epoch: int, seed: int
+    ) -> Columns:
+        """Read samples of an epoch."""
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples of epoch 0 and seed 0; see the protocol."""
+        """Read samples of epoch 0 and seed 0; see `Source`."""
         return self.read_epoch(ids, fields, epoch=0, seed=0)
 
 
+class ReadsRuns(Protocol):
+    """Reads in storage order in less time and memory than `read` takes."""
+
+    def read_run(
+        self, start: int, stop: int, fields: tuple[str, ...] | None
+    ) -> Iterator[Columns] | None:
+        """Yield the samples `[start, stop)` in order; None where it can't."""
+
+
+class KeepsFiles(Protocol):
+    """Has a place for what is computed of its samples."""
+
+    @property
+    def directory(self) -> str | None:
+        """Where it may be kept; None for nowhere."""
+
+
+class HasVersion(Protocol):
+    """Knows when a shard is rewritten."""
+
+    def version(self) -> str:
+        """Return a text that changes then."""
+
+
+class HasMediaFiles(Protocol):
+    """Has the videos or sounds of a field with their indexes."""
+
+    def media_files(self, field: str) -> Any:
+        """Return them, as `shardwise.extensions.media.clips.files.MediaFiles`."""
+
+
+class NamesUrls(Protocol):
+    """Has samples that lie elsewhere than in their shard of the manifest."""
+
+    def url_of(self, sample_id: int) -> str:
+        """Return where a sample lies."""
+
+
+class HasOwnNames(Protocol):
+    """Has fields that are called what batches, mixtures and clips give a meaning, on purpose."""
+
+    own_names: Collection[str]
+
+
 def traits_of(source: Source) -> SourceTraits:
-    """The `traits` of a source, or those of one that says nothing."""
-    traits: SourceTraits | None = getattr(source, "traits", None)
-    return traits or SourceTraits()
+    """Return the `traits` of a source, or the default ones."""
+    own = having(source, HasTraits)
+    return (None if own is None else own.traits) or SourceTraits()
+
+
+def directory_of(source: Source) -> str | None:
+    """Return where what is computed of a source's samples may be kept; None for nowhere."""
+    own = having(source, KeepsFiles)
+    return None if own is None else own.directory
+
+
+def own_names_of(source: object) -> Collection[str]:
+    """Return the names of batches that a source, or a function of a `map()`, may give fields."""
+    own = having(source, HasOwnNames)
+    return () if own is None else own.own_names
+
+
+def read_rows(
+    source: Source,
+    ids: NDArray[np.int64],
+    fields: tuple[str, ...] | None,
+    *,
+    epoch: int = 0,
+    seed: int = 0,
+) -> Columns:
+    """Read samples of an epoch: by `read_epoch` where the source has it, else by `read`."""
+    own = having(source, ReadsEpochs)
+    if own is None:
+        return source.read(ids, fields)
+    return own.read_epoch(ids, fields, epoch=epoch, seed=seed)
 
 
 def value_fields_of(source: Source) -> Collection[str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.columns import Layout
 from shardwise.base.stages import Stages
-from shardwise.plan import WindowShape
+from shardwise.plan import Sampler, WindowShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,9 @@ class DecodeWatch(Protocol):
         Raises:
             DecodeTimeoutError: this part of this sample was stopped before.
         """
-        ...
 
     def end(self) -> None:
         """No decoder or function runs."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,74 +74,108 @@ class LoadRequest:
         return replace(self, ids=self.ids[row : row + 1], out=out)
 
 
-class Samples(Protocol):
-    """Samples by index, as columns of a batch; `shardwise.Dataset` is one."""
-
-    def __len__(self) -> int:
-        """The number of samples."""
-        ...
+class OrderedSamples(Protocol):
+    """Samples that may bring an order of their own, as those of a mixture do."""
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """The fields of a batch; of samples from a `map()` those before it."""
-        ...
+    def sampler(self) -> Sampler | None:
+        """The order, which a loader takes unless it gets one; None where it brings none."""
+
+
+class MixedSamples(Protocol):
+    """Samples of several datasets."""
 
     @property
-    def mask_fields(self) -> tuple[str, ...]:
-        """The fields of masks that decoders make beside their own, such as "mp4.mask"."""
-        ...
+    def parts(self) -> Mapping[str, Any]:
+        """The datasets by name."""
+
+
+class SourcedSamples(Protocol):
+    """Samples of a source."""
 
     @property
-    def padding(self) -> Mapping[str, Any]:
-        """Field -> what its arrays are padded with where they differ, whatever `ragged=` is."""
-        ...
+    def source(self) -> Any:
+        """Where they lie: a `shardwise.sources.protocol.Source`."""
+
+
+class TransformedSamples(Protocol):
+    """Samples that are decoded and transformed."""
 
     @property
-    def whole_fields(self) -> Collection[str]:
-        """Fields whose dicts and tuples are values, and are not collated within."""
-        ...
+    def transforms(self) -> Any:
+        """What is done to them: a `shardwise.dataset.transforms.Transforms`."""
 
-    @property
-    def is_mapped(self) -> bool:
-        """Whether the fields of a batch are known from loaded samples only."""
-        ...
+
+class FingerprintedSamples(Protocol):
+    """Samples that a state can be compared with."""
 
     @property
     def fingerprint(self) -> str:
         """Which samples these are, in which order: part of every state."""
-        ...
+
+
+class ShuffledSamples(Protocol):
+    """Samples that one way of shuffling suits."""
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
         """What `shuffle=True` means."""
-        ...
+
+
+class ShardedSamples(Protocol):
+    """Samples that are stored in shards."""
 
     @property
     def shard_sizes(self) -> NDArray[np.int64]:
         """Samples a shard, int64 `[shards]`, in the order of the ids."""
-        ...
+
+
+class ShapedSamples(Protocol):
+    """Samples that know how a window shuffle goes through them."""
 
     @property
     def window_shape(self) -> WindowShape | None:
         """Lanes and window of a window shuffle; None for the default."""
-        ...
+
+
+class Samples(FingerprintedSamples, ShuffledSamples, ShardedSamples, ShapedSamples, Protocol):
+    """Samples by index, as columns of a batch; `shardwise.Dataset` is one."""
+
+    def __len__(self) -> int:
+        """The number of samples."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a batch; of samples from a `map()` those before it."""
+
+    @property
+    def mask_fields(self) -> tuple[str, ...]:
+        """The fields of masks that decoders make beside their own, such as "mp4.mask"."""
+
+    @property
+    def padding(self) -> Mapping[str, Any]:
+        """Field -> what its arrays are padded with where they differ, whatever `ragged=` is."""
+
+    @property
+    def whole_fields(self) -> Collection[str]:
+        """Fields whose dicts and tuples are values, and are not collated within."""
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the fields of a batch are known from loaded samples only."""
 
     @property
     def cost(self) -> LoadCost:
         """What loading a sample costs."""
-        ...
 
     def url_of(self, index: int) -> str:
         """The url of the shard that holds a sample."""
-        ...
 
     def describe(self, index: int) -> str:
         """Where a sample lies, for messages."""
-        ...
 
     def layout(self) -> Mapping[str, Layout]:
         """Shape and dtype of the fields that can be decoded straight into a batch's rows."""
-        ...
 
     def load(
         self,
@@ -167,4 +199,3 @@ class Samples(Protocol):
             watch: learns of each decoder and transform that begins; the caller says that the last
                 one has ended. None without decode timeouts.
         """
-        ...

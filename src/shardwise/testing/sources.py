@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.columns import Column
-from shardwise.sources.protocol import Source, traits_of, value_fields_of
+from shardwise.sources.protocol import ReadsRuns, Source, traits_of, value_fields_of
 
 _Row = dict[str, Any]
 # A forked child that sends nothing for 120 s hangs.
@@ -104,9 +105,9 @@ def _check_reads(source: Source, rows: Sequence[_Row], rng: np.random.Generator)
 
 
 def _check_run(source: Source, rows: Sequence[_Row]) -> None:
-    read_run = getattr(source, "read_run", None)
+    own = having(source, ReadsRuns)
     start, stop = len(rows) // 3, len(rows)
-    runs = None if read_run is None else read_run(start, stop, None)
+    runs = None if own is None else own.read_run(start, stop, None)
     if runs is None:
         return
     run = [

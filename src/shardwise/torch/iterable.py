@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch.utils.data
 
@@ -23,10 +23,15 @@ from shardwise.loader.device_images import device_decoders, refuse
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import READ_AS_A_WHOLE, EpochNotice
 from shardwise.loader.output import Output
-from shardwise.loader.plan_options import PlanOptions, plan_for
-from shardwise.loader.planned_order import RankedPlan
+from shardwise.loader.plan_options import (
+    PlanArguments,
+    PlanOptions,
+    plan_for,
+    takes_plan_options,
+)
+from shardwise.loader.planned_order import Divided, PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks
-from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
+from shardwise.plan import Plan, checked_epoch
 from shardwise.torch.account import NOT_COUNTED, CountedBatch, OrderAccount
 from shardwise.torch.order import check_count, refusal, refuse_second_division
 from shardwise.torch.shared_cursor import (
@@ -41,28 +46,17 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 
-class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
+@takes_plan_options
+class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
     """A dataset of batches, for `torch.utils.data.DataLoader(it, batch_size=None, ...)`.
 
     Args:
         dataset: a `shardwise.Dataset`.
-        batch_size: samples a rank in each batch.
-        shuffle: False or None, True (the way that suits the source), "full" or "window".
-        seed: makes another order, and other randomness in transforms.
-        sampler: an order of your own, as in `shardwise.DataLoader`.
-        remainder: None, "drop", "pad" or "uneven", as in `shardwise.DataLoader`.
-        rank: this process's rank; found, together with world_size, when both are None.
-        world_size: how many ranks share the data.
-        group: a process group or one dimension of a device mesh to take both from.
-        epoch_size: samples in an epoch, over all ranks, where that is not all samples.
-        batch_by: buckets of neighbours in length, as in `shardwise.DataLoader`.
-        collate: None for a dict of columns, else a function from a list of samples to a batch.
-        on_error: "raise", "skip" or "replace".
-        output: "torch" for tensors, "numpy" for arrays. DataLoader makes tensors of arrays
-            unless it gets a `collate_fn` that leaves them alone.
         num_threads: threads that read and decode in each worker; 0 for none.
-        coverage: a local directory for `shardwise certify`, as in `shardwise.DataLoader`. With
-            workers it takes a `StatefulDataLoader`, which knows what the program got.
+        **options: batch_size, collate, on_error, output, rank, world_size, group, coverage and the
+            options of the order, as of `shardwise.DataLoader`. torch's DataLoader makes tensors of
+            output="numpy" unless it gets a `collate_fn` that leaves arrays alone. With workers,
+            coverage takes a `StatefulDataLoader`, which knows what the program got.
 
     Batches are those of `shardwise.DataLoader` with the same options, in the same order, for any
     `num_workers`, start method and `persistent_workers`. DataLoader needs `batch_size=None`,
@@ -97,43 +91,30 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         dataset: Dataset,
         *,
         batch_size: int = 64,
-        shuffle: Shuffle | None = False,
-        seed: int = 0,
-        sampler: Sampler | None = None,
-        remainder: Remainder | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         group: Any = None,
-        epoch_size: int | None = None,
-        batch_by: Buckets | None = None,
         collate: Callable[[list[dict[str, Any]]], Any] | None = None,
         on_error: OnError = "raise",
         output: str = "torch",
         num_threads: int = 0,
         coverage: str | os.PathLike[str] | None = None,
+        **options: Unpack[PlanArguments],
     ) -> None:
         refuse(device_decoders(dataset), "sw.torch.IterableDataset decodes on the CPU")
         self._output = Output(output)
         self._executor_options = ExecutorOptions(num_workers=0, num_threads=num_threads)
-        options = PlanOptions(
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            sampler=sampler,
-            remainder=remainder,
-            epoch_size=epoch_size,
-            batch_by=batch_by,
-        ).of(dataset)
-        self._ranks = CurrentRanks(rank, world_size, group=group)
+        chosen = PlanOptions(batch_size=batch_size, **options).of(dataset)
+        self._order = PlannedOrder(dataset, CurrentRanks(rank, world_size, group=group))
         self.dataset = dataset
-        self.shuffle = options.shuffle
+        self.shuffle = chosen.shuffle
         self.output = output
         self.num_threads = num_threads
-        self._is_default = remainder is None
-        self._plan = plan_for(dataset, options, world_size=self.world_size).require_steps()
+        self._is_default = options.get("remainder") is None
+        self._plan = plan_for(dataset, chosen, world_size=self.world_size).require_steps()
         self.batch_size = self._plan.batch_size
         self._builder = BatchBuilder(
-            dataset, seed=options.transform_seed, collate=collate, on_error=on_error
+            dataset, seed=chosen.transform_seed, collate=collate, on_error=on_error
         )
         # The cursor of this process travels by pickle and fork, so that all new workers have the
         # same one. Workers that live on read the shared one.
@@ -204,7 +185,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         # Accelerate calls this on all ranks, also where one alone is to read.
         refuse_second_division(self, self.world_size)
         epoch = checked_epoch(epoch)
-        self._notice.set(epoch, self._ranks.now().rank)
+        self._notice.set(epoch, self._order.ranks.now().rank)
         if epoch == self._cursor.epoch and not self._shared.was_read(self._cursor):
             self._move(epoch, self._cursor.start)
         else:
@@ -245,7 +226,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         check_count("num_batches", num_batches, plan, epoch)
         self._account.note(self._pass, num_batches)
         run = self._account.state_run
-        return self._to_dict(self._order.state_after(plan, epoch, num_batches, run=run))
+        return self._order.state_after(plan, epoch, num_batches, run=run)
 
     def certificate(self) -> dict[str, Any]:
         """What this process yielded in the newest pass, as `DataLoader.certificate`.
@@ -255,7 +236,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         """
         if self._shared.has_workers() and not self._account.is_loaders:
             raise StateError(NOT_COUNTED)
-        return self._account.certificate(None, self._ranks, epoch=self.epoch)
+        return self._account.certificate(None, self._order.ranks, epoch=self.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next `iter(loader)` go on where a state was taken.
@@ -268,7 +249,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         if worker is not None:
             self._load_in_worker(state, worker.id, worker.num_workers)
             return
-        loaded = self._take_up(state)
+        self._plan, loaded = self._order.take_up(self.plan, state)
         self._move(loaded.epoch, loaded.position)
         self._notice.load(loaded.epoch)
         self._pass = None
@@ -295,7 +276,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
             plan, epoch=cursor.epoch, rank=rank, first_step=steps.start, stride=steps.step
         )
         executor = make_executor(self._builder, self._executor_options, num_ranks=1)
-        check_ranks = self._ranks.watch()
+        check_ranks = self._order.ranks.watch()
         with closing(executor), closing(executor.run(requests)) as batches:
             for batch in batches:
                 check_ranks()
@@ -314,7 +295,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
         self._cursor = cursor
 
     def _state_in_worker(self, number: int, num_workers: int) -> dict[str, Any]:
-        began = self._order.state(self._cursor.epoch, self._cursor.start).to_dict()
+        began = self._order.state(self.plan, self._cursor.epoch, self._cursor.start)
         num_yielded = 0 if self._pass is None else self._pass.num_yielded
         worker = {"number": number, "num_workers": num_workers, "num_given": num_yielded}
         return {"worker": worker, "began": began}
@@ -326,7 +307,7 @@ class IterableDataset(RankedPlan, torch.utils.data.IterableDataset[Any]):
                 f"worker {number} of {num_workers} got the state of {worker or 'no worker'}: use "
                 "shardwise.torch.StatefulDataLoader, whose state any number of workers takes up"
             )
-        began = self._take_up(state["began"])
+        self._plan, began = self._order.take_up(self.plan, state["began"])
         self._cursor = EpochCursor(began.epoch, began.position, self._cursor.times_set)
         self._lives_on = False  # the next pass begins here, not where the main process says
         self._num_skipped = worker["num_given"]

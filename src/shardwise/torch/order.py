@@ -10,7 +10,6 @@ from shardwise.base.errors import RankError, StateError
 from shardwise.base.framework_guards import active_guards
 from shardwise.loader.epoch_notice import READ_AS_A_WHOLE, EpochNotice
 from shardwise.loader.planned_order import PlannedOrder
-from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan, checked_epoch
 from shardwise.torch.account import OrderAccount
 
@@ -51,13 +50,19 @@ class Cursor:
         self.is_whole = self.num_yielded >= num_steps
 
 
-class SamplerState(PlannedOrder):
+class SamplerState:
     """The state of a sampler that runs in the main process: a cursor in the order of a plan."""
 
+    _order: PlannedOrder
+    _plan: Plan
     _cursor: Cursor
     _notice: EpochNotice
     _account: OrderAccount
-    _ranks: CurrentRanks
+
+    @property
+    def plan(self) -> Plan:
+        """The plan for the ranks of this process."""
+        raise NotImplementedError
 
     @property
     def num_left(self) -> int:
@@ -80,7 +85,7 @@ class SamplerState(PlannedOrder):
         cursor = self._cursor
         if num_steps is not None:
             check_count("num_steps", num_steps, self._rest(cursor), cursor.epoch)
-        return self._account.certificate(num_steps, self._ranks, epoch=cursor.epoch)
+        return self._account.certificate(num_steps, self._order.ranks, epoch=cursor.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iterator go on where a state was taken, with any ranks and batch size.
@@ -88,7 +93,7 @@ class SamplerState(PlannedOrder):
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        loaded = self._take_up(state)
+        self._plan, loaded = self._order.take_up(self.plan, state)
         self._move(Cursor(loaded.epoch, loaded.position))
         self._notice.load(loaded.epoch)
         self._account.resume(loaded.run)
@@ -106,19 +111,19 @@ class SamplerState(PlannedOrder):
         check_count(name, num_steps, rest, cursor.epoch)
         self._account.note(cursor, num_steps, is_named=is_named)
         run = self._account.state_run
-        return self._to_dict(self._order.state_after(rest, cursor.epoch, num_steps, run=run))
+        return self._order.state_after(rest, cursor.epoch, num_steps, run=run)
 
     def _begin(self) -> tuple[Cursor, Plan]:
         """Begin a pass: its cursor, and the plan of what is left of the epoch."""
         num_repeated = self._cursor.num_repeated
         cursor = self._cursor = self._cursor.again()
-        rest, rank = self._rest(cursor), self._ranks.certain().rank
+        rest, rank = self._rest(cursor), self._order.ranks.certain().rank
         self._notice.begin(rest, cursor.epoch, rank, num_repeated=num_repeated)
         return cursor, rest
 
     def _name(self, epoch: int) -> None:
         """Choose the epoch of the next iterator."""
-        self._notice.set(epoch, self._ranks.now().rank)
+        self._notice.set(epoch, self._order.ranks.now().rank)
         self._move(self._cursor.moved_to(epoch))
 
     def _rest(self, cursor: Cursor) -> Plan:

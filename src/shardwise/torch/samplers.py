@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence, Sized
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.arguments import check_flag
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
-from shardwise.loader.plan_options import PlanOptions, plan_for
-from shardwise.loader.planned_order import RankedPlan
+from shardwise.loader.plan_options import (
+    PlanArguments,
+    PlanOptions,
+    plan_for,
+    takes_plan_options,
+)
+from shardwise.loader.planned_order import Divided, PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks
-from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle
+from shardwise.plan import Plan, Shuffle
+from shardwise.plan.protocol import ForGlobalBatch
 from shardwise.torch.account import OrderAccount, given_rows
 from shardwise.torch.order import Cursor, SamplerState, refuse_second_division
 
@@ -76,8 +83,8 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         coverage: str | os.PathLike[str] | None = None,
     ) -> None:
         check_flag("drop_last", drop_last)
-        self._ranks = CurrentRanks(rank, num_replicas, group=group)
-        ranks = self._ranks.now()
+        self._order = PlannedOrder(dataset, CurrentRanks(rank, num_replicas, group=group))
+        ranks = self._order.ranks.now()
         # torch's constructor only sets attributes, which frameworks read.
         super().__init__(
             dataset,  # type: ignore[arg-type]
@@ -92,7 +99,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             batch_size=1, shuffle=shuffle, seed=seed, remainder="drop" if drop_last else "pad"
         )
         self._plan = plan_for(dataset, options, world_size=ranks.world_size)
-        if hasattr(self._plan.sampler, "for_global_batch"):
+        if having(self._plan.sampler, ForGlobalBatch) is not None:
             raise ValueError(
                 f"the order of {dataset!r:.200} depends on the batch size, which a sampler of "
                 "single indices does not know: use sw.torch.BatchSampler, or sw.DataLoader"
@@ -102,7 +109,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
 
     def __iter__(self) -> Iterator[int]:
         """Yield this rank's indices of the epoch, from where a loaded state stands."""
-        refuse_second_division(self, self._ranks.certain().world_size)
+        refuse_second_division(self, self._order.ranks.certain().world_size)
         cursor, rest = self._begin()
         self._account.begin(rest, epoch=cursor.epoch, rank=self.rank, progress=cursor)
         return self._indices(cursor, rest)
@@ -151,7 +158,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         return self._state_after("num_samples", num_samples)
 
     def _indices(self, cursor: Cursor, rest: Plan) -> Iterator[int]:
-        num_steps, check_ranks = rest.num_steps, self._ranks.watch()
+        num_steps, check_ranks = rest.num_steps, self._order.ranks.watch()
         cursor.is_whole = not num_steps
         for first in range(0, num_steps, _BLOCK):
             steps = range(first, min(first + _BLOCK, num_steps))
@@ -168,7 +175,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
     @property
     def plan(self) -> Plan:
         """The plan of a whole epoch, of the ranks of this process; so are torch's attributes."""
-        ranks = self._ranks.now()
+        ranks = self._order.ranks.now()
         if (ranks.rank, ranks.world_size) != (self.rank, self.num_replicas):
             self.rank, self.num_replicas = ranks.rank, ranks.world_size
             self._plan = self._plan.divided(ranks.world_size)
@@ -181,29 +188,20 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         self.epoch = cursor.epoch
 
 
-class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]):
+@takes_plan_options
+class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
     """Batches of indices of one rank, for `DataLoader(dataset, batch_sampler=...)`.
 
     Args:
         dataset: anything with a length, or the number of samples.
-        batch_size: samples a rank in each batch.
-        shuffle: False or None, True (the way that suits the dataset, "full" if it doesn't say),
-            "full" or "window".
-        seed: makes another order.
-        sampler: an order of your own, as in `shardwise.DataLoader`.
-        remainder: "drop"; "pad" repeats samples, see `valid`; "uneven" gives each sample exactly
-            once, and the last batch of some ranks is shorter, possibly an empty list, which
-            DataLoader's default `collate_fn` does not take. None is "uneven" where nothing is
-            shuffled, and no batch is empty; and "drop" where it is, with a line in the log on
-            rank 0 if that leaves samples out.
-        rank: this process's rank; found, together with world_size, when both are None.
-        world_size: how many ranks share the data.
-        group: a process group or one dimension of a device mesh to take both from.
-        shard_sizes: samples a shard, for shuffle="window"; the dataset's own if it has some.
-        epoch_size: samples in an epoch, over all ranks, where that is not all samples.
-        batch_by: buckets, as in `shardwise.DataLoader`; a field's name needs a dataset with fields.
-        coverage: a local directory for `shardwise certify`, as in `shardwise.DataLoader`; it
-            has the indices that were given, and says so: `StatefulDataLoader` counts what was got.
+        batch_size: samples per rank in each batch.
+        shard_sizes: samples per shard, for shuffle="window"; the dataset's own if it has some.
+        **options: rank, world_size, group, coverage and the options of the order, as of
+            `shardwise.DataLoader`. shuffle=True is "full" if the dataset doesn't say what suits
+            it. remainder="uneven" may give an empty list, which DataLoader's default `collate_fn`
+            does not take; the default gives none. A field's name in batch_by needs a dataset with
+            fields. The lines of coverage have the indices that were given, and say so:
+            `StatefulDataLoader` counts what the program got.
 
     The batches hold the samples of `shardwise.DataLoader` with the same options, in that order.
     An epoch is read in the same order until `set_epoch` names another.
@@ -222,32 +220,19 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
         dataset: Sized | int,
         batch_size: int = 64,
         *,
-        shuffle: Shuffle | None = False,
-        seed: int = 0,
-        sampler: Sampler | None = None,
-        remainder: Remainder | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         group: Any = None,
         shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
-        epoch_size: int | None = None,
-        batch_by: Buckets | None = None,
         coverage: str | os.PathLike[str] | None = None,
+        **options: Unpack[PlanArguments],
     ) -> None:
-        options = PlanOptions(
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            sampler=sampler,
-            remainder=remainder,
-            epoch_size=epoch_size,
-            batch_by=batch_by,
-        ).of(dataset)
-        self._ranks = CurrentRanks(rank, world_size, group=group)
-        self._is_default = remainder is None
+        chosen = PlanOptions(batch_size=batch_size, **options).of(dataset)
+        self._order = PlannedOrder(dataset, CurrentRanks(rank, world_size, group=group))
+        self._is_default = options.get("remainder") is None
         self._drop_notice = DropNotice(is_default=self._is_default)
-        self.drop_last = options.effective_remainder == "drop"
-        plan = plan_for(dataset, options, world_size=self.world_size, shard_sizes=shard_sizes)
+        self.drop_last = chosen.effective_remainder == "drop"
+        plan = plan_for(dataset, chosen, world_size=self.world_size, shard_sizes=shard_sizes)
         self._plan = plan.require_steps()
         self.batch_size = plan.batch_size
         self._check_empty(self._plan)
@@ -308,7 +293,7 @@ class BatchSampler(SamplerState, RankedPlan, torch.utils.data.Sampler[list[int]]
             )
 
     def _batches(self, cursor: Cursor, plan: Plan, rank: int) -> Iterator[list[int]]:
-        num_steps, check_ranks = plan.num_steps, self._ranks.watch()
+        num_steps, check_ranks = plan.num_steps, self._order.ranks.watch()
         cursor.is_whole = not num_steps
         for request in epoch_requests(plan, epoch=cursor.epoch, rank=rank):
             check_ranks()

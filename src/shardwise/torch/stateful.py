@@ -101,7 +101,7 @@ class StatefulDataLoader(PositionedLoader):
             self._stateful.load_state_dict(self._pass.began)
         else:
             self._stateful.set_epoch(self._stateful.epoch)
-        plan, rank = stateful.plan, stateful._ranks.certain().rank
+        plan, rank = stateful.plan, stateful._order.rank
         self._notice.begin(plan, stateful.epoch, rank, num_repeated=num_left)
         num_left = self._stateful.num_left
         run = _Pass(self._stateful.state_dict(0), num_left, self._num_batches(num_left))
@@ -123,7 +123,7 @@ class StatefulDataLoader(PositionedLoader):
             # Workers have copies of the dataset, which count nothing.
             rank, epoch = self._stateful.rank, run.began["epoch"]
             account.begin(self._pass_plan, epoch=epoch, rank=rank, progress=run)
-        check_ranks = self._stateful._ranks.watch()
+        check_ranks = self._stateful._order.ranks.watch()
         for batch in batches:
             check_ranks()
             run.num_yielded += 1
@@ -200,7 +200,7 @@ class StatefulDataLoader(PositionedLoader):
         self._stateful._account.write()
         if self._pass.is_whole:
             stateful = self._stateful
-            return stateful._to_dict(stateful._order.state(stateful.epoch + 1, 0))
+            return stateful._order.state(stateful.plan, stateful.epoch + 1, 0)
         return self._stateful.state_dict(self._num_taken(self._pass))
 
     def certificate(self) -> dict[str, Any]:

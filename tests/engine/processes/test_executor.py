@@ -162,7 +162,7 @@ def test_a_late_batch_raises_stall_error_that_names_the_worker_and_the_sample():
         batches = iter(made)
         next(batches)
         # Only now: starting the processes may take long on a busy machine.
-        made._executor.timeout = 1
+        made._maker.executor.timeout = 1
         with pytest.raises(StallError, match=r"step 1 of epoch 0 .*worker process \d.*sample 8 of"):
             next(batches)
 

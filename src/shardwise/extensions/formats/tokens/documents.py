@@ -19,7 +19,7 @@ from shardwise.extensions.formats.tokens.source import TokenSource
 from shardwise.plan import Permutation, mix
 from shardwise.plan.last_values import LastValues
 from shardwise.sources.manifest import Manifest, Shard
-from shardwise.sources.protocol import EpochReads
+from shardwise.sources.protocol import ReadsEpochs
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class _Joined:
     ends: NDArray[np.int64]
 
 
-class JoinedDocuments(EpochReads, TokenSource):
+class JoinedDocuments(ReadsEpochs, TokenSource):
     """Blocks of the joined documents; satisfies `shardwise.sources.protocol.Source`.
 
     Costs 8 bytes a document, and 16 more for each of the last two epochs. All documents are in an

@@ -9,13 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.columns import values_of
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.clips.lone_files import LoneFiles, SourceOfFiles
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
-from shardwise.sources.protocol import Source
+from shardwise.sources.protocol import HasMediaFiles, Source
 
 # Samples that are indexed at the first use: reading 10,000 clips of 1 MB takes a minute.
 _MAX_FILES = 10_000
@@ -55,14 +56,15 @@ def files_of(source: Source, field: str, ids: NDArray[np.int64]) -> MediaFiles:
     Raises:
         ValueError: they have no index, and are too many to be indexed now.
     """
-    media_files = getattr(source, "media_files", None)
-    if media_files is not None:
-        files: MediaFiles = media_files(field)
+    own = having(source, HasMediaFiles)
+    if own is not None:
+        files: MediaFiles = own.media_files(field)
         return files
     if "%" in field:
         raise ValueError(f"clips({field!r}): numbered pictures are members of tar shards")
-    if isinstance(source, SourceOfFiles) and field == source.fields[0]:
-        return LoneFiles(source, field, ids)
+    lone = having(source, SourceOfFiles)
+    if lone is not None and field == source.fields[0]:
+        return LoneFiles(lone, field, ids)
     if len(ids) > _MAX_FILES:
         raise ValueError(
             f"clips() of {len(ids)} samples of {type(source).__name__}: up to {_MAX_FILES} are "

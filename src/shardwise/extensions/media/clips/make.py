@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.columns import mask_of, values_of
 from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
 from shardwise.dataset.transforms import Transforms
@@ -20,8 +21,12 @@ from shardwise.extensions.media.clips.options import ClipOptions, checked_option
 from shardwise.extensions.media.clips.source import ClipSource
 from shardwise.extensions.media.clips.table import clip_table
 from shardwise.extensions.media.clips.windows import ClipTable
-from shardwise.extensions.media.files.numbered import numbered_fields
-from shardwise.sources.protocol import Source
+    if not any(isinstance(each, StoredFiles) for each in files):
+        own = having(source, HasVersion)
+        version = "" if own is None else own.version()
+        chosen = hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()
+        origin = (
+            f"clips 3 {source.manifest.fingerprint} {version} {identity} "
 
 
 def make_clips(
@@ -92,14 +97,23 @@ def _table(
 ) -> ClipTable:
     """The clips, kept beside the indexes if these are: a look at a million videos takes minutes."""
     place = None
+<<<<<<< HEAD
     if not any(isinstance(each, StoredFiles) for each in files):
         version: Callable[[], str] | None = getattr(source, "version", None)
         chosen = hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()
         origin = (
             f"clips 3 {source.manifest.fingerprint} {version() if version else ''} {identity} "
+=======
+    if not isinstance(files, StoredFiles):
+        own = having(source, HasVersion)
+        version = "" if own is None else own.version()
+        chosen = hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()
+        origin = (
+            f"clips 2 {source.manifest.fingerprint} {version} {identity} "
+>>>>>>> main
             f"{chosen} {options.described}"
         )
-        place = KeptArrays(getattr(source, "directory", None), name="clips", origin=origin)
+        place = KeptArrays(directory_of(source), name="clips", origin=origin)
     cuts = _cut_reader(source, ids, options)
     return kept_or_made(place, ClipTable, lambda: clip_table(files, ids, options, cuts))
 

@@ -26,7 +26,7 @@ from shardwise.extensions.media.files.coded_frames import joined_ranges
 from shardwise.extensions.media.files.timeline import Span
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import (
-    EpochReads,
+    ReadsEpochs,
     Source,
     SourceTraits,
     traits_of,
@@ -51,7 +51,7 @@ class ClipCounts:
     num_bad: int
 
 
-class ClipSource(EpochReads):
+class ClipSource(ReadsEpochs):
     """Clips of the videos of a source; satisfies `shardwise.sources.protocol.Source`.
 
     The table of clips, 24 bytes a video, travels with the pickled source.

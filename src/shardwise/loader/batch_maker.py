@@ -1,0 +1,150 @@
+"""The batches of a loader: who builds them, in which executor, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from shardwise.base.abilities import having
+from shardwise.base.cores import usable_cores
+from shardwise.engine.batch.bad_samples import OnError
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.padding import Padding
+from shardwise.engine.batch.ragged import Ragged
+from shardwise.engine.batch.schedule import coalesced_batches, num_coalesced
+from shardwise.engine.choice import ExecutorFactory, ExecutorOptions, make_executor
+from shardwise.engine.request import Batch, BatchRequest, Executor
+from shardwise.engine.stats.bottleneck import wanted_servers
+from shardwise.engine.stats.counts import Counts
+from shardwise.loader.arguments import checked_names, not_nested
+from shardwise.loader.device_images import ImagesOnDevice
+from shardwise.loader.output import Output
+from shardwise.plan import Plan, Remainder, SequentialSampler
+from shardwise.sources.samples import Samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """What a batch is made of; `shardwise.DataLoader` documents the options."""
+
+    seed: int
+    remainder: Remainder
+    collate: Callable[[list[Any]], Any] | None
+    as_tuple: Sequence[str] | None
+    ragged: Ragged
+    on_error: OnError
+    output: str
+    device: Any
+    pin_memory: bool
+
+    @property
+    def makes_columns(self) -> bool:
+        """Whether batches are columns, and not what a function of the user's returns."""
+        return self.collate is None or isinstance(self.collate, Padding)
+
+
+class CountsServers(Protocol):
+    """An executor whose batches are made by servers."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return counts of the servers, for `DataLoader.stats`."""
+
+
+class BatchMaker:
+    """Makes the batches of a loader, and gives them the form that the program gets.
+
+    Args:
+        dataset: the samples.
+        options: what a batch is made of.
+        executor: how batches are made.
+
+    Attributes:
+        output: gives batches the form that the program gets.
+        executor: runs the builder, for the ranks of this machine; made by `start`.
+        num_local: how many ranks it is made for.
+        num_coalesced: batches that are loaded together.
+    """
+
+    executor: Executor
+    num_local: int
+    num_coalesced: int
+
+    def __init__(self, dataset: Samples, options: BatchOptions, executor: ExecutorOptions) -> None:
+        self._dataset = dataset
+        self._options = options
+        self._executor_options = executor
+        names = checked_names(
+            options.as_tuple,
+            dataset,
+            remainder=options.remainder,
+            ragged=options.ragged,
+            collate=options.collate,
+        )
+        self.output = Output(
+            options.output,
+            device=options.device,
+            pin_memory=options.pin_memory,
+            as_tuple=names if options.makes_columns else None,
+            not_nested=not_nested(dataset) if options.ragged == "nested" else None,
+        )
+        is_remote = isinstance(executor.executor, ExecutorFactory)
+        self._on_device = ImagesOnDevice(
+            dataset,
+            device=self.output.device,
+            obstacle="a collate= function gets pixels" * (not options.makes_columns)
+            or "batch servers send pixels" * is_remote,
+        )
+        build = partial(
+            BatchBuilder,
+            seed=options.seed,
+            collate=options.collate,
+            as_tuple=names,
+            ragged=options.ragged,
+            on_error=options.on_error,
+        )
+        self._builder = build(self._on_device.dataset)
+        # Where a device finds a file damaged.
+        self._cpu_builder = build(dataset)
+
+    def start(self, plan: Plan, num_local: int) -> int:
+        """Choose the executor for this number of ranks on the machine; return its workers."""
+        options = self._options
+        self.num_local = num_local
+        self.executor = make_executor(self._builder, self._executor_options, num_ranks=num_local)
+        # A batch is whole, and can be prepared, after its images were decoded.
+        self.executor.prepare = None if self._on_device.decodes else self.output.prepare
+        # Skipped rows, substitutes, a collate of the user's and a watch need batches one by one.
+        is_plain = options.makes_columns and options.on_error == "raise"
+        in_order = isinstance(plan.sampler, SequentialSampler)
+        self.num_coalesced = (
+            num_coalesced(self._dataset, plan.batch_size, in_order=in_order)
+            if is_plain and self._executor_options.decode_timeout is None
+            else 1
+        )
+        return self.executor.concurrency.num_workers
+
+    def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
+        """Yield a batch for each request, in order."""
+        return self.output.ahead(
+            self._on_device.run(requests, self._coalesced, self._cpu_builder.build)
+        )
+
+    def finish(self, batch: Batch) -> Any:
+        """Return what the program gets of a batch."""
+        self._on_device.keep(batch)
+        return self.output.of(batch)
+
+    def stats(self, counts: Counts) -> dict[str, Any]:
+        """Return counts with who makes the batches now; see `DataLoader.stats`."""
+        concurrency = self.executor.concurrency
+        stats = counts.to_dict(concurrency, num_cores=usable_cores(num_ranks=self.num_local))
+        servers = having(self.executor, CountsServers)
+        if servers is not None:
+            wanted = wanted_servers(stats, concurrency.num_threads)
+            stats["service"] = {**servers.stats(), "wanted": wanted}
+        return stats
+
+    def _coalesced(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
+        return coalesced_batches(self.executor, requests, self.num_coalesced)

@@ -1,0 +1,86 @@
+"""The order of a plan: a sampler, made for the global batches that it is cut into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.abilities import having
+from shardwise.plan.buckets import Buckets
+from shardwise.plan.protocol import (
+    ForGlobalBatch,
+    ReadsOldOrders,
+    Sampler,
+    for_global_batch,
+    global_batch_of,
+)
+from shardwise.plan.sampler import is_in_order
+from shardwise.plan.user_sampler import check_ids
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The sample ids of each epoch, by position.
+
+    Args:
+        made: the sampler as it was made, for global batches of any size.
+        num_ids: samples in the dataset.
+        is_users: whether a user made it, so that its ids are checked.
+        global_batch: the global batch that `sampler` is made for.
+        is_pinned: whether the order is a state's, which stays what it is in other global batches.
+
+    Attributes:
+        sampler: `made` for that global batch.
+    """
+
+    made: Sampler
+    num_ids: int
+    is_users: bool = False
+    global_batch: int = 1
+    is_pinned: bool = False
+    sampler: Sampler = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampler", for_global_batch(self.made, self.global_batch))
+
+    def in_buckets(self, buckets: Buckets, *, rows: int, seed: int) -> Order:
+        """Return this order in buckets, for global batches of so many rows."""
+        # Without a shuffle the batches keep the order of their samples.
+        own_seed = None if is_in_order(self.made) else seed
+        made = buckets.over(self.made, self.num_ids, rows=rows, seed=own_seed)
+        return replace(self, made=made)
+
+    def for_global_batch(self, size: int) -> Order:
+        """Return the order for global batches of this size; that of a state stays what it is."""
+        if self.is_pinned or size == self.global_batch:
+            return self
+        return replace(self, global_batch=size)
+
+    def of_state(self, spec: Any, *, size: int) -> Order:
+        """Return the order that a state describes by `spec`, for a plan of this global batch.
+
+        It is this order for samplers that need not know the global batch.
+        """
+        states = global_batch_of(spec)
+        made = self.made
+        if states is None or having(made, ForGlobalBatch) is None:
+            return self
+        old = having(made, ReadsOldOrders)
+        made = made if old is None else old.in_order_of(spec)
+        if made is self.made and states == self.global_batch:
+            return self
+        return replace(self, made=made, global_batch=states, is_pinned=states != size)
+
+    def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sample ids at some positions of an epoch, int64 `[k]`.
+
+        Raises:
+            ValueError: the user's sampler returned ids that the data does not have.
+        """
+        ids = self.sampler.indices(epoch, positions)
+        if self.is_users:
+            check_ids(self.sampler, ids, len(positions), self.num_ids)
+        return ids
