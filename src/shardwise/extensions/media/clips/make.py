@@ -97,20 +97,12 @@ def _table(
 ) -> ClipTable:
     """The clips, kept beside the indexes if these are: a look at a million videos takes minutes."""
     place = None
-<<<<<<< HEAD
     if not any(isinstance(each, StoredFiles) for each in files):
-        version: Callable[[], str] | None = getattr(source, "version", None)
-        chosen = hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()
-        origin = (
-            f"clips 3 {source.manifest.fingerprint} {version() if version else ''} {identity} "
-=======
-    if not isinstance(files, StoredFiles):
         own = having(source, HasVersion)
         version = "" if own is None else own.version()
         chosen = hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()
         origin = (
-            f"clips 2 {source.manifest.fingerprint} {version} {identity} "
->>>>>>> main
+            f"clips 3 {source.manifest.fingerprint} {version} {identity} "
             f"{chosen} {options.described}"
         )
         place = KeptArrays(directory_of(source), name="clips", origin=origin)
