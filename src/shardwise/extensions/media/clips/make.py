@@ -21,12 +21,8 @@ from shardwise.extensions.media.clips.options import ClipOptions, checked_option
 from shardwise.extensions.media.clips.source import ClipSource
 from shardwise.extensions.media.clips.table import clip_table
 from shardwise.extensions.media.clips.windows import ClipTable
-    if not any(isinstance(each, StoredFiles) for each in files):
-        own = having(source, HasVersion)
-        version = "" if own is None else own.version()
-        chosen = hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()
-        origin = (
-            f"clips 3 {source.manifest.fingerprint} {version} {identity} "
+from shardwise.extensions.media.files.numbered import numbered_fields
+from shardwise.sources.protocol import HasVersion, Source, directory_of
 
 
 def make_clips(
