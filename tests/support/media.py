@@ -133,10 +133,12 @@ def frames_of(count: int = NUM_FRAMES) -> bytes:
     return b"".join(frame(number).tobytes() for number in range(count))
 
 
-def ffmpeg(*arguments: str, data: bytes | None = None) -> None:
+def ffmpeg(*arguments: str, data: bytes | None = None) -> bytes:
+    """Run FFmpeg with some bytes as its input; returns what it writes to its output."""
     command = ["ffmpeg", "-v", "error", "-y", "-nostdin" if data is None else "-hide_banner"]
     done = subprocess.run([*command, *arguments], input=data, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return done.stdout
 
 
 class MediaFolder:

@@ -88,9 +88,19 @@ def packet_of(av: Any, payload: bytes | memoryview) -> Any:
     return packet
 
 
+# FFmpeg's own decoder of AV1 needs a GPU; those with the names of MPEG's sound round to 16 bits by
+# noise, which is another one for a part.
+_DECODERS = {
+    "av1": ("libdav1d", "libaom-av1"),
+    "mp1": ("mp1float",),
+    "mp2": ("mp2float",),
+    "mp3": ("mp3float",),
+}
+
+
 def _context(av: Any, codec: str) -> Any:
-    """A decoder of pixels: FFmpeg's own of AV1 needs a GPU, so dav1d and libaom come first."""
-    for name in {"av1": ("libdav1d", "libaom-av1")}.get(codec, ()):
+    """The decoder that FFmpeg takes for a codec that it finds in a file."""
+    for name in _DECODERS.get(codec, ()):
         with contextlib.suppress(ValueError):  # not in this build
             return av.CodecContext.create(name, "r")
     return av.CodecContext.create(codec, "r")
