@@ -63,7 +63,7 @@ def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -
     said = np.rint(columns.duration * float(tick)).astype(np.int64)
     timed = np.rint((columns.pts - columns.pts[0]) * float(tick)).astype(np.int64)
     lengths = _lengths(track, payloads, said, is_exact=tick == 1)
-    if tick == 1 and said[-1] + trim in natural_lengths(track, lengths):
+    if tick == 1 and trim and said[-1] + trim in natural_lengths(track, lengths):
         lengths[-1], trim = said[-1], 0  # ogg: the last packet's duration has no padding in it
     starts = np.cumsum(lengths) - lengths
     # FFmpeg puts the last packet elsewhere if only a part of it is heard.
