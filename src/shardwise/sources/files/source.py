@@ -6,7 +6,8 @@ Lists at the first use, once a process.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +31,7 @@ from shardwise.storage import (
     open_file,
     require_not_written_since,
 )
+from shardwise.storage.protocol import File
 
 
 class FilesSource:
@@ -119,7 +121,7 @@ class FilesSource:
             if name not in known:
                 raise ValueError(f"no field {name!r}: there are {', '.join(map(repr, known))}")
             if name == listing.field:
-                data = PayloadColumn(list(map(self._read_file, keys, ids.tolist())))
+                data = PayloadColumn(list(map(self._read_file, ids.tolist())))
                 columns[name], num_bytes = data, int(data.lengths.sum())
                 continue
             column = listing.columns[name]
@@ -129,8 +131,15 @@ class FilesSource:
                 columns[name] = [column[i] for i in ids.tolist()]
         return Columns(ids, keys, columns, num_bytes)
 
-    def _read_file(self, key: str, index: int) -> bytes:
+    def _read_file(self, index: int) -> bytes:
+        with self.opened_file(index) as (file, stat):
+            return file.read(0, stat.num_bytes)
+
+    @contextmanager
+    def opened_file(self, index: int) -> Iterator[tuple[File, FileStat]]:
+        """A sample's file, held to the version that was listed, and its stat; closed at the end."""
         listing = self.listing
+        key = listing.names[index]
         url = f"{listing.base.rstrip('/')}/{key}"
         try:
             file = open_file(url, options=self._storage)
@@ -141,7 +150,7 @@ class FilesSource:
                 else:
                     stat = FileStat(*listing.stats[index].tolist())
                 file.pin(stat)
-                return file.read(0, stat.num_bytes)
+                yield file, stat
             finally:
                 file.close()
         except DataError as error:

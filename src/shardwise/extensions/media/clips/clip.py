@@ -18,6 +18,10 @@ from shardwise.extensions.media.files.pictures import clip_shape
 from shardwise.extensions.media.files.sound_window import open_sound, read_window
 
 
+# Samples a second of the silence of a video without sound.
+SILENT_RATE = 48000
+
+
 class HeldRanges:
     """A file of which some ranges are in memory; others are read when they are asked for.
 
@@ -61,9 +65,12 @@ class Clip:
     def sound(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """The sound of the same time, float32 `[channels, samples]`, and where there is one."""
         index, (first, length) = self.chosen.index, self.chosen.ticks
-        picture, heard = index.first("video"), index.first("audio")
+        tick = Fraction(*index.first("video").time_base)
+        if all(track.kind == "video" for track in index.tracks):
+            count = max(1, round(length * tick * SILENT_RATE))
+            return np.zeros((1, count), np.float32), np.zeros(count, np.bool_)
+        heard = index.first("audio")
         sound = open_sound(self.reader, index=index)
-        tick = Fraction(*picture.time_base)
         begin = first * tick - heard.origin * Fraction(*heard.time_base)
         start = round(begin * sound.rate)
         count = max(1, round(length * tick * sound.rate))

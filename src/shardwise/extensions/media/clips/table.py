@@ -63,8 +63,6 @@ def _spans(
     index: MediaIndex, options: ClipOptions, cuts: CutReader | None, video: int
 ) -> Iterator[tuple[Span, int]]:
     track = index.first("video")
-    if options.audio is not None:
-        index.first("audio")
     if cuts is None:
         yield Span(track, 0, track.num_frames), -1
         return

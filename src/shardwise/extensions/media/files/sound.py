@@ -6,8 +6,10 @@ Sample 0 is the first one that is heard: the encoder's delay is left out, for ev
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
+from math import ceil, floor
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,7 +23,7 @@ from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.pyav_packets import damaged, decoded_frames
 from shardwise.extensions.media.files.sound_samples import samples_of
-from shardwise.extensions.media.files.track import Segment
+from shardwise.extensions.media.files.track import Segment, Track
 
 # Decoded before a part and thrown away, until overlaps and bit reservoirs are what they are when
 # decoding from the file's begin: Opus asks for 80 ms, MP3 for 9 frames.
@@ -90,7 +92,9 @@ class SoundFile:
             self._file.seek(start)
             sound = self._file.read(stop - start, dtype="float32", always_2d=True)
         except self._errors as error:
-            raise DataError(f"samples {start} to {stop} can't be decoded: {error}") from error
+            raise DataError(
+                f"samples {start} to {stop} can't be decoded: {error}; was the file cut?"
+            ) from error
         if len(sound) != stop - start:
             raise DataError(
                 f"samples {start} to {stop} are asked for, and decoding ends after {len(sound)}: "
@@ -113,29 +117,16 @@ class PacketSound:
     ) -> None:
         self._reader, self._limits = reader, limits
         self._index = with_payloads(index, reader, limits)
-        self._track = self._index.first("audio")
-        # The decoder knows some rates better than the container: HE-AAC has twice the written one.
-        number, frame = next(self._frames(0, min(4, self._count)), (0, None))
-        if frame is None:
-            raise damaged(self._track, number, "the decoder gives no sound")
-        self.rate = int(frame.sample_rate)
-        self.num_channels = int(frame.layout.nb_channels)
-        scale = self.rate / (self._track.rate or self.rate)
-        lead = round(self._track.lead * scale)
-        self.num_samples = round(self._track.length * scale)
-        self._starts, self._stops = self._positions(scale, lead)
-
-    @property
-    def _count(self) -> int:
-        return len(self._track.columns.pts)
-
-    def _positions(self, scale: float, lead: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The samples at which each packet begins and ends, int64 `[packets]` each."""
-        columns = self._track.columns
-        tick = scale * (self._track.rate or self.rate) * self._track.time_base[0]
-        tick /= self._track.time_base[1]
-        starts = np.rint((columns.pts - columns.pts[0]) * tick).astype(np.int64) - lead
-        return starts, starts + np.rint(columns.duration * tick).astype(np.int64)
+        self._track = track = self._index.first("audio")
+        self.rate, self.num_channels = track.rate, track.num_channels
+        head = first_packets(track)
+        if head:
+            number, frame = next(self._frames(0, head), (0, None))
+            if frame is None:
+                raise damaged(track, number, "the decoder gives no sound")
+            self.rate, self.num_channels = int(frame.sample_rate), int(frame.layout.nb_channels)
+        self._scale = Fraction(self.rate, track.rate or self.rate)
+        self.num_samples = round(track.length * self._scale)
 
     def _frames(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
         track = self._track
@@ -149,20 +140,23 @@ class PacketSound:
         out = np.zeros((self.num_channels, stop - start), np.float32)
         if stop <= start:
             return out
-        first = max(0, int(np.searchsorted(self._starts, start, side="right")) - 1)
-        last = int(np.searchsorted(self._starts, stop, side="left"))
+        track, scale = self._track, self._scale
+        begin, first, last = packets_of(track, floor(start / scale), ceil(stop / scale))
+        ends = [(bounds[first:last] * int(scale)).tolist() for bounds in track.sample_bounds]
         filled, at, current = 0, 0, -1
-        for number, frame in self._frames(self._run_up(first), last):
+        for number, frame in self._frames(begin, last):
             if not first <= number < last:
                 continue
             if frame.is_corrupt:
-                raise damaged(self._track, number, "the decoder calls the sound damaged")
+                raise damaged(track, number, "the decoder calls the sound damaged")
             sound = samples_of(frame)
+            if len(sound) != len(out):
+                raise damaged(track, number, f"it has {len(sound)} channels, not {len(out)}")
             if number != current:  # a packet may hold several frames
-                at, current = int(self._starts[number]), number
-                # Decoders leave out the delay by themselves: then the end is in place.
-                if self._is_inside(number):
-                    at += max(0, int(self._stops[number]) - at - sound.shape[1])
+                at, end, current = ends[0][number - first], ends[1][number - first], number
+                if number < len(track.columns.pts) - 1:
+                    # Decoders leave out the delay by themselves: then the end is in place.
+                    at += max(0, end - at - sound.shape[1])
             low, high = max(at, start), min(at + sound.shape[1], stop)
             if low < high:
                 out[:, low - start : high - start] = sound[:, low - at : high - at]
@@ -170,21 +164,36 @@ class PacketSound:
             at += sound.shape[1]
         if filled != stop - start:
             raise DataError(
-                f"{self._track.codec}: {filled} of {stop - start} samples from {start} on could be "
-                "decoded: is the file damaged?"
+                f"{track.codec}: {filled} of {stop - start} samples from {start} on could be "
+                "decoded: the file is damaged, or its times leave a gap in the sound"
             )
         return out
 
-    def _is_inside(self, number: int) -> bool:
-        return number < self._count - 1
 
-    def _run_up(self, packet: int) -> int:
-        """The packet at which decoding begins for what it is to be in another one."""
-        if self._track.codec in _LONG_MEMORY:
-            return 0
-        seconds = _RUN_UPS.get(self._track.codec, _RUN_UP_S)
-        before = self._starts[packet] - int(seconds * self.rate)
-        return max(0, min(packet - 2, int(np.searchsorted(self._starts, before, side="right")) - 1))
+def first_packets(track: Track) -> int:
+    """How many packets tell the rate and the channels that the header of a track does not tell.
+
+    The header of an mp4 with HE-AAC may have half the rate, and one channel of two.
+    """
+    described = bool(track.description) and track.codec in ("aac", "mp3")
+    return min(4, len(track.columns.pts)) if described else 0
+
+
+def packets_of(track: Track, start: int, stop: int) -> tuple[int, int, int]:
+    """The packets of samples `[start, stop)` at the track's rate.
+
+    Returns:
+        The packet at which decoding begins, the first one that is heard, and the one behind the
+        last.
+    """
+    starts, _ = track.sample_bounds
+    first = max(0, int(np.searchsorted(starts, start, side="right")) - 1)
+    last = max(first + 1, int(np.searchsorted(starts, stop, side="left")))
+    if track.codec in _LONG_MEMORY:
+        return 0, first, last
+    before = starts[first] - int(_RUN_UPS.get(track.codec, _RUN_UP_S) * track.rate)
+    begin = min(first - 2, int(np.searchsorted(starts, before, side="right")) - 1)
+    return max(0, begin), first, last
 
 
 Sound: TypeAlias = SoundFile | PacketSound

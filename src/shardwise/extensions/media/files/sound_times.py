@@ -108,20 +108,28 @@ def _lengths(
 def _decoded_lengths(
     track: Track, payloads: list[bytes], said: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """All packets hold as many samples as the second one, and the last one what it decodes to."""
-    found: dict[int, int] = {}
+    """All packets hold as many samples as the first ones, and the last one what it decodes to."""
+    last = len(payloads) - 1
     try:
-        for first in (0, max(0, len(payloads) - 2)):
-            run = list(enumerate(payloads))[first : first + 2]
-            for number, frame in decoded_frames(track, run, DEFAULT_LIMITS):
-                held = found.get(number, 0) if first != number else 0
-                found[number] = held + round(frame.samples * track.rate / frame.sample_rate)
+        head = _decoded(track, payloads, 0)
+        tail = _decoded(track, payloads, max(0, last - 1))
     except DataError:
         return said  # decoding the sound says what is wrong
-    usual = found.get(1, found.get(0, 0))
+    # The first one may give less: the decoder leaves out its delay.
+    usual = max((count for number, count in head.items() if number < last or not last), default=0)
     lengths = np.full(len(said), usual, np.int64)
-    lengths[-1] = found.get(len(said) - 1, usual)
+    lengths[-1] = tail.get(last, usual)
     return lengths if usual else said
+
+
+def _decoded(track: Track, payloads: list[bytes], first: int) -> dict[int, int]:
+    """Samples that two packets decode to, by their numbers."""
+    counts: dict[int, int] = {}
+    run = [(number, payloads[number]) for number in range(first, min(first + 2, len(payloads)))]
+    for number, frame in decoded_frames(track, run, DEFAULT_LIMITS):
+        count = round(frame.samples * track.rate / frame.sample_rate)
+        counts[number] = counts.get(number, 0) + count
+    return counts
 
 
 def natural_lengths(track: Track, lengths: NDArray[np.int64]) -> list[int]:

@@ -71,7 +71,7 @@ def read_window(
 
 # Blocks are at least this long, and resampled with as much around them as the filter is wide:
 # soxr HQ has 125 dB of attenuation from 0.91 to 1 of the lower rate's band.
-_BLOCK_S, _MARGIN_SAMPLES = 1.0, 256
+BLOCK_S, _MARGIN_SAMPLES = 1.0, 256
 
 
 def _resampled(sound: Sound, rate: int, start: int, stop: int) -> NDArray[np.float32]:
@@ -87,7 +87,7 @@ def _resampled(sound: Sound, rate: int, start: int, stop: int) -> NDArray[np.flo
     factor = math.gcd(sound.rate, rate)
     up, down = rate // factor, sound.rate // factor
     # Blocks begin where samples of both rates lie at one time.
-    periods = math.ceil(_BLOCK_S * sound.rate / down)
+    periods = math.ceil(BLOCK_S * sound.rate / down)
     around = math.ceil(_MARGIN_SAMPLES * max(1.0, down / up) / down)
     first, last = start // (periods * up), -(-stop // (periods * up))
     low, high = (first * periods - around) * down, (last * periods + around) * down
