@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Literal
-from zlib import crc32
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.boxes import box_header
@@ -15,24 +13,23 @@ _TS_PACKET = 188
 _EBML = b"\x1a\x45\xdf\xa3"
 _SEGMENT = b"\x18\x53\x80\x67"
 _W64 = bytes.fromhex("72696666912ecf11a5d628db04c10000")
-_UNKNOWN = (0, 0xFFFFFFFF)
+# Sizes of what was written to a pipe: they were never put in.
+UNKNOWN = (0, 0xFFFFFFFF)
 
 
 def check_end(data: bytes | memoryview) -> None:
-    """Refuse a file that is shorter than its header says, and damaged pages of Ogg.
+    """Refuse a file that is shorter than its header says.
 
-    Known for avi, wav (RIFF, RIFX, RF64, W64), aiff, au, caf, mkv, webm, mp4, ts and ogg; mp3 has
-    its own reader. Other containers do not say their length.
+    Known for avi, wav (RIFF, RIFX, RF64, W64), aiff, au, caf, mkv, webm, mp4 and ts; mp3 and ogg
+    have their own readers. Other containers do not say their length.
 
     Raises:
-        DataError: it was cut; or a page of Ogg is damaged.
+        DataError: it was cut.
     """
     view = memoryview(data)
     head = bytes(view[:64])
     expected = len(view)
-    if head[:4] == b"OggS":
-        check_pages(view)
-    elif head[0] == 0x47 and len(view) > _TS_PACKET and view[_TS_PACKET] == 0x47:
+    if head[0] == 0x47 and len(view) > _TS_PACKET and view[_TS_PACKET] == 0x47:
         expected = -(-len(view) // _TS_PACKET) * _TS_PACKET
     elif head[4:8] in (b"ftyp", b"moov", b"styp"):
         expected = _mp4_end(view)
@@ -51,24 +48,13 @@ def check_size(expected: int, num_bytes: int) -> None:
         )
 
 
-def wave_end(head: bytes, num_bytes: int) -> int:
-    """The end that the first 28 bytes of a wav tell, less the last byte of padding."""
-    order: Literal["big", "little"] = "big" if head[:4] == b"RIFX" else "little"
-    size = int.from_bytes(head[4:8], order)
-    if head[:4] == b"RF64" and head[12:16] == b"ds64":
-        size = int.from_bytes(head[20:28], "little")
-    if head[:4] == b"fLaC" or size in _UNKNOWN:
-        return num_bytes
-    return 8 + size - (8 + size == num_bytes + 1)
-
-
 def riff_end(view: memoryview, order: str = "<I") -> int:
     """The end of all RIFF or RIFX parts: large avi files have several."""
     at = 0
     kind = bytes(view[:4])
     while at + 8 <= len(view) and bytes(view[at : at + 4]) == kind:
         (size,) = struct.unpack_from(order, view, at + 4)
-        if size in _UNKNOWN:
+        if size in UNKNOWN:
             return len(view)  # written to a pipe: the length was never put in
         at += 8 + size + size % 2
     # Writers may leave out the last byte of padding.
@@ -91,7 +77,7 @@ def _w64_end(view: memoryview) -> int:
 
 def _au_end(view: memoryview) -> int:
     begin, size = struct.unpack_from(">II", view, 4) if len(view) >= 12 else (0, 0)
-    return len(view) if size in _UNKNOWN else int(begin + size)
+    return len(view) if size in UNKNOWN else int(begin + size)
 
 
 def _caf_end(view: memoryview) -> int:
@@ -147,42 +133,3 @@ _ENDS: dict[bytes, Callable[[memoryview], int]] = {
     b"caff": _caf_end,
     _EBML: _matroska_end,
 }
-# Bits of a byte in the other order.
-_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-_PAGE_BYTES = 27
-
-
-def check_pages(view: memoryview) -> None:
-    """Compare each page of Ogg with its CRC-32, and look for the end of each stream (RFC 3533).
-
-    Decoders go on after a damaged page with the one after it: all that follows comes early.
-
-    Raises:
-        DataError: a page is damaged or cut, or a stream has no last page.
-    """
-    at, open_streams = 0, set()
-    while at < len(view):
-        head = bytes(view[at : at + _PAGE_BYTES])
-        if head[:4] != b"OggS" or len(head) < _PAGE_BYTES:
-            raise DataError("a page of Ogg does not begin where the one before ends", offset=at)
-        body = at + _PAGE_BYTES + head[26]
-        end = body + sum(view[at + _PAGE_BYTES : body])
-        if end > len(view):
-            raise DataError("the last page of Ogg ends after the file: it was cut", offset=at)
-        page = head[:22] + bytes(4) + bytes(view[at + 26 : end])
-        if _ogg_crc(page) != int.from_bytes(head[22:26], "little"):
-            raise DataError("a page of Ogg is damaged: its CRC-32 differs", offset=at)
-        open_streams.add(head[14:18])
-        if head[5] & 4:
-            open_streams.discard(head[14:18])
-        at = end
-    if open_streams:
-        raise DataError(
-            "a stream of Ogg has no last page: it was cut, or is still written", offset=len(view)
-        )
-
-
-def _ogg_crc(page: bytes) -> int:
-    """The CRC-32 of Ogg: that of zlib with all bits in the other order, and begun with 0."""
-    reflected = crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
-    return int.from_bytes(reflected.to_bytes(4, "little").translate(_REVERSED), "big")

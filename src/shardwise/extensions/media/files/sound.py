@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
 from math import ceil, floor
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError, MissingExtraError
 from shardwise.extensions.media.files.byte_reader import RangeFile, RangeReader, read_exactly
 from shardwise.extensions.media.files.coded_frames import read_segments, with_payloads
-from shardwise.extensions.media.files.container_ends import check_size, wave_end
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.pyav_packets import damaged, decoded_frames
 from shardwise.extensions.media.files.sound_samples import samples_of
 from shardwise.extensions.media.files.track import Segment, Track
+from shardwise.extensions.media.files.wave import is_wave
 
 # Decoded before a part and thrown away, until overlaps and bit reservoirs are what they are when
 # decoding from the file's begin: Opus asks for 80 ms, MP3 for 9 frames.
@@ -32,32 +32,27 @@ _RUN_UP_S = 0.25
 _RUN_UPS = {"opus": 1.0}
 # Decoders that draw noise, or forecast from all before: they begin at the first packet.
 _LONG_MEMORY = frozenset(("ac3", "eac3", "speex", "amr_nb", "amr_wb", "gsm", "qcelp", "evrc"))
-# Codes of wav that libsndfile decodes to the sample: PCM, ADPCM, floats, A-law, mu-law, extensible.
-_WAVE_CODES = (1, 2, 3, 6, 7, 0x11, 0xFFFE)
+# Codes of wav: Microsoft's ADPCM and IMA's.
+_ADPCM = (2, 0x11)
 
 
 def is_plain_sound(head: bytes) -> bool:
-    """Whether soundfile is to read a file of this beginning (40 bytes): wav and flac.
+    """Whether soundfile is to read a file of this beginning (40 bytes).
 
-    What else a wav may hold, such as MP3, and flac of unknown length, is for PyAV.
+    That is flac whose length is known, and wav with ADPCM. All else is read by its packets.
 
     Raises:
         MissingExtraError: it would, and neither it nor PyAV is installed.
     """
-    is_wave = head[:4] in (b"RIFF", b"RIFX", b"RF64") and head[8:12] == b"WAVE"
-    if not is_wave and head[:4] != b"fLaC":
+    # The low 36 bits of 8 bytes of STREAMINFO are the number of samples (RFC 9639, 8.2).
+    known = int.from_bytes(head[18:26], "big") & ((1 << 36) - 1)
+    is_flac = head[:4] == b"fLaC" and known > 0
+    code = int.from_bytes(head[20:22], "little")
+    if not is_flac and not (head[:4] == b"RIFF" and is_wave(head) and code in _ADPCM):
         return False
     if not _has("soundfile") and not _has("av"):
         raise MissingExtraError("wav and flac need soundfile, which is not installed", extra="audio")
-    if head[12:16] == b"fmt ":
-        order: Literal["big", "little"] = "big" if head[:4] == b"RIFX" else "little"
-        return _has("soundfile") and int.from_bytes(head[20:22], order) in _WAVE_CODES
-    # The low 36 bits of 8 bytes of STREAMINFO are the number of samples (RFC 9639, 8.2).
-    return _has("soundfile") and not (head[:4] == b"fLaC" and not _flac_samples(head))
-
-
-def _flac_samples(head: bytes) -> int:
-    return int.from_bytes(head[18:26], "big") & ((1 << 36) - 1)
+    return _has("soundfile")
 
 
 @cache
@@ -76,7 +71,6 @@ class SoundFile:
     def __init__(self, reader: RangeReader) -> None:
         import soundfile
 
-        _check_wave(reader)
         self._errors: Any = (soundfile.LibsndfileError, RuntimeError)
         try:
             self._file: Any = soundfile.SoundFile(RangeFile(reader))
@@ -101,12 +95,6 @@ class SoundFile:
                 "was the file cut?"
             )
         return np.ascontiguousarray(sound.T)
-
-
-def _check_wave(reader: RangeReader) -> None:
-    """Refuse a wav that is shorter than it says: libsndfile makes a shorter one of it."""
-    head = bytes(read_exactly(reader, 0, min(28, reader.num_bytes)))
-    check_size(wave_end(head, reader.num_bytes), reader.num_bytes)
 
 
 class PacketSound:

@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS
+from shardwise.extensions.media.files.opus_vorbis import (
+    opus_delay,
+    opus_samples,
+    vorbis_lengths,
+)
 from shardwise.extensions.media.files.pyav_packets import decoded_frames
 from shardwise.extensions.media.files.track import Track
 
 # The time of a packet that has none is below.
 NO_TIME = -(1 << 61)
-# Samples of a frame of Opus at 48 kHz, by the low bits of the configuration (RFC 6716, 3.1).
-_SILK, _HYBRID, _CELT = (480, 960, 1920, 2880), (480, 960), (120, 240, 480, 960)
 _OPUS_RATE = 48000
 # Of linear and companded PCM in packets: bits a sample.
 _PCM = re.compile(r"pcm_[suf](8|16|24|32|64)(le|be)?$")
@@ -137,44 +140,6 @@ def natural_lengths(track: Track, lengths: NDArray[np.int64]) -> list[int]:
     if track.codec == "vorbis":
         return [int(each) for each in vorbis_lengths(track.config)]
     return [int(lengths[-1]), int(lengths[:-1].max(initial=0))]
-
-
-def opus_samples(packet: bytes) -> int:
-    """Samples of a packet of Opus at 48 kHz (RFC 6716, 3).
-
-    >>> opus_samples(bytes([0x78])), opus_samples(bytes([0x0B, 2]))
-    (960, 1920)
-    """
-    if not packet:
-        return 0
-    config = packet[0] >> 3
-    if config < 12:
-        length = _SILK[config & 3]
-    else:
-        length = _HYBRID[config & 1] if config < 16 else _CELT[config & 3]
-    code = packet[0] & 3
-    if code == 3:
-        return length * (packet[1] & 63 if len(packet) > 1 else 0)
-    return length * (2 if code else 1)
-
-
-def opus_delay(codec: str, config: bytes, said: int) -> int:
-    """Samples that the decoder leaves out at the begin: of Opus its header has them (RFC 7845)."""
-    is_head = codec == "opus" and config[:8] == b"OpusHead" and len(config) >= 12
-    return int.from_bytes(config[10:12], "little") if is_head else said
-
-
-def vorbis_lengths(config: bytes) -> NDArray[np.int64]:
-    """The lengths that a packet of Vorbis may have, by the block before and its own.
-
-    Raises:
-        DataError: the header is none of Vorbis.
-    """
-    at = config.find(b"\x01vorbis")
-    if at < 0 or len(config) < at + 29:
-        raise DataError("the sound of Vorbis has no identification header")
-    short, long = 1 << (config[at + 28] & 15), 1 << (config[at + 28] >> 4)
-    return np.array([short // 2, (short + long) // 4, long // 2], np.int64)
 
 
 def _skipped(packet: Any) -> tuple[int, int]:
