@@ -7,7 +7,6 @@ frames, or of other layers, give None: then FFmpeg demuxes them.
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 
 import numpy as np
 
@@ -22,7 +21,6 @@ _RATES = (44100, 48000, 32000)
 _DECODER_DELAY = 529
 
 
-@lru_cache(maxsize=1024)
 def _header(head: bytes) -> tuple[int, int, int, int] | None:
     """Bytes, samples, rate and channels of a frame by its first 4 bytes; None if it is none."""
     (word,) = struct.unpack(">I", head)
@@ -49,15 +47,22 @@ def read_mp3(data: bytes | memoryview, limits: Limits) -> Track | None:
     if known is None:
         return None
     _, samples, rate, channels = known
-    offsets, sizes = [], []
-    end = len(view)
+    offsets: list[int] = []
+    sizes: list[int] = []
+    whole, end = bytes(view), len(view)
+    sizes_of: dict[bytes, int] = {}
     while at + 4 <= end:
-        found = _header(bytes(view[at : at + 4]))
-        if found is None or found[1:3] != (samples, rate):
+        head = whole[at : at + 4]
+        size = sizes_of.get(head, -1)
+        if size < 0:
+            found = _header(head)
+            size = found[0] if found is not None and found[1:3] == (samples, rate) else 0
+            sizes_of[head] = size
+        if not size:
             break
         offsets.append(at)
-        sizes.append(found[0])
-        at += found[0]
+        sizes.append(size)
+        at += size
     if at < end and bytes(view[at : at + 3]) not in (b"TAG", b"APE") and any(view[at:]):
         return None
     told, delay, padding = _tag(bytes(view[first : first + sizes[0]]))

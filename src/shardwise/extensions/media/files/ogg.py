@@ -33,16 +33,16 @@ class _Stream:
         self.is_open = True
         self._begun = b""
 
-    def add(self, view: memoryview, body: int, lacing: bytes, granule: int) -> None:
-        at, size = body, 0
+    def add(self, data: bytes, body: int, lacing: bytes, granule: int) -> None:
+        at = stop = body
         for length in lacing:
-            size += length
+            stop += length
             if length < 255:
                 self.offsets.append(-1 if self._begun else at)
-                self.packets.append(self._begun + bytes(view[at : at + size]))
-                self._begun, at, size = b"", at + size, 0
-        if size:
-            self._begun += bytes(view[at : at + size])
+                self.packets.append(self._begun + data[at:stop])
+                self._begun, at = b"", stop
+        if stop > at:
+            self._begun += data[at:stop]
         if granule >= 0:
             self.granules.append((len(self.packets), granule))
 
@@ -58,7 +58,7 @@ def read_ogg(
     Raises:
         DataError: a page is damaged or cut, or a stream has no last page.
     """
-    streams = _streams(memoryview(data))
+    streams = _streams(bytes(data))
     if len(streams) != 1:
         return None
     (stream,) = streams
@@ -100,28 +100,28 @@ def read_ogg(
     return track, None if track.is_ranged else payloads
 
 
-def _streams(view: memoryview) -> list[_Stream]:
+def _streams(data: bytes) -> list[_Stream]:
     at, streams = 0, {}
-    while at < len(view):
-        head = bytes(view[at : at + _PAGE_BYTES])
+    while at < len(data):
+        head = data[at : at + _PAGE_BYTES]
         if head[:4] != b"OggS" or len(head) < _PAGE_BYTES:
             raise DataError("a page of Ogg does not begin where the one before ends", offset=at)
         body = at + _PAGE_BYTES + head[26]
-        lacing = bytes(view[at + _PAGE_BYTES : body])
+        lacing = data[at + _PAGE_BYTES : body]
         end = body + sum(lacing)
-        if end > len(view):
+        if end > len(data):
             raise DataError("the last page of Ogg ends after the file: it was cut", offset=at)
-        if _crc(head[:22] + bytes(4) + bytes(view[at + 26 : end])) != struct.unpack_from(
+        if _crc(head[:22] + bytes(4) + data[at + 26 : end]) != struct.unpack_from(
             "<I", head, 22
         ):
             raise DataError("a page of Ogg is damaged: its CRC-32 differs", offset=at)
         stream = streams.setdefault(head[14:18], _Stream())
-        stream.add(view, body, lacing, struct.unpack_from("<q", head, 6)[0])
+        stream.add(data, body, lacing, struct.unpack_from("<q", head, 6)[0])
         stream.is_open = stream.is_open and not head[5] & 4
         at = end
     if any(stream.is_open for stream in streams.values()):
         raise DataError(
-            "a stream of Ogg has no last page: it was cut, or is still written", offset=len(view)
+            "a stream of Ogg has no last page: it was cut, or is still written", offset=len(data)
         )
     return list(streams.values())
 

@@ -64,10 +64,10 @@ def vorbis_samples(head: bytes, setup: bytes, packets: Sequence[bytes]) -> NDArr
     short, _, long = vorbis_lengths(head)
     flags = _mode_flags(setup)
     mask = (1 << (len(flags) - 1).bit_length()) - 1
-    modes = [(each[0] >> 1 & mask) if each else 0 for each in packets]
-    if max(modes, default=0) >= len(flags):
+    modes = np.array([each[0] if each else 0 for each in packets], np.int64) >> 1 & mask
+    if modes.max(initial=0) >= len(flags):
         raise DataError("a packet of Vorbis has a mode that its header does not have")
-    blocks = np.where(np.array([flags[mode] for mode in modes], np.bool_), long, short)
+    blocks = np.where(np.array(flags)[modes], long, short)
     counts = np.zeros(len(blocks), np.int64)
     counts[1:] = (blocks[:-1] + blocks[1:]) // 2
     return counts

@@ -16,7 +16,10 @@ from shardwise.extensions.media.files.pyav_import import import_av
 
 _MAX_PLANES = 7
 _SCALES = {"u8": 1 << 7, "s16": 1 << 15, "s32": 1 << 31}
-_DTYPES = {"u8": "u1", "s16": "i2", "s32": "i4", "s64": "i8", "flt": "f4", "dbl": "f8"}
+_DTYPES = {
+    name: np.dtype(code)
+    for name, code in (("u8", "u1"), ("s16", "i2"), ("s32", "i4"), ("flt", "f4"), ("dbl", "f8"))
+}
 
 
 def samples_of(frame: Any) -> NDArray[np.float32]:
@@ -28,15 +31,16 @@ def samples_of(frame: Any) -> NDArray[np.float32]:
         (frame,) = packed.resample(frame)
     kind = frame.format.name.removesuffix("p")
     count = int(frame.samples)
+    dtype = _DTYPES[kind]
     if frame.format.is_planar:
-        rows = [np.frombuffer(plane, _DTYPES[kind], count) for plane in frame.planes[:channels]]
-        sound: NDArray[Any] = np.stack(rows)
+        sound: NDArray[Any] = np.empty((channels, count), dtype)
+        for row, plane in zip(sound, frame.planes, strict=False):  # some have a plane too many
+            row[:] = np.frombuffer(plane, dtype, count)
     else:
-        sound = np.frombuffer(frame.planes[0], _DTYPES[kind], count * channels)
-        sound = sound.reshape(count, channels).T
+        sound = np.frombuffer(frame.planes[0], dtype, count * channels).reshape(count, channels).T
     scale = _SCALES.get(kind)
     if scale is None:
-        return np.asarray(sound, np.float32)
+        return sound if dtype == np.float32 else sound.astype(np.float32)
     if kind == "u8":
         sound = sound.astype(np.int16) - scale
     # float32 holds 24 bits: int32 goes by float64, and is rounded once.
