@@ -32,7 +32,6 @@ from shardwise.dataset.column import (
 )
 from shardwise.dataset.display import gallery
 from shardwise.dataset.field import is_plain_function
-from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.segments import Segmented
 from shardwise.dataset.subset import filter_mask, rows_of, subset_indices
 from shardwise.dataset.transforms import Transforms
@@ -42,7 +41,7 @@ from shardwise.sources.protocol import Source, value_fields_of
 _NUM_SHOWN = 8
 
 
-class Dataset(IndexedSamples, Segmented):
+class Dataset(Segmented):
     """Samples by index, decoded and transformed.
 
     A sample is a dict: "__key__" (str) and one entry a field, bytes until decoded. `ds[i]` is one
@@ -322,7 +321,7 @@ class Dataset(IndexedSamples, Segmented):
             fit: "stretch" to the size, or "crop" the centre.
             layout: of frames T, channels C, height H, width W.
             audio: "same" for the sound of the same time: "mp4.audio", float32
-                `[channels, samples]`, and "mp4.audio.mask".
+                `[channels, samples]`, and "mp4.audio.mask", False where there is none.
             on_bad: "drop" leaves out the videos that the index says can't be used.
             backend: as of `sw.video`.
 

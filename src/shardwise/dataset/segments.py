@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Self
 
 from shardwise.base.arguments import suggest_names
 from shardwise.base.plugins import find
-
-if TYPE_CHECKING:
-    from shardwise.dataset.dataset import Dataset
+from shardwise.dataset.indexed_samples import IndexedSamples
 
 
-class Segmented:
-    """What a dataset of sounds can be made into."""
-
-    _source: Any
-    _transforms: Any
-    fields: Any
+class Segmented(IndexedSamples):
+    """Samples that may be sounds."""
 
     @suggest_names
     def segments(
@@ -26,7 +20,7 @@ class Segmented:
         cuts: str | None = None,
         rate: int | None = None,
         channels: int | None = None,
-    ) -> Dataset:
+    ) -> Self:
         """Segments of the samples' sounds as samples, such as the utterances of an hour of speech.
 
         A segment of a tar shard with a media index, or of a file of a list, is one range of its
@@ -50,10 +44,8 @@ class Segmented:
             DataError: a row has no offset and duration; a shard has no media index.
             ValueError: there is no such field, it has a decoder, or a `map()` comes before.
         """
-        from shardwise.dataset.dataset import Dataset
-
         source, transforms = find("methods", "segments")(
             self._source, self._transforms, self.fields,
             field, cuts=cuts, rate=rate, channels=channels,
         )  # fmt: skip
-        return Dataset(source, _transforms=transforms)
+        return type(self)(source, _transforms=transforms)  # type: ignore[call-arg]

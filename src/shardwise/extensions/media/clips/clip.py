@@ -18,10 +18,6 @@ from shardwise.extensions.media.files.pictures import clip_shape
 from shardwise.extensions.media.files.sound_window import open_sound, read_window
 
 
-# Samples a second of the silence of a video without sound.
-SILENT_RATE = 48000
-
-
 class HeldRanges:
     """A file of which some ranges are in memory; others are read when they are asked for.
 
@@ -56,10 +52,12 @@ class Clip:
     Attributes:
         reader: the file, with the clip's ranges in memory.
         chosen: its frames; -1 for a frame of zeros.
+        silence: rate and channels of what a video without sound gives.
     """
 
     reader: HeldRanges
     chosen: ChosenClip
+    silence: tuple[int, int] = (48000, 1)
 
     @cached_property
     def sound(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -67,8 +65,9 @@ class Clip:
         index, (first, length) = self.chosen.index, self.chosen.ticks
         tick = Fraction(*index.first("video").time_base)
         if all(track.kind == "video" for track in index.tracks):
-            count = max(1, round(length * tick * SILENT_RATE))
-            return np.zeros((1, count), np.float32), np.zeros(count, np.bool_)
+            rate, channels = self.silence
+            count = max(1, round(length * tick * rate))
+            return np.zeros((channels, count), np.float32), np.zeros(count, np.bool_)
         heard = index.first("audio")
         sound = open_sound(self.reader, index=index)
         begin = first * tick - heard.origin * Fraction(*heard.time_base)

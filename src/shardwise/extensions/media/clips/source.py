@@ -32,6 +32,8 @@ from shardwise.sources.protocol import (
 )
 
 MEDIA = "__media__"
+# Videos that are looked at for the form of the silence of others.
+_LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
@@ -234,8 +236,17 @@ class ClipSource(EpochReads):
         for each in chosen:
             fetch = partial(self._fetched, each.sample)
             reader = HeldRanges(each.index.num_bytes, read.get(each.sample, []), fetch)
-            clips.append(Clip(reader, each))
+            clips.append(Clip(reader, each, self._silence))
         return clips, num_bytes
+
+    @cached_property
+    def _silence(self) -> tuple[int, int]:
+        """Rate and channels of the first sound among the first videos; a batch has one shape."""
+        for sample in self._source_ids(self.table.videos[:_LOOKED_AT]).tolist():
+            for track in self._files.index(sample).tracks:
+                if track.kind == "audio" and self.options.audio is not None:
+                    return track.rate, track.num_channels
+        return 48000, 1
 
     def _fetched(self, sample: int, start: int, stop: int) -> memoryview:
         ((_, parts),) = self._files.read({sample: [(start, stop)]})

@@ -33,8 +33,8 @@ _OPUS_RATE = 48000
 # Of linear and companded PCM in packets: bits a sample.
 _PCM = re.compile(r"pcm_[suf](8|16|24|32|64)(le|be)?$")
 
-# Codecs whose last packet may hold fewer samples than its container says.
-_SHORT_ENDS = ("alac", "tta", "wavpack")
+# Codecs whose packets may hold other numbers of samples than FFmpeg reckons from a container.
+_MISTOLD = ("alac", "tta", "wavpack", "adpcm_ms", "adpcm_ima_wav")
 
 
 def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -> Track:
@@ -103,7 +103,7 @@ def _lengths(
         lengths = said if is_exact else choices[nearest]
         lengths[0] = 0
         return lengths
-    if is_exact and (said > 0).all() and track.codec not in _SHORT_ENDS:
+    if is_exact and (said > 0).all() and track.codec not in _MISTOLD:
         return said
     return _decoded_lengths(track, payloads, said)
 
