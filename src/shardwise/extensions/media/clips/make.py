@@ -80,7 +80,7 @@ def _table(
         version: Callable[[], str] | None = getattr(source, "version", None)
         chosen = hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()
         origin = (
-            f"clips 2 {source.manifest.fingerprint} {version() if version else ''} {identity} "
+            f"clips 3 {source.manifest.fingerprint} {version() if version else ''} {identity} "
             f"{chosen} {options.described}"
         )
         place = KeptArrays(getattr(source, "directory", None), name="clips", origin=origin)

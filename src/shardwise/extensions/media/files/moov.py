@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.boxes import Span, find, walk
 from shardwise.extensions.media.files.limits import Limits
+from shardwise.extensions.media.files.opus_vorbis import opus_delay
 from shardwise.extensions.media.files.sample_description import read_description, without_notes
 from shardwise.extensions.media.files.sample_table import SampleTable
-from shardwise.extensions.media.files.sound_times import opus_delay
 from shardwise.extensions.media.files.track import Track, TrackColumns
 
 _KINDS = {b"vide": "video", b"soun": "audio"}

@@ -10,7 +10,6 @@ import struct
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.limits import Limits
@@ -47,9 +46,7 @@ class _Stream:
             self.granules.append((len(self.packets), granule))
 
 
-def read_ogg(
-    data: bytes | memoryview, limits: Limits
-) -> tuple[Track, list[bytes] | None] | None:
+def read_ogg(data: bytes | memoryview, limits: Limits) -> tuple[Track, list[bytes] | None] | None:
     """The track of one stream of Opus or Vorbis, and its payloads if they lie on several pages.
 
     Returns:
@@ -101,7 +98,8 @@ def read_ogg(
 
 
 def _streams(data: bytes) -> list[_Stream]:
-    at, streams = 0, {}
+    at = 0
+    streams: dict[bytes, _Stream] = {}
     while at < len(data):
         head = data[at : at + _PAGE_BYTES]
         if head[:4] != b"OggS" or len(head) < _PAGE_BYTES:
@@ -111,9 +109,7 @@ def _streams(data: bytes) -> list[_Stream]:
         end = body + sum(lacing)
         if end > len(data):
             raise DataError("the last page of Ogg ends after the file: it was cut", offset=at)
-        if _crc(head[:22] + bytes(4) + data[at + 26 : end]) != struct.unpack_from(
-            "<I", head, 22
-        ):
+        if _crc(head[:22] + bytes(4) + data[at + 26 : end]) != struct.unpack_from("<I", head, 22):
             raise DataError("a page of Ogg is damaged: its CRC-32 differs", offset=at)
         stream = streams.setdefault(head[14:18], _Stream())
         stream.add(data, body, lacing, struct.unpack_from("<q", head, 6)[0])

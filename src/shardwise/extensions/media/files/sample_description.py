@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.files.boxes import find, make_box, walk
+from shardwise.extensions.media.files.boxes import Span, find, make_box, walk
 
 # Fourcc -> (FFmpeg's codec, the box with its configuration).
 _VIDEO: dict[bytes, tuple[str, bytes]] = {
@@ -114,8 +114,8 @@ def check_channel_order(place: Span | None, data: bytes | memoryview) -> None:
     tag = int.from_bytes(data[place[0] + 4 : place[0] + 8], "big")
     if tag & 0xFFFF > 2 and tag not in _NATIVE_ORDERS:
         raise DataError(
-            f"its channels lie in the order {tag >> 16} of CoreAudio, which PyAV can't take: convert "
-            "it, as by `ffmpeg -i FILE FILE.wav`",
+            f"its channels lie in the order {tag >> 16} of CoreAudio, which PyAV can't take: "
+            "convert it, as by `ffmpeg -i FILE FILE.wav`",
             offset=place[0],
         )
 

@@ -1,4 +1,4 @@
-"""Sound of a file by sample numbers: soundfile where it seeks exactly, else packets by an index.
+"""Sound of a file by sample numbers: flac by soundfile, all else by an index of its packets.
 
 Sample 0 is the first one that is heard: the encoder's delay is left out, for every format.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError, MissingExtraError
-from shardwise.extensions.media.files.byte_reader import RangeFile, RangeReader, read_exactly
+from shardwise.extensions.media.files.byte_reader import RangeFile, RangeReader
 from shardwise.extensions.media.files.coded_frames import read_segments, with_payloads
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import MediaIndex
@@ -51,7 +51,9 @@ def is_plain_sound(head: bytes) -> bool:
     if not is_flac and not (head[:4] == b"RIFF" and is_wave(head) and code in _ADPCM):
         return False
     if not _has("soundfile") and not _has("av"):
-        raise MissingExtraError("wav and flac need soundfile, which is not installed", extra="audio")
+        raise MissingExtraError(
+            "wav and flac need soundfile, which is not installed", extra="audio"
+        )
     return _has("soundfile")
 
 

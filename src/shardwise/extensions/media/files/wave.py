@@ -40,20 +40,9 @@ def read_wave(reader: RangeReader, limits: Limits) -> Track | None:
     end = reader.num_bytes
     held = bytes(read_exactly(reader, 0, min(_HEAD_BYTES, end)))
     order = ">" if held[:4] == b"RIFX" else "<"
-    at, form, long_sizes = 12, b"", b""
     (riff_size,) = struct.unpack_from(f"{order}I", held, 4)
-    while True:
-        head = _part(reader, held, at, 8)
-        if len(head) < 8:
-            raise DataError("the wav has no chunk b'data': was it cut?", offset=end)
-        name, size = struct.unpack(f"{order}4sI", head)
-        if name == b"data":
-            break
-        if name == b"fmt ":
-            form = _part(reader, held, at + 8, min(size, 40))
-        elif name == b"ds64":
-            long_sizes = _part(reader, held, at + 8, 16)
-        at += 8 + size + size % 2
+    begin, size, chunks = _to_data(reader, held, order)
+    form, long_sizes = chunks.get(b"fmt ", b""), chunks.get(b"ds64", b"")[:16]
     if len(form) < 16:
         raise DataError("the wav has no whole chunk b'fmt ' before its data", offset=12)
     code, channels, rate, _, align = struct.unpack_from(f"{order}HHIIH", form)
@@ -66,7 +55,6 @@ def read_wave(reader: RangeReader, limits: Limits) -> Track | None:
         return None
     if codec[-2:] in ("16", "24", "32", "64"):
         codec += "be" if order == ">" else "le"
-    begin = at + 8
     if len(long_sizes) == 16:
         riff_size, size = struct.unpack("<QQ", long_sizes)
     if size in UNKNOWN:
@@ -75,7 +63,23 @@ def read_wave(reader: RangeReader, limits: Limits) -> Track | None:
         # Writers may leave out the last byte of padding.
         check_size(8 + riff_size - (8 + riff_size == end + 1), end)
     check_size(begin + size, end)
-    return _track(codec, channels, rate, begin, size // align, align, limits)
+    limits.check_frames(size // align // _PACKET_SAMPLES, "packets")
+    return _track(codec, (channels, rate, align), begin, size // align)
+
+
+def _to_data(reader: RangeReader, held: bytes, order: str) -> tuple[int, int, dict[bytes, bytes]]:
+    """Where the data begin, their size as it is written, and the chunks before (40 bytes each)."""
+    at = 12
+    chunks: dict[bytes, bytes] = {}
+    while True:
+        head = _part(reader, held, at, 8)
+        if len(head) < 8:
+            raise DataError("the wav has no chunk b'data': was it cut?", offset=reader.num_bytes)
+        name, size = struct.unpack(f"{order}4sI", head)
+        if name == b"data":
+            return at + 8, size, chunks
+        chunks[name] = _part(reader, held, at + 8, min(size, 40))
+        at += 8 + size + size % 2
 
 
 def _part(reader: RangeReader, held: bytes, at: int, size: int) -> bytes:
@@ -85,11 +89,9 @@ def _part(reader: RangeReader, held: bytes, at: int, size: int) -> bytes:
     return bytes(read_exactly(reader, at, stop)) if at < stop else b""
 
 
-def _track(
-    codec: str, channels: int, rate: int, begin: int, length: int, align: int, limits: Limits
-) -> Track:
+def _track(codec: str, form: tuple[int, int, int], begin: int, length: int) -> Track:
+    channels, rate, align = form
     count = -(-length // _PACKET_SAMPLES)
-    limits.check_frames(count, "packets")
     starts = np.arange(count, dtype=np.int64) * _PACKET_SAMPLES
     samples = np.minimum(_PACKET_SAMPLES, length - starts)
     always = np.ones(count, np.bool_)

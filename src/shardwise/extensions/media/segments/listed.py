@@ -1,4 +1,4 @@
-"""Files of a list or a folder, by ranges: their indexes are made at the first use in each process."""
+"""Files of a list or a folder, by ranges; each process makes their indexes at the first use."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ class ListedFiles:
             index = replace(index_media(_FileReader(file, stat)), payloads=None)
         with self._lock.get(threading.Lock):
             self._indexes[name] = index
-            while len(self._indexes) > 1 and sum(map(_num_frames, self._indexes.values())) > _MAX_FRAMES:
+            while (
+                len(self._indexes) > 1
+                and sum(map(_num_frames, self._indexes.values())) > _MAX_FRAMES
+            ):
                 self._indexes.popitem(last=False)
         return index
 
@@ -79,7 +82,9 @@ class ListedFiles:
             with self._source.opened_file(sample) as (file, stat):
                 if ranges and ranges[-1][1] > stat.num_bytes:
                     raise DataError(f"bytes up to {ranges[-1][1]} of {stat.num_bytes} are needed")
-                parts = [(start, memoryview(file.read(start, stop - start))) for start, stop in ranges]
+                parts = [
+                    (start, memoryview(file.read(start, stop - start))) for start, stop in ranges
+                ]
             yield sample, parts
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.dataset.transforms import Transforms
-from shardwise.extensions.media.clips.files import files_of
+from shardwise.extensions.media.clips.files import MediaFiles, files_of
 from shardwise.extensions.media.decoders.audio import Audio
 from shardwise.extensions.media.segments.listed import ListedFiles
 from shardwise.extensions.media.segments.source import SegmentDecoder, SegmentSource
@@ -35,7 +35,7 @@ def make_segments(
     """
     Audio(rate=rate, channels=channels)  # checks both
     # A row without an offset begins with its sound.
-    rows = [name for name in ("offset", "duration") if name in fields or name == "duration"]
+    rows = ["offset", "duration"] if "offset" in fields else ["duration"]
     if cuts is not None:
         rows = [cuts.split(".")[0]]
     transforms.check("segments", [field, *rows], fields)
@@ -46,9 +46,13 @@ def make_segments(
         )
     indices = transforms.indices
     ids = np.arange(source.manifest.num_samples) if indices is None else indices
+    if isinstance(source, FilesSource):
+        files: MediaFiles = ListedFiles(source)
+    else:
+        files = files_of(source, field, ids)
     made = SegmentSource(
         source, indices=indices, fields=fields, field=field, cuts=cuts,
-        files=ListedFiles(source) if isinstance(source, FilesSource) else files_of(source, field, ids),
+        files=files,
         table=segment_table(source, ids, rows, cuts),
         resampled=rate is not None,
     )  # fmt: skip

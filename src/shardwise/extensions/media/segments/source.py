@@ -172,7 +172,8 @@ class SegmentSource:
         columns["offset"] = columns.get("offset", table.offsets[ids])
         columns["duration"] = columns.get("duration", table.durations[ids])
         if wants_rows:
-            assert cut_field is not None and self._cuts is not None
+            assert cut_field is not None
+            assert self._cuts is not None
             parsed = [rows_in(value, self._cuts) for value in values[cut_field]]
             rows = [parsed[n][row] for n, row in zip(inverse, table.rows[ids], strict=True)]
             columns |= {name: [row.get(name) for row in rows] for name in self._named}
