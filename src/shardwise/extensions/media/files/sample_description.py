@@ -96,7 +96,9 @@ def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None
         return SampleDescription(codec, config, height=height, width=width)
     channels, rate = struct.unpack_from(">16xH6xI", stsd, begin)
     if codec == "aac" and len(config) >= 2 and config[0] >> 3 < 31 and config[1] >> 3 & 15:
-        channels = config[1] >> 3 & 15  # writers put 2 into the entry, whatever it is
+        # Writers put 2 into the entry, whatever it is; numbers above 6 are layouts.
+        layout = config[1] >> 3 & 15
+        channels = {7: 8, 11: 7, 12: 8, 14: 8}.get(layout, layout)
     return SampleDescription(codec, config, rate=rate >> 16, num_channels=channels)
 
 
