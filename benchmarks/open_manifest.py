@@ -36,7 +36,7 @@ import json, pickle, resource, sys, time
 import numpy as np
 import shardwise as sw
 from shardwise.storage import IO_COUNTS
-import shardwise.sources.tar.source, shardwise.storage.remote, shardwise.torch
+import shardwise.sources.tar.source, shardwise.extensions.remote.remote_file, shardwise.torch
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096

@@ -44,6 +44,10 @@ if __name__ == "__main__":
         sw.parquet("x.parquet")
     except sw.MissingExtraError as error:
         print(error)
+    try:
+        len(sw.tar("s3://bucket/x.tar"))
+    except sw.MissingExtraError as error:
+        print(error)
 """
 
 
@@ -63,6 +67,7 @@ def test_the_core_trains_with_every_extension_deleted(core: Path) -> None:
     done = _run(core, [sys.executable, str(program)])
     assert done.returncode == 0, done.stderr
     assert "'parquet' is an extension's" in done.stdout
+    assert "'s3://bucket/x.tar' is no file of this machine" in done.stdout
 
 
 @pytest.mark.long

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     )
     from shardwise.extensions.service.service import service as service
     from shardwise.sources.tar.write.writer import TarWriter as TarWriter
-    from shardwise.storage.cache import CacheSettings as CacheSettings
+    from shardwise.storage.cache_settings import CacheSettings as CacheSettings
     from shardwise.storage.options import StorageOptions as StorageOptions
 
     __version__: str
@@ -128,7 +128,7 @@ _NAMES = {
         "buckets",
     ),
     "shardwise.sources.tar.write.writer": ("TarWriter",),
-    "shardwise.storage.cache": ("CacheSettings",),
+    "shardwise.storage.cache_settings": ("CacheSettings",),
     "shardwise.storage.options": ("StorageOptions",),
     "shardwise.base.version": ("__version__",),
 }

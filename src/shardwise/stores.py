@@ -4,9 +4,8 @@ A client makes single attempts; retries, hedges, prefetch, the cache and version
 library's, for every store alike. `shardwise.testing.check_store` holds a client to the contract.
 """
 
+from shardwise.storage.client import AttemptError, Client, ObjectRange, Reply
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.client import Client, ObjectRange, Reply
-from shardwise.storage.requests.failures import AttemptError
-from shardwise.storage.stores.registered import register
+from shardwise.storage.registered import register
 
 __all__ = ["AttemptError", "Client", "FileStat", "ObjectRange", "Reply", "register"]

@@ -17,7 +17,8 @@ from click.testing import CliRunner
 
 import shardwise as sw
 from shardwise.cli import COMMANDS, cli
-from shardwise.storage.cache import CachedFile, CacheSettings, cache_of
+from shardwise.extensions.remote.cache import CachedFile, cache_of
+from shardwise.storage.cache_settings import CacheSettings
 from tests.support.commands import document
 from tests.support.counted_file import CountedFile
 from tests.support.tars import make_shards, write_tar

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import shardwise as sw
+from shardwise.extensions.remote.remote_file import RemoteFile
 from shardwise.storage import StorageOptions, read_whole
-from shardwise.storage.remote import RemoteFile
 from tests.extensions.build.program import run
 from tests.support.servers import S3Server
 from tests.support.waiting import wait_for

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import shardwise as sw
+from shardwise.extensions.remote.remote_file import RemoteFile
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.storage import StorageOptions
-from shardwise.storage.remote import RemoteFile
 from tests.support.remote_shards import check_epoch, loader, put_indexed_shards, put_shards
 from tests.support.servers import S3Server
 

@@ -10,7 +10,7 @@ import pytest
 import torch  # noqa: F401 - imported before a first batch is timed: that takes seconds
 
 import shardwise as sw
-from shardwise.storage.requests.event_loop import runtime
+from shardwise.extensions.remote.requests.event_loop import runtime
 from tests.support.fault_proxy import FaultProxy
 from tests.support.remote_shards import (
     body,

@@ -17,8 +17,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.storage import StorageOptions, expand, open_file
+from tests.extensions.remote.stores.test_hub import hub
 from tests.remote.conftest import Since
-from tests.storage.stores.test_hub import hub
 from tests.support.ais_cluster import ais_cluster
 from tests.support.google_server import google_server
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards

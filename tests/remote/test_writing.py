@@ -66,7 +66,7 @@ def test_an_exception_leaves_nothing_in_the_store_and_no_temporary_file(s3, tmp_
 
 
 def test_large_objects_go_up_in_parts_and_appear_whole(s3, tmp_path, monkeypatch):
-    monkeypatch.setattr("shardwise.storage.stores.obstore_client._WHOLE_BYTES", 20 << 20)
+    monkeypatch.setattr("shardwise.extensions.remote.stores.obstore_client._WHOLE_BYTES", 20 << 20)
     data = np.random.default_rng(0).bytes(30 << 20)
     (tmp_path / "large").write_bytes(data)
     upload(s3.url("parts/large"), tmp_path / "large", options=StorageOptions(config=s3.config))

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError, StorageError
-from shardwise.storage import IO_COUNTS, FileStat, LocalFile, local_path, open_file
+from shardwise.storage import FileStat, LocalFile, local_path, open_file
 from shardwise.storage import local as local_module
 from tests.support.forks import in_child
+from tests.support.io_counts import counted_io
 from tests.support.threads import at_once
 
 CONTENT = bytes(range(256)) * 40
@@ -320,10 +321,10 @@ def test_bytes_that_are_not_at_hand_are_waited_for_and_counted(tmp_path, monkeyp
 
     monkeypatch.setattr("shardwise.storage.local._AT_ONCE", 8)
     monkeypatch.setattr(os, "preadv", preadv)
-    before = IO_COUNTS.waits
     buffer = bytearray(300)
-    LocalFile(path).read_spans([7, 5000], [100, 300], memoryview(buffer), 0)
+    with counted_io() as counts:
+        LocalFile(path).read_spans([7, 5000], [100, 300], memoryview(buffer), 0)
     assert bytes(buffer) == data[7:107] + data[5000:5200]
-    assert IO_COUNTS.waits == before + 2
+    assert counts["waits"] == 2
     with pytest.raises(DataError, match="truncated"):
         LocalFile(path).read_spans([len(data) - 5], [10], memoryview(buffer), 0)

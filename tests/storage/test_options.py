@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from shardwise.storage.cache import CacheSettings, cache_of
+from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.options import StorageOptions
 
 
@@ -62,7 +62,6 @@ def test_a_cache_is_given_by_a_path_or_by_settings(tmp_path):
     given = CacheSettings.of(str(tmp_path))
     assert given == CacheSettings(tmp_path)
     assert CacheSettings.of(given) is given
-    assert cache_of(given) is cache_of(given)
     assert pickle.loads(pickle.dumps(given)) == given
     with pytest.raises(TypeError, match="cache=3"):
         CacheSettings.of(3)

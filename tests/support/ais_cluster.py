@@ -1,8 +1,8 @@
 """A stand-in for an AIStore cluster: a gateway and targets on the loopback, as a recording says.
 
-tests/storage/stores/data/aistore_exchanges.json holds requests to a real cluster and its answers;
-tests/storage/stores/test_ais_cluster.py sends the same requests here and compares. Objects lie in
-memory, once for all targets, so that any target can be taken away.
+data/aistore_exchanges.json beside the tests of stores holds requests to a real cluster and its
+answers; test_ais_cluster.py there sends the same requests here and compares. Objects lie in memory,
+once for all targets, so that any target can be taken away.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ USES_PUBLIC = {*EXTENSIONS, "testing", "cli", "__main__"}
 NEIGHBOURS = {
     # Arguments of `sw.from_webdataset` and of video2dataset's loader are decoders of media.
     ("compat", "media"),
+    # Streams of remote files, as WebDataset's `gopen` gives them.
+    ("compat", "remote"),
 }
 # Packages that share a folder and know nothing of each other, but for what all may use.
 SHARED = {
@@ -60,7 +62,7 @@ READS_ENVIRONMENT = {
     "shardwise.base.ranks",
     "shardwise.engine.processes.start_worker",
     # Credentials where their ecosystems keep them.
-    "shardwise.storage.stores.credential_discovery",
+    "shardwise.extensions.remote.stores.credential_discovery",
     # Where a user's caches are.
     "shardwise.storage.user_dirs",
     # UCX is told not to write on the standard output about a variable that ucxx sets.

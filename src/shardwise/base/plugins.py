@@ -34,11 +34,14 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     # Commands of the shell: click commands.
     "commands": {
         "build": "shardwise.extensions.build.command:build",
+        "cache": "shardwise.extensions.remote.cache.command:cache",
         "certify": "shardwise.extensions.certify.command:certify",
         "convert": "shardwise.extensions.build.command:convert",
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
     },
+    # A `RemoteStorage` of `shardwise.storage.remote`.
+    "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},
     # What lies beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.
     "sidecars": {"media": "shardwise.extensions.media.tar.media_sidecar:MEDIA"},
     # Decoders of `shardwise.codecs`.

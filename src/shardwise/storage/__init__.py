@@ -7,10 +7,10 @@ publishes a file whole or not at all.
 """
 
 from shardwise.storage.atomic import atomic_write
+from shardwise.storage.counts import IO_COUNTS, IoCounts
 from shardwise.storage.file_pool import FilePool, UrlRanges, read_files, read_payloads
 from shardwise.storage.local import LocalFile, max_open_files
 from shardwise.storage.open import (
-    give_up_reads,
     is_local,
     local_path,
     open_file,
@@ -19,10 +19,9 @@ from shardwise.storage.open import (
 )
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat
-from shardwise.storage.requests.counts import IO_COUNTS, IoCounts
-from shardwise.storage.requests.outage import outages
 from shardwise.storage.url_patterns import expand
 from shardwise.storage.versions import described, require_not_written_since, require_same
+from shardwise.storage.waits import give_up_reads, outages
 
 __all__ = [
     "IO_COUNTS",

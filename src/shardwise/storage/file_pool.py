@@ -15,8 +15,8 @@ from typing import Any
 from shardwise.storage.local import max_open_files
 from shardwise.storage.open import is_local, open_file
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import File, FileStat, ReadRequest
-from shardwise.storage.requests.ranges import byte_ranges, payloads_of
+from shardwise.storage.protocol import File, FileStat, ReadRequest, byte_ranges
+from shardwise.storage.remote import remote_storage
 from shardwise.storage.versions import require_same
 
 
@@ -174,12 +174,11 @@ def read_payloads(
         DataError, StorageError: as `read_files` says.
     """
     files = [pool.get(url) for url, *_ in reads]
-    if pool.options.cache is not None or not all(file.is_remote for file in files):
+    cached = pool.options.cache is not None
+    if not files or cached or not all(file.is_remote for file in files):
         return None
-    from shardwise.storage.remote import receive
-
     requests = [
         ReadRequest(file, byte_ranges(offsets, ends, begin))
         for file, (_, offsets, ends, begin) in zip(files, reads, strict=True)
     ]
-    return payloads_of(receive(requests), starts, lengths)
+    return remote_storage(reads[0][0]).read_payloads(requests, starts, lengths)

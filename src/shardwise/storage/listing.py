@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
-from shardwise.base.errors import MissingShardError, StorageError
+from shardwise.base.errors import MissingShardError
 from shardwise.storage.options import StorageOptions
+from shardwise.storage.remote import remote_storage
 
-_MAGIC = re.compile(r"[*?\[]")
-_WEB = ("http://", "https://")
+MAGIC = re.compile(r"[*?\[]")
+WEB = ("http://", "https://")
 
 
 def is_remote_pattern(url: str) -> bool:
@@ -27,11 +27,11 @@ def is_remote_pattern(url: str) -> bool:
         # A command (`pipe:`), which only the WebDataset API opens.
         return False
     path = rest.partition("/")[2]
-    if url.lower().startswith(_WEB) and "?" in path:
+    if url.lower().startswith(WEB) and "?" in path:
         # A query is no part of the name.
         path = path.partition("?")[0]
-        return bool(_MAGIC.search(path))
-    return not path or path.endswith("/") or bool(_MAGIC.search(path))
+        return bool(MAGIC.search(path))
+    return not path or path.endswith("/") or bool(MAGIC.search(path))
 
 
 def list_remote(
@@ -49,31 +49,7 @@ def list_remote(
         MissingShardError: no file matches.
         StorageError: the store can't be listed.
     """
-    if url.lower().startswith(_WEB):
-        raise StorageError(
-            f"can't list {url!r}: web servers have no listing that programs can rely on; name the "
-            "files by a brace pattern, such as https://HOST/train-{000..123}.tar"
-        )
-    # Not for local data: it imports asyncio and HTTP.
-    from shardwise.storage.stores.connect import location_of, url_of
-
-    location = location_of(url)
-    key = location.key
-    if key.endswith("/") or not key:
-        names = [name[len(key) :] for name in _keys(url, key, options, delimiter=True)]
-        matches = [key + name for name in shards_among(names, url, suffixes)]
-    else:
-        start = _MAGIC.split(key, maxsplit=1)[0]
-        is_flat = "/" not in key[len(start) :]
-        parts = key.split("/")
-        matches = [
-            name
-            for name in _keys(url, start, options, delimiter=is_flat)
-            if name == key or (_matches(name.split("/"), parts) and not name.endswith(ignored))
-        ]
-        if not matches:
-            raise MissingShardError("no file in the store matches the pattern", url=url)
-    return [url_of(location, name) for name in sorted(matches)]
+    return remote_storage(url).list_files(url, suffixes=suffixes, ignored=ignored, options=options)
 
 
 def shards_among(names: Sequence[str], url: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -98,27 +74,3 @@ def shards_among(names: Sequence[str], url: str, suffixes: tuple[str, ...]) -> l
         f"subdirectories are not searched: give a glob such as 'DIR/**/*{suffixes[0]}' for them",
         url=url,
     )
-
-
-def _keys(url: str, prefix: str, options: StorageOptions, *, delimiter: bool) -> list[str]:
-    from shardwise.storage.remote import RemoteFile
-
-    file = RemoteFile(url, options)
-    return [name for name in file.names(prefix, delimiter=delimiter) if not name.endswith("/")]
-
-
-def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
-    """Whether a key matches a glob, both cut at the slashes."""
-    if not parts:
-        return not names
-    first, others = parts[0], parts[1:]
-    if first == "**":
-        if not others:
-            return bool(names) and not any(name.startswith(".") for name in names)
-        # No directory, or one that is not hidden and any more.
-        return _matches(names, others) or (
-            len(names) > 1 and not names[0].startswith(".") and _matches(names[1:], parts)
-        )
-    if not names or (names[0].startswith(".") and not first.startswith(".")):
-        return False
-    return fnmatchcase(names[0], first) and _matches(names[1:], others)

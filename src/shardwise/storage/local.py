@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.base.errors import MissingShardError, ShardwiseError, StorageError
+from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.requests.counts import IO_COUNTS
 from shardwise.storage.versions import ends_early, require_same
 
 # Reads bytes of the page cache only; without this flag, any read may wait.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 
-from shardwise.base.errors import DataError, StorageError
+from shardwise.base.errors import StorageError
 from shardwise.storage.local import LocalFile
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File
+from shardwise.storage.remote import remote_storage
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 
@@ -25,27 +25,14 @@ def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = N
     Raises:
         MissingShardError: it does not exist.
         StorageError: the scheme is not supported, or the file can't be opened.
-        MissingExtraError: a package that the scheme needs is not installed.
+        MissingExtraError: what the scheme needs is not installed.
     """
     text = os.fspath(url)
     if is_local(text):
         file = LocalFile(local_path(text))
         file.open()
         return file
-    from shardwise.storage.remote import RemoteFile
-
-    options = options or StorageOptions()
-    remote = RemoteFile(text, options)
-    if options.cache is None:
-        return remote
-    from shardwise.storage.cache import CachedFile, cache_of
-
-    return CachedFile(remote, cache_of(options.cache))
-
-
-# Asked for without knowing the length. Longer requests would be late and sent again, and through
-# fsspec not be over within `attempt_timeout_s`: the rest of a file is read in several at once.
-_FIRST_BYTES = 8 << 20
+    return remote_storage(text).open_file(text, options or StorageOptions())
 
 
 def read_whole(url: str, *, options: StorageOptions | None = None) -> bytes:
@@ -61,31 +48,7 @@ def read_whole(url: str, *, options: StorageOptions | None = None) -> bytes:
             return file.read(0, file.stat().num_bytes)
         finally:
             file.close()
-    from shardwise.storage.pinned_object import PinnedObject
-    from shardwise.storage.requests.event_loop import gather_or_cancel
-
-    remote = PinnedObject(url, options or StorageOptions())
-
-    async def read() -> bytes:
-        try:
-            first = await remote.client().get(url, remote.key, 0, _FIRST_BYTES, "")
-        except DataError as error:
-            # An empty file has no first byte: stores answer with HTTP 416.
-            if type(error) is not DataError or (await remote.current()).num_bytes:
-                raise
-            return b""
-        remote.check(first.stat)
-        num_bytes = first.stat.num_bytes
-        if len(first.data) >= num_bytes:
-            return bytes(first.data)
-        size = remote.client().latency.max_request_bytes
-        starts = range(len(first.data), num_bytes, size)
-        rest = await gather_or_cancel(
-            remote.get(start, min(start + size, num_bytes)) for start in starts
-        )
-        return b"".join((first.data, *(reply.data for reply in rest)))
-
-    return remote.process.run(read())
+    return remote_storage(url).read_whole(url, options or StorageOptions())
 
 
 def is_local(url: str | os.PathLike[str]) -> bool:
@@ -115,11 +78,3 @@ def local_path(url: str | os.PathLike[str]) -> str:
     if "\0" in path:
         raise StorageError(f"{text!r} holds a NUL, which no file's name can")
     return path
-
-
-def give_up_reads(thread: int) -> None:
-    """Cancel the request that a thread (its identifier) waits for: StorageError there."""
-    # Where nothing remote was read, its modules are not imported: asyncio alone takes 25 ms.
-    event_loop = sys.modules.get("shardwise.storage.requests.event_loop")
-    if event_loop is not None:
-        event_loop.give_up_reads(thread)

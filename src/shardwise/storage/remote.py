@@ -1,275 +1,71 @@
-"""A remote file, read by byte ranges: whatever store it is in.
+"""The seam to remote storage, which reads, writes and lists files of other machines.
 
-Keeps I6: a range arrives whole and of one version, or an error names the URL and the cause. A file
-holds names only: connections belong to the process and are looked up at each read, so a file
-pickles, and a forked child gets an error that says what to do.
+It is an extension, `shardwise.extensions.remote`. The core finds it in `shardwise.base.plugins`,
+and knows no more of it than this protocol.
 """
 
 from __future__ import annotations
 
-import os
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
-from itertools import chain
-from queue import SimpleQueue
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
 
-from shardwise.base.errors import StorageError
+from shardwise.base.errors import MissingExtraError
+from shardwise.base.plugins import find
 from shardwise.base.shown import shown
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.pinned_object import PinnedObject
-from shardwise.storage.prefetch.memory import Fetch
-from shardwise.storage.prefetch.readahead import ReadAhead
-from shardwise.storage.prefetch.sequential import Readable
-from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads, no_next_file
-from shardwise.storage.requests.client import ObjectRange
-from shardwise.storage.requests.counts import IO_COUNTS
-from shardwise.storage.requests.event_loop import gather_or_cancel
-from shardwise.storage.requests.ranges import (
-    ByteRange,
-    RangeRequest,
-    ReceivedBytes,
-    coalesce,
-    copy_received,
-    received_for,
-)
-
-# Until a store's latency and bandwidth are measured.
-_INITIAL_GAP_BYTES = 128 << 10
-# GetBatch for fewer ranges than these is no faster than a request each.
-_MIN_BATCH_RANGES = 4
-# In a GetBatch request, only headers between fields are worth reading along.
-_BATCH_GAP_BYTES = 4 << 10
+from shardwise.storage.protocol import File, ReadRequest
 
 
-class RemoteFile(RemoteReads):
-    """A file in a store, read at any offset by any thread.
+class RemoteStorage(Protocol):
+    """Files by URL; see `File` for what its methods raise."""
 
-    It may be made before the file exists: nothing is asked until the first read. See `File` for
-    what its methods raise.
+    def open_file(self, url: str, options: StorageOptions) -> File:
+        """Make a file; no request is sent yet."""
+        ...
 
-    Attributes:
-        next_file: gives the file that is likely to be read after this one, if any.
+    def read_whole(self, url: str, options: StorageOptions) -> bytes:
+        """Read all bytes of a file, without a request for its length and past the cache."""
+        ...
 
-    Raises:
-        StorageError: the scheme is not supported.
-        MissingExtraError: the package that it needs is not installed.
-    """
+    def read_payloads(
+        self, requests: Sequence[ReadRequest], starts: Sequence[int], lengths: Sequence[int]
+    ) -> list[bytes | None]:
+        """Read ranges of files without a cache; see `storage.read_payloads`."""
+        ...
 
-    __slots__ = ("__weakref__", "_object", "_options", "next_file", "url")
+    def list_files(
+        self,
+        url: str,
+        *,
+        suffixes: tuple[str, ...],
+        ignored: str | tuple[str, ...],
+        options: StorageOptions,
+    ) -> list[str]:
+        """List the URLs that a directory or a glob stands for; see `storage.listing`."""
+        ...
 
-    is_remote = True
+    def upload(self, url: str, source: bytes | Path, options: StorageOptions) -> None:
+        """Store bytes, or a local file; the object before is replaced at the end."""
+        ...
 
-    def __init__(self, url: str, options: StorageOptions) -> None:
-        self.url = url
-        self._options = options
-        self._object = PinnedObject(url, options)
-        self.next_file: Callable[[], File | None] = no_next_file
-
-    def __repr__(self) -> str:
-        return f"RemoteFile({shown(self.url)!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.url, self._options, self._object.stat, self._object.is_known)
-
-    @property
-    def gap_bytes(self) -> int:
-        """Measured latency times bandwidth."""
-        connected = self._object.connected
-        return _INITIAL_GAP_BYTES if connected is None else connected[1].latency.gap_bytes
-
-    def open(self) -> None:
-        """Ask for the file's length, to know that it can be read."""
-        self.stat()
-
-    def stat(self) -> FileStat:
-        """The version that the store has now. Pins the file, unless it is pinned."""
-        current = self._object.process.run(self._object.current())
-        if self._object.stat is None:
-            self._object.stat = current
-        return current
-
-    def pin(self, stat: FileStat) -> None:
-        """Allow this version only; see `File.pin`."""
-        self._object.pin(stat)
-
-    @staticmethod
-    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
-        copy_received(receive(requests), buffer)
-
-    def stream(self, start: int, stop: int) -> Iterator[memoryview]:
-        """Bytes [start, stop) by one request, in pieces as they arrive.
-
-        What the caller has not taken yet is held in memory.
-        """
-        pieces: SimpleQueue[memoryview | None] = SimpleQueue()
-
-        async def receive_pieces() -> None:
-            try:
-                await self._object.stream(start, stop, lambda reply: pieces.put(reply.data))
-            finally:
-                pieces.put(None)
-
-        done = self._object.process.start(receive_pieces())
-        try:
-            if not done.cancelled():
-                while (piece := pieces.get()) is not None:
-                    yield piece
-            done.result()
-        except CancelledError:
-            raise StorageError("nothing is read any more: the interpreter is ending") from None
-        finally:
-            done.cancel()
-
-    def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """The keys of this file's store that begin with a prefix; see `Client.names`."""
-
-        async def list_keys() -> list[str]:
-            return await self._object.client().names(self.url, prefix, delimiter=delimiter)
-
-        return self._object.process.run(list_keys())
-
-    def close(self) -> None:
-        """Drop prefetched blocks. Connections stay: they are the process's."""
-        connected, self._object.connected = self._object.connected, None
-        if connected is not None and connected[0].pid == os.getpid():
-            connected[0].post(self._forget)
-
-    async def _read(self, ranges: list[ByteRange]) -> list[ReceivedBytes]:
-        return await self._finish(await self._begin(ranges))
-
-    async def _begin(self, ranges: list[ByteRange]) -> _Progress:
-        """Take what is prefetched, and plan the requests for the rest."""
-        client = self._object.client()
-        ahead = self._read_ahead()
-        pinned = self._object.stat
-        received: list[ReceivedBytes] = []
-        if ahead is not None and pinned is not None:
-            within = [each for each in ranges if each.stop <= pinned.num_bytes]
-            if within:
-                beyond = [each for each in ranges if each.stop > pinned.num_bytes]
-                received, rest = await ahead.read(self._readable(pinned), within)
-                ranges = rest + beyond
-        latency = client.latency
-        requests = coalesce(
-            ranges,
-            gap_bytes=_BATCH_GAP_BYTES if client.client.has_many else latency.gap_bytes,
-            max_request_bytes=latency.max_request_bytes,
-        )
-        if requests:
-            IO_COUNTS.add(waits=1)
-        return _Progress(received, requests)
-
-    async def _finish(self, progress: _Progress) -> list[ReceivedBytes]:
-        """Send the requests that are left, all at once."""
-        replies = await gather_or_cancel(
-            self._object.get(request.start, request.stop) for request in progress.requests
-        )
-        for request, reply in zip(progress.requests, replies, strict=True):
-            progress.received.extend(received_for(request, reply.data))
-        return progress.received
-
-    def _version_name(self, version: FileStat) -> str:
-        return f"{self.url}\n{version.etag}\n{version.num_bytes}"
-
-    def _readable(self, version: FileStat) -> Readable[Fetch]:
-        # Prefetch requests hold this: they must not keep a file alive that has no reader.
-        weak = weakref.ref(self)
-
-        def next_file() -> Readable[Fetch] | None:
-            file = weak()
-            return None if file is None else file._next_readable()
-
-        return Readable(
-            self._version_name(version), version.num_bytes, self._object.stream, next_file
-        )
-
-    def _next_readable(self) -> Readable[Fetch] | None:
-        file = self.next_file()
-        if not isinstance(file, RemoteFile) or file._object.stat is None:
-            return None
-        return file._readable(file._object.stat)
-
-    def _forget(self) -> None:
-        ahead, pinned = self._read_ahead(), self._object.stat
-        if ahead is not None and pinned is not None:
-            ahead.forget(self._version_name(pinned))
-
-    def _read_ahead(self) -> ReadAhead | None:
-        options = self._options
-        # A cache fetches ahead under block locks, so that processes share each request.
-        if not options.prefetch_bytes or options.cache is not None:
-            return None
-        key = ("ahead", options.prefetch_bytes, options.max_requests)
-        return self._object.process.get(
-            key, lambda: ReadAhead(options.prefetch_bytes, options.max_requests)
-        )
+    def remove(self, url: str, options: StorageOptions) -> None:
+        """Remove an object; one that is not there is no error."""
+        ...
 
 
-class _Progress(NamedTuple):
-    """A read under way: what prefetched blocks gave, and the requests for the rest."""
-
-    received: list[ReceivedBytes]
-    requests: list[RangeRequest]
-
-
-def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
-    """Read ranges of several remote files, with all requests in flight at once.
+def remote_storage(url: str) -> RemoteStorage:
+    """What reads and writes a URL of another machine.
 
     Raises:
-        DataError, StorageError: as `File` says; the other requests are cancelled.
+        MissingExtraError: the extension is not installed.
     """
-    reads: list[tuple[RemoteFile, list[ByteRange]]] = [
-        (file, list(ranges)) for file, ranges in requests if ranges
-    ]
-    if not reads:
-        return []
-    first = reads[0][0]._object
-
-    async def read_all() -> list[list[ReceivedBytes]]:
-        if not first.client().client.has_many:
-            # No file's requests wait for another file's prefetched blocks.
-            return await gather_or_cancel(file._read(ranges) for file, ranges in reads)
-        begun = await gather_or_cancel(file._begin(ranges) for file, ranges in reads)
-        reading = [(file, progress) for (file, _), progress in zip(reads, begun, strict=True)]
-        await _get_batch(reading)
-        return await gather_or_cancel(file._finish(progress) for file, progress in reading)
-
-    # The process is the same for all, unless a fork came between fsspec and obstore.
-    return list(chain.from_iterable(first.process.run(read_all())))
-
-
-async def _get_batch(reading: list[tuple[RemoteFile, _Progress]]) -> None:
-    """Send the requests to one store as a single GetBatch; what it lacks stays to be requested."""
-    client = reading[0][0]._object.client()
-    asked = [
-        (file, progress, request)
-        for file, progress in reading
-        if file._object.client() is client
-        for request in progress.requests
-        # Ranges behind an object's end are never answered.
-        if file._object.holds(request.stop)
-    ]
-    if len(asked) < _MIN_BATCH_RANGES:
-        return
-    payloads = await client.get_many(
-        [ObjectRange(file._object.key, request.start, request.stop) for file, _, request in asked]
-    )
-    for (_, progress, request), data in zip(asked, payloads, strict=True):
-        if data is not None:
-            progress.received.extend(received_for(request, data))
-            progress.requests.remove(request)
-    # A GetBatch reply names no versions: now and then, one object's version is asked for.
-    files = {file._object.key: file for file, *_ in asked}
-    if key := client.due_for_version_check(files):
-        files[key]._object.check(await files[key]._object.current())
-
-
-def _rebuild(
-    url: str, options: StorageOptions, pinned: FileStat | None, is_known: bool
-) -> RemoteFile:
-    file = RemoteFile(url, options)
-    file._object.stat, file._object.is_known = pinned, is_known
-    return file
+    try:
+        storage: RemoteStorage = find("storage", "remote")
+    except MissingExtraError as error:
+        raise MissingExtraError(
+            f"{shown(url)!r} is no file of this machine, and shardwise.extensions.remote, which "
+            "reads others, is not there",
+            extra="all",
+        ) from error
+    return storage

@@ -15,7 +15,7 @@ import pytest
 import shardwise as sw
 from shardwise.extensions.build.fetch import FetchError
 from tests.extensions.build.test_kills import shards_of
-from tests.storage.stores.test_certificates import server as tls_server  # noqa: F401 - a fixture
+from tests.extensions.remote.stores.test_certificates import server as tls_server  # noqa: F401 - a fixture
 from tests.support.faulty_web import LIMIT, body_of, faulty_web
 
 

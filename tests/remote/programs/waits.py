@@ -7,7 +7,7 @@ import sys
 import threading
 
 import shardwise as sw
-from shardwise.storage.requests.outage import outages
+from shardwise.storage.waits import outages
 
 
 def tell() -> None:

@@ -19,8 +19,8 @@ from shardwise.base.errors import StorageError
 from shardwise.base.shown import shown
 from shardwise.compat.environment import is_on, variable
 from shardwise.compat.webdataset import utils
-from shardwise.storage.program_pipe import Pipe
-from shardwise.storage.streams import Upload, open_body, open_stream
+from shardwise.extensions.remote.program_pipe import Pipe
+from shardwise.extensions.remote.streams import Upload, open_body, open_stream
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 # Shown with every URL when GOPEN_VERBOSE is set: programs put the name of their node here.

@@ -21,8 +21,8 @@ from shardwise.compat.webdataset import utils
 from shardwise.compat.webdataset.encoders import *  # noqa: F403 - its names are this module's
 from shardwise.compat.webdataset.encoders import make_encoder
 from shardwise.compat.webdataset.gopen import gopen, local_name, rewrite_url
+from shardwise.extensions.remote.streams import Upload
 from shardwise.storage import atomic_write
-from shardwise.storage.streams import Upload
 
 _PACKERS: dict[str, Any] = {
     # Without a name and a time in its header.

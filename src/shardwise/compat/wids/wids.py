@@ -29,12 +29,12 @@ from shardwise.compat.wids.wids_dl import *
 from shardwise.compat.wids.wids_specs import *
 from shardwise.compat.wids.wids_tar import *
 from shardwise.dataset.formats import tar
+from shardwise.extensions.remote.requests.event_loop import is_cut_off
 from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
-from shardwise.storage.cache import CacheSettings
-from shardwise.storage.requests.event_loop import is_cut_off
+from shardwise.storage.cache_settings import CacheSettings
 
 _logger = logging.getLogger("shardwise")
 

@@ -19,8 +19,8 @@ from typing import IO, Any
 from shardwise.base.errors import DataError, StorageError
 from shardwise.compat.environment import wids_cache_dir
 from shardwise.compat.wids.wids_cleanup import ExclusiveLock
+from shardwise.extensions.remote.streams import open_stream
 from shardwise.storage import atomic_write
-from shardwise.storage.streams import open_stream
 from shardwise.storage.urls import scheme_of
 
 _CHUNK_BYTES = 8 << 20

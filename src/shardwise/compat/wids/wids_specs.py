@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from shardwise.base.errors import DataError
-from shardwise.storage.streams import open_stream
+from shardwise.extensions.remote.streams import open_stream
 from shardwise.storage.urls import scheme_of
 
 KIND = "wids-shard-index-v1"

@@ -37,7 +37,7 @@ from shardwise.engine.processes.transport import Packed, close_own_file, pack, r
 from shardwise.engine.processes.worker_errors import pack_error
 from shardwise.engine.processes.worker_status import DecodeProgress, WorkerStatus
 from shardwise.engine.stats.counts import StorageCounts
-from shardwise.storage.stores.credentials import import_credentials
+from shardwise.storage.credentials import import_credentials
 
 # Before an answer is sent again, for which too many descriptors of this user were in flight.
 _RETRY_S = 0.01

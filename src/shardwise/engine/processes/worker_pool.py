@@ -31,7 +31,7 @@ from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answe
 from shardwise.engine.processes.transport import Packed, close_own_file, pack, receive, send
 from shardwise.engine.processes.worker_errors import unpack_error
 from shardwise.engine.processes.worker_status import WorkerStatus
-from shardwise.storage.stores.credentials import export_credentials
+from shardwise.storage.credentials import export_credentials
 
 if TYPE_CHECKING:
     from shardwise.engine.batch.builder import BatchBuilder

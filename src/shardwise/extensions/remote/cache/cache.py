@@ -1,0 +1,290 @@
+"""The cache of one machine: its blocks' locks, publication and removal.
+
+Keeps I6 and I8. A block is locked, under the lock of the usage file, by creating its part file: it
+has its final length at once, so the limit covers blocks in flight, and only one process fetches a
+block. A whole block is published by a rename. A process that dies leaves an unlocked part, which
+the next process sweeps. If the disk refuses anything, reads go past the cache; see `Bypass`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from shardwise.extensions.remote.cache.block_file import (
+    BlockInfo,
+    BlockLock,
+    LockDenied,
+    block_name,
+    holds_bytes,
+    make_part,
+    require_space,
+    space_of,
+    trailer,
+    trailer_bytes,
+    write_at,
+)
+from shardwise.extensions.remote.cache.bypass import Bypass
+from shardwise.extensions.remote.cache.eviction import (
+    Eviction,
+    Hits,
+    Usage,
+    UsageFile,
+    remove_block,
+    sweep_parts,
+)
+from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
+from shardwise.extensions.remote.prefetch.into_cache import CacheReadAhead
+from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.local import max_open_files
+from shardwise.storage.protocol import ByteRange
+
+FOLDER = "shardwise-cache-v1"
+
+_logger = logging.getLogger("shardwise")
+
+# Disk space of the folders and of the usage file.
+_OVERHEAD = 16 << 10
+
+
+class Cache:
+    """The blocks of a directory, for this process; any thread may use it.
+
+    Nothing is touched before the first use. After a fork the child begins anew.
+    """
+
+    def __init__(self, settings: CacheSettings) -> None:
+        self.settings = settings
+        self.folder = f"{settings.directory}/{FOLDER}"
+        self._blocks = f"{self.folder}/blocks"
+        self._parts = f"{self.folder}/parts"
+        # Adding up files while they change is inexact.
+        headroom = min(settings.max_bytes // 16, 16 * settings.block_bytes)
+        self._limit = settings.max_bytes - _OVERHEAD - headroom
+        self._max_open = max_open_files()
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
+        # Blocks that this process is fetching: others of its threads need not ask the disk.
+        self._locked: set[str] = set()
+        self.read_ahead = CacheReadAhead(
+            lambda version, number: self.holds(block_name(version, number)),
+            block_bytes=self.settings.block_bytes,
+            most_blocks=self._limit // self.settings.block_bytes,
+        )
+        self._eviction = Eviction(self.folder)
+        self._usage_file: UsageFile | None = None
+        self.bypass = Bypass(self.settings.directory)
+        self.hits = Hits(self.folder)
+        # A cache that is dropped, and the interpreter's end, add the last hits to the usage file.
+        weakref.finalize(self, self.hits.flush)
+        # Last: another thread of a forked child must not use a lock that was held at the fork.
+        self._pid = os.getpid()
+
+    def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> bool:
+        """Read parts of a block into a buffer, if it is cached; whether it is.
+
+        A damaged block is removed, and counts as a missing one, as an unreadable disk does.
+        """
+        if self._pid != os.getpid():
+            self._start()
+        block = self._open_blocks.get(name)
+        try:
+            if block is not None:
+                if block.read(ranges, buffer):
+                    return True
+                self._forget(name)
+            # Not open, or evicted: there may be a new file under the name.
+            block = OpenBlock.open(f"{self._blocks}/{name}", name)
+            if block is not None and block.read(ranges, buffer):
+                self._keep(block)
+                return True
+        except DamagedError:
+            self._remove_damaged(name)
+        except OSError as error:
+            self._degrade(error)
+        return False
+
+    def holds(self, name: str) -> bool:
+        """Whether a block seems to be cached."""
+        return name in self._open_blocks or os.path.lexists(f"{self._blocks}/{name}")
+
+    def lock_block(self, name: str, info: BlockInfo) -> BlockLock | LockDenied:
+        """Lock a block that is not cached, in order to fetch it."""
+        if self._pid != os.getpid():
+            self._start()
+        if name in self._locked:
+            return LockDenied.BUSY
+        if time.monotonic() < self.bypass.resume_at:
+            IO_COUNTS.add(degraded=1)
+            return LockDenied.FULL
+        num_bytes = info.num_bytes + trailer_bytes(info)
+        if space_of(num_bytes) > self._limit:
+            return LockDenied.FULL
+        try:
+            with self.usage_file().lock() as usage:
+                return self._lock_block(usage, name, info, num_bytes)
+        except OSError as error:
+            self._degrade(error)
+            return LockDenied.FULL
+
+    def _lock_block(
+        self, usage: Usage, name: str, info: BlockInfo, num_bytes: int
+    ) -> BlockLock | LockDenied:
+        part = f"{self._parts}/{name}.part"
+        is_begun = os.path.lexists(part)
+        # In this order: a part is renamed to the block without the usage file's lock.
+        if holds_bytes(f"{self._blocks}/{name}"):
+            return LockDenied.THERE
+        if is_begun:
+            freed = remove_block(part)
+            if not freed:
+                return LockDenied.BUSY
+            usage.num_bytes -= freed
+        space = space_of(num_bytes)
+        evicted = self._eviction.make_room(usage, space, self._limit)
+        if evicted:
+            IO_COUNTS.add(evictions=evicted)
+        if usage.num_bytes + space > self._limit:
+            return LockDenied.FULL
+        require_space(self._parts, num_bytes)
+        lock = BlockLock(name, info, make_part(part, num_bytes), space)
+        self._locked.add(name)
+        usage.num_bytes += space
+        usage.misses += 1
+        usage.hits += self.hits.take()
+        usage.max_bytes = self.settings.max_bytes
+        return lock
+
+    def write(self, lock: BlockLock, data: memoryview, offset: int) -> bool:
+        """Write a part of a block's payload; False, and the lock is over, if the disk refuses."""
+        try:
+            write_at(lock.fd, data, offset)
+        except OSError as error:
+            self.abandon(lock)
+            self._degrade(error)
+            return False
+        return True
+
+    def publish(self, lock: BlockLock, digests: Sequence[int]) -> None:
+        """Rename a block whose payload is written, with its chunks' digests, to its name."""
+        part = f"{self._parts}/{lock.name}.part"
+        try:
+            end = trailer(lock.name, lock.info, digests)
+            write_at(lock.fd, memoryview(end), lock.info.num_bytes)
+            now = time.time_ns()
+            os.utime(lock.fd, ns=(now, now))
+            # Before other processes can see it, and write to it.
+            checked_ns = os.fstat(lock.fd).st_mtime_ns
+            os.rename(part, f"{self._blocks}/{lock.name}")  # noqa: PTH104
+        except OSError as error:
+            self.abandon(lock)
+            self._degrade(error)
+            return
+        lock.is_over = True
+        self._locked.discard(lock.name)
+        fcntl.flock(lock.fd, fcntl.LOCK_UN)
+        self._keep(OpenBlock(lock.name, lock.fd, lock.info, digests, checked_ns=checked_ns))
+        with self._changed:
+            self._changed.notify_all()
+
+    def abandon(self, lock: BlockLock) -> None:
+        """Release a lock without a block, unless it is over."""
+        if lock.is_over:
+            return
+        lock.is_over = True
+        self._locked.discard(lock.name)
+        part = f"{self._parts}/{lock.name}.part"
+        try:
+            with self.usage_file().lock() as usage:
+                os.ftruncate(lock.fd, 0)
+                os.unlink(part)  # noqa: PTH108
+                usage.num_bytes -= lock.num_bytes_on_disk
+        except OSError as error:
+            self._degrade(error)
+        finally:
+            fcntl.flock(lock.fd, fcntl.LOCK_UN)
+            os.close(lock.fd)
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until this process publishes or abandons a block, or the time is over."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def drop(self, name: str) -> bool:
+        """Remove a block with useless bytes; False if it stays or is not cached."""
+        if self._pid != os.getpid():
+            self._start()
+        self._forget(name)
+        try:
+            with self.usage_file().lock() as usage:
+                freed = remove_block(f"{self._blocks}/{name}")
+                usage.num_bytes -= freed
+        except OSError as error:
+            self._degrade(error)
+            return False
+        return freed > 0
+
+    def usage_file(self) -> UsageFile:
+        """The usage file; the first use creates the folders and sweeps parts of dead processes."""
+        with self._lock:
+            usage_file = self._usage_file
+            if usage_file is None:
+                os.makedirs(os.path.dirname(self.folder), 0o700, exist_ok=True)  # noqa: PTH103, PTH120
+                for folder in (self.folder, self._blocks, self._parts):
+                    os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+                usage_file = UsageFile(self.folder)
+                with usage_file.lock() as usage:
+                    sweep_parts(self.folder, usage)
+                self._usage_file = usage_file
+            return usage_file
+
+    def _keep(self, block: OpenBlock) -> None:
+        with self._lock:
+            self._open_blocks[block.name] = block
+            while len(self._open_blocks) > self._max_open:
+                self._open_blocks.popitem(last=False)
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._open_blocks.pop(name, None)
+
+    def _remove_damaged(self, name: str) -> None:
+        """Remove a damaged block, unless another process has replaced it already."""
+        self._forget(name)
+        path = f"{self._blocks}/{name}"
+        freed = 0
+        try:
+            with self.usage_file().lock() as usage:
+                try:
+                    block = OpenBlock.open(path, name)
+                    if block is not None:
+                        block.check()
+                except DamagedError:
+                    # 0 while another reader locks it, who will find the damage as well.
+                    freed = remove_block(path)
+                    usage.num_bytes -= freed
+                    usage.damaged += freed > 0
+        except OSError as error:
+            self._degrade(error)
+        if freed:
+            IO_COUNTS.add(damaged=1)
+            _logger.warning("a block of the cache was damaged and is fetched once more: %s", path)
+
+    def _degrade(self, error: OSError) -> None:
+        """Read past the cache for a while."""
+        if isinstance(error, FileNotFoundError):
+            self._usage_file = None  # the cache was removed: create it anew
+        self.bypass.note_disk(error)

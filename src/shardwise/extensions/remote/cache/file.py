@@ -1,0 +1,219 @@
+"""A file behind the cache: its blocks from the disk, missing ones from its store.
+
+Keeps I6: a block belongs to one version of one file, by URL and ETag, so a read never mixes two.
+A file that is read in sequence has its next blocks fetched before they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from shardwise.base.shown import shown
+from shardwise.extensions.remote.cache.block_file import BlockInfo, block_name, version_id
+from shardwise.extensions.remote.cache.cache import Cache
+from shardwise.extensions.remote.cache.fetch import MissingBlock, fetch_or_wait, stream_blocks
+from shardwise.extensions.remote.prefetch.into_cache import FetchBlocks
+from shardwise.extensions.remote.prefetch.sequential import Readable
+from shardwise.extensions.remote.remote_file import RemoteFile
+from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.protocol import (
+    ByteRange,
+    File,
+    FileStat,
+    ReadRequest,
+    RemoteReads,
+    no_next_file,
+)
+
+
+def cache_of(settings: CacheSettings) -> Cache:
+    """The cache of some settings: one object for all files that are read with these settings."""
+    # Two threads may each make one: they share the disk as two processes do.
+    if settings.opened is None:
+        object.__setattr__(settings, "opened", Cache(settings))
+    cache: Cache = settings.opened
+    return cache
+
+
+class _Version(NamedTuple):
+    """One version of a file.
+
+    Attributes:
+        id: the beginning of its blocks' names; "" for a file that can't be cached.
+        text: its ETag or time.
+        url: of the file, without secrets.
+    """
+
+    id: str
+    text: str
+    num_bytes: int
+    url: str
+
+
+class CachedFile(RemoteReads):
+    """A remote file whose blocks are kept on disk; any thread may read it.
+
+    A file whose store names neither an ETag nor a time has no versions: it is read past the cache.
+    See `File` for what the methods raise.
+
+    Attributes:
+        next_file: gives the file that is likely to be read after this one, if any.
+    """
+
+    __slots__ = ("_cache", "_file", "_is_noted", "_version", "next_file", "url")
+
+    # A cached block is a local file.
+    gap_bytes = 16 << 10
+    is_remote = True
+
+    def __init__(self, file: RemoteFile, cache: Cache) -> None:
+        self.url = file.url
+        self._file = file
+        self._cache = cache
+        self._version: _Version | None = None
+        # Whether reads that lack no block are noted: since a miss, while it helps.
+        self._is_noted = False
+        self.next_file: Callable[[], File | None] = no_next_file
+
+    def __repr__(self) -> str:
+        return f"CachedFile({self._file!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self._file, self._cache.settings, self._version)
+
+    def open(self) -> None:
+        """Ask for the file's version, unless it is known."""
+        self._known()
+
+    def stat(self) -> FileStat:
+        """The version that the store has now."""
+        current = self._file.stat()
+        if self._version is None:
+            self._use(current)
+        return current
+
+    def pin(self, stat: FileStat) -> None:
+        """Allow this version only; a store need not be asked for it again."""
+        self._file.pin(stat)
+        if stat.etag:
+            self._use(stat)
+
+    @staticmethod
+    def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
+        """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
+        view = memoryview(buffer).cast("B")
+        missing: list[MissingBlock] = []
+        hits = 0
+        for file, ranges in requests:
+            num_hits, of_file = file._read_hits(ranges, view)
+            hits += num_hits
+            missing += of_file
+        if hits:
+            requests[0].file._cache.hits.add(hits)
+        if missing:
+            IO_COUNTS.add(waits=1)
+            fetch_or_wait(missing, view)
+
+    def _read_hits(
+        self, ranges: Sequence[ByteRange], view: memoryview
+    ) -> tuple[int, list[MissingBlock]]:
+        """Read the blocks that are cached; how many they are, and the missing ones."""
+        cache, version = self._cache, self._version or self._known()
+        if not version.id or any(each.stop > version.num_bytes for each in ranges):
+            if not version.id:
+                cache.bypass.note_uncacheable(self.url)
+            # The file itself raises the error for a range behind its end.
+            if ranges:
+                self._file.read_many([ReadRequest(self._file, ranges)], view)
+            return 0, []
+        by_block = _by_block(ranges, cache.settings.block_bytes)
+        missing = [
+            self._block(version, number, parts)
+            for number, parts in by_block.items()
+            if not cache.read(block_name(version.id, number), parts, view)
+        ]
+        if by_block and (missing or self._is_noted):
+            self._is_noted = cache.read_ahead.note(
+                self._readable(version), ranges, had_to_wait=bool(missing)
+            )
+        return len(by_block) - len(missing), missing
+
+    def forget(self, offset: int, length: int) -> bool:
+        """Remove the blocks of a range whose bytes an index's digests found to be wrong.
+
+        The cache's own digests cover damage on its disk, not bytes that the store sent wrong.
+
+        Returns:
+            Whether a block was removed: if not, the bytes came from the store.
+        """
+        version = self._known()
+        if not version.id:
+            return False
+        size = self._cache.settings.block_bytes
+        numbers = range(offset // size, -(-(offset + length) // size))
+        removed = [self._cache.drop(block_name(version.id, number)) for number in numbers]
+        return any(removed)
+
+    def close(self) -> None:
+        """Close the file itself; blocks stay open in the cache."""
+        self._file.close()
+
+    def _known(self) -> _Version:
+        version = self._version
+        if version is None:
+            current = self._file.stat()
+            # Otherwise a block could hold bytes of a later version.
+            self._file.pin(current)
+            version = self._use(current)
+        return version
+
+    def _use(self, stat: FileStat) -> _Version:
+        text = stat.etag or (f"mtime {stat.mtime_ns}" if stat.mtime_ns else "")
+        size = self._cache.settings.block_bytes
+        id_ = version_id(self.url, text, stat.num_bytes, size) if text else ""
+        self._version = version = _Version(id_, text, stat.num_bytes, shown(self.url))
+        return version
+
+    def _block(self, version: _Version, number: int, ranges: Sequence[ByteRange]) -> MissingBlock:
+        size = self._cache.settings.block_bytes
+        offset = number * size
+        info = BlockInfo(
+            url=version.url,
+            version=version.text,
+            file_bytes=version.num_bytes,
+            offset=offset,
+            num_bytes=min(size, version.num_bytes - offset),
+        )
+        name = block_name(version.id, number)
+        return MissingBlock(self._file, self._cache, info, name, ranges)
+
+    def _readable(self, version: _Version) -> Readable[FetchBlocks]:
+        def fetch(numbers: Sequence[int], arrived: Callable[[int, float], None]) -> bool:
+            return stream_blocks([self._block(version, n, []) for n in numbers], arrived)
+
+        return Readable(version.id, version.num_bytes, fetch, self._next_readable)
+
+    def _next_readable(self) -> Readable[FetchBlocks] | None:
+        file = self.next_file()
+        if not isinstance(file, CachedFile) or file._version is None or not file._version.id:
+            return None
+        # Its beginning may be fetched ahead, so that its first reads lack nothing.
+        file._is_noted = True
+        return file._readable(file._version)
+
+
+def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRange]]:
+    """Ranges cut at the boundaries of blocks, by the block's number."""
+    by_block: dict[int, list[ByteRange]] = {}
+    for each in ranges:
+        for number, part in each.by_block(size):
+            by_block.setdefault(number, []).append(part)
+    return by_block
+
+
+def _rebuild(file: RemoteFile, settings: CacheSettings, version: _Version | None) -> CachedFile:
+    cached = CachedFile(file, cache_of(settings))
+    cached._version = version
+    return cached

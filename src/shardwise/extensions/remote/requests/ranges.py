@@ -1,0 +1,108 @@
+"""The requests that read byte ranges (near ranges joined, long ones cut), and their replies.
+
+Received bytes are left where the reply put them until the reading thread copies them: the event
+loop's thread is not slowed by copies, and never writes into a reader's buffer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from shardwise.storage.protocol import ByteRange
+
+
+class RangeRequest(NamedTuple):
+    """One request: bytes [start, stop) of a file, and the ranges that they cover."""
+
+    start: int
+    stop: int
+    ranges: tuple[ByteRange, ...]
+
+
+def coalesce(
+    ranges: Iterable[ByteRange], *, gap_bytes: int, max_request_bytes: int
+) -> list[RangeRequest]:
+    """The requests for some ranges, which may overlap, in the order of the file.
+
+    Ranges at most `gap_bytes` apart share a request; one longer than `max_request_bytes` is read by
+    several at once.
+    """
+    requests: list[RangeRequest] = []
+    joined: list[ByteRange] = []
+    start = stop = 0
+    for each in sorted(_cut(ranges, max_request_bytes)):
+        is_near = joined and each.start <= stop + gap_bytes
+        if is_near and max(stop, each.stop) - start <= max_request_bytes:
+            stop = max(stop, each.stop)
+            joined.append(each)
+            continue
+        if joined:
+            requests.append(RangeRequest(start, stop, tuple(joined)))
+        start, stop, joined = each.start, each.stop, [each]
+    if joined:
+        requests.append(RangeRequest(start, stop, tuple(joined)))
+    return requests
+
+
+def _cut(ranges: Iterable[ByteRange], max_bytes: int) -> Iterable[ByteRange]:
+    for each in ranges:
+        # Equal parts: a short rest would cost a request of its own.
+        num_parts = -(-(each.stop - each.start) // max_bytes)
+        length = -(-(each.stop - each.start) // num_parts)
+        for start in range(each.start, each.stop, length):
+            yield each.cut(start, min(start + length, each.stop))
+
+
+class ReceivedBytes(NamedTuple):
+    """Bytes that belong at `begin` in the reader's buffer."""
+
+    begin: int
+    data: memoryview
+
+
+def received_for(request: RangeRequest, data: memoryview) -> list[ReceivedBytes]:
+    """The bytes of each range of a request, from the bytes of all of it."""
+    return [
+        ReceivedBytes(begin, data[start - request.start : stop - request.start])
+        for start, stop, begin in request.ranges
+    ]
+
+
+def copy_received(received: Iterable[ReceivedBytes], buffer: memoryview) -> None:
+    """Copy received bytes to where they belong in a writable contiguous buffer."""
+    view = memoryview(buffer).cast("B")
+    for begin, data in received:
+        view[begin : begin + len(data)] = data
+
+
+def payloads_of(
+    received: Sequence[ReceivedBytes], starts: Sequence[int], lengths: Sequence[int]
+) -> list[bytes | None]:
+    """Parts of the buffer that received bytes would fill, each copied once.
+
+    The received bytes cover the parts, in any order. A negative length gives None.
+
+    >>> received = [ReceivedBytes(3, memoryview(b"def")), ReceivedBytes(0, memoryview(b"abc"))]
+    >>> payloads_of(received, [0, 1, 5, 0], [3, 4, 0, -1])
+    [b'abc', b'bcde', b'', None]
+    """
+    ordered = sorted(received)
+    begins = [each.begin for each in ordered]
+    payloads: list[bytes | None] = []
+    for start, length in zip(starts, lengths, strict=True):
+        if length <= 0:
+            payloads.append(None if length else b"")
+            continue
+        at = bisect_right(begins, start) - 1
+        begin, data = ordered[at]
+        stop = start + length
+        if stop <= begin + len(data):
+            payloads.append(bytes(data[start - begin : stop - begin]))
+            continue
+        parts = []
+        for begin, data in ordered[at : bisect_right(begins, stop - 1)]:
+            parts.append(data[max(0, start - begin) : stop - begin])
+        payloads.append(b"".join(parts))
+    return payloads

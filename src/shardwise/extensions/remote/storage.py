@@ -1,0 +1,107 @@
+"""Remote storage as the core sees it.
+
+Keeps I8 for what is written: an object of up to 512 MiB is one request, of which a killed program
+leaves nothing. A larger one goes up in parts, which the store joins at the end; a killed program
+leaves nameless parts, which the bucket's rule for incomplete uploads removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from shardwise.base.errors import DataError, MissingShardError
+from shardwise.extensions.remote.cache import CachedFile, cache_of
+from shardwise.extensions.remote.listing import list_files
+from shardwise.extensions.remote.pinned_object import PinnedObject
+from shardwise.extensions.remote.remote_file import RemoteFile, receive
+from shardwise.extensions.remote.requests.event_loop import gather_or_cancel
+from shardwise.extensions.remote.requests.ranges import payloads_of
+from shardwise.storage.options import StorageOptions
+from shardwise.storage.protocol import File, ReadRequest
+from shardwise.storage.remote import RemoteStorage
+
+# Asked for without knowing the length. Longer requests would be late and sent again, and through
+# fsspec not be over within `attempt_timeout_s`: the rest of a file is read in several at once.
+_FIRST_BYTES = 8 << 20
+# A store joins the parts of a large object before it answers.
+_MIN_ATTEMPT_S = 60.0
+_MIN_REQUEST_S = 300.0
+
+
+class _Stores:
+    """Files in stores and on servers; see `shardwise.storage.remote.RemoteStorage`."""
+
+    list_files = staticmethod(list_files)
+
+    def open_file(self, url: str, options: StorageOptions) -> File:
+        """Make a file, behind the cache if the options have one."""
+        remote = RemoteFile(url, options)
+        return remote if options.cache is None else CachedFile(remote, cache_of(options.cache))
+
+    def read_whole(self, url: str, options: StorageOptions) -> bytes:
+        """Read the first 8 MiB, which say how long the file is, and then the rest at once."""
+        remote = PinnedObject(url, options)
+
+        async def read() -> bytes:
+            try:
+                first = await remote.client().get(url, remote.key, 0, _FIRST_BYTES, "")
+            except DataError as error:
+                # An empty file has no first byte: stores answer with HTTP 416.
+                if type(error) is not DataError or (await remote.current()).num_bytes:
+                    raise
+                return b""
+            remote.check(first.stat)
+            num_bytes = first.stat.num_bytes
+            if len(first.data) >= num_bytes:
+                return bytes(first.data)
+            size = remote.client().latency.max_request_bytes
+            starts = range(len(first.data), num_bytes, size)
+            rest = await gather_or_cancel(
+                remote.get(start, min(start + size, num_bytes)) for start in starts
+            )
+            return b"".join((first.data, *(reply.data for reply in rest)))
+
+        return remote.process.run(read())
+
+    def read_payloads(
+        self, requests: Sequence[ReadRequest], starts: Sequence[int], lengths: Sequence[int]
+    ) -> list[bytes | None]:
+        """Read ranges of files, and copy each payload once."""
+        return payloads_of(receive(requests), starts, lengths)
+
+    def upload(self, url: str, source: bytes | Path, options: StorageOptions) -> None:
+        """Store bytes, or a local file."""
+        target = _patient(url, options)
+
+        async def put() -> None:
+            await target.client().put(url, target.key, source)
+
+        target.process.run(put())
+
+    def remove(self, url: str, options: StorageOptions) -> None:
+        """Remove an object, if it is there."""
+        target = _patient(url, options)
+
+        async def delete() -> None:
+            await target.client().remove(url, target.key)
+
+        with contextlib.suppress(MissingShardError):
+            target.process.run(delete())
+
+
+def _patient(url: str, options: StorageOptions) -> PinnedObject:
+    """The object of a URL, with time for a store to join the parts of a large one."""
+    return PinnedObject(
+        url,
+        replace(
+            options,
+            attempt_timeout_s=max(options.attempt_timeout_s, _MIN_ATTEMPT_S),
+            request_timeout_s=max(options.request_timeout_s, _MIN_REQUEST_S),
+        ),
+    )
+
+
+REMOTE: RemoteStorage = _Stores()
