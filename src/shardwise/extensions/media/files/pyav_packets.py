@@ -54,6 +54,8 @@ def decoded_frames(
                 "err_detect": "crccheck+explode",
             }
         elif track.codec != "flac":
+            if track.num_channels < 1 or track.rate < 1:
+                raise damaged(track, 0, "the container tells no channels or no rate")
             # Decoders of some codecs have no header in their packets.
             context.sample_rate = track.rate
             context.layout = _layout(track.num_channels)
