@@ -56,7 +56,10 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "pyav": "shardwise.extensions.media.files.pyav_backend:decode_with_pyav",
     },
     # Methods of `Dataset`: source, transforms, fields, arguments -> source, transforms.
-    "methods": {"clips": "shardwise.extensions.media.clips.make:make_clips"},
+    "methods": {
+        "clips": "shardwise.extensions.media.clips.make:make_clips",
+        "segments": "shardwise.extensions.media.segments.make:make_segments",
+    },
     # Which public function opens the data that a file of this name describes: url -> name or None.
     "kinds": {"index.json": "shardwise.extensions.formats.records.index_json:kind_of_index"},
     # What `sw.wrap` makes of a class, by its full name: dataset -> source.

@@ -20,6 +20,7 @@ from shardwise.extensions.media.files.clip_frames import ClipRule
 from shardwise.extensions.media.files.frames import decode_frames, form_of
 from shardwise.extensions.media.files.media_index import index_media
 from shardwise.extensions.media.files.pyav_import import import_av
+from shardwise.extensions.media.files.sound_samples import samples_of
 from shardwise.extensions.media.files.sound_window import open_sound, read_window
 from shardwise.extensions.media.files.track import Track
 
@@ -175,13 +176,14 @@ def _all_sound(data: bytes, max_bytes: int) -> tuple[torch.Tensor, int] | None:
             return None
         stream = container.streams.audio[0]
         rate, channels = int(stream.rate), stream.channels
-        planar = av.AudioResampler(format="fltp")
+        # Packed: PyAV reads past the planes of eight channels, and ends the process.
+        packed = av.AudioResampler(format="flt")
         parts: list[Any] = []
         num_samples = 0
         for frame in chain(container.decode(stream), [None]):
-            for part in planar.resample(frame):
+            for part in packed.resample(frame):
                 num_samples += part.samples
                 check_bytes(4 * channels * num_samples, max_bytes, f"{num_samples} samples")
-                parts.append(part.to_ndarray())
+                parts.append(samples_of(part))
     samples = np.concatenate(parts, axis=1) if parts else np.empty((channels, 0), np.float32)
     return torch.from_numpy(samples), rate

@@ -6,7 +6,8 @@ Lists at the first use, once a process.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +31,7 @@ from shardwise.storage import (
     open_file,
     require_not_written_since,
 )
+from shardwise.storage.protocol import File
 
 
 class FilesSource:
@@ -137,6 +139,12 @@ class FilesSource:
         return key, f"{listing.base.rstrip('/')}/{key}", stat
 
     def _read_file(self, index: int) -> bytes:
+        with self.opened_file(index) as (file, stat):
+            return file.read(0, stat.num_bytes)
+
+    @contextmanager
+    def opened_file(self, index: int) -> Iterator[tuple[File, FileStat]]:
+        """A sample's file, held to the version that was listed, and its stat; closed at the end."""
         key, url, stat = self.file_of(index)
         try:
             file = open_file(url, options=self.storage)
@@ -145,7 +153,7 @@ class FilesSource:
                     stat = file.stat()
                     require_not_written_since(self.listing.opened_ns, stat, url)
                 file.pin(stat)
-                return file.read(0, stat.num_bytes)
+                yield file, stat
             finally:
                 file.close()
         except DataError as error:

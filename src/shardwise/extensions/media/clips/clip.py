@@ -53,18 +53,24 @@ class Clip:
     Attributes:
         reader: the file, with the clip's ranges in memory.
         chosen: its frames; -1 for a frame of zeros.
+        silence: rate and channels of what a video without sound gives.
     """
 
     reader: HeldRanges
     chosen: ChosenClip
+    silence: tuple[int, int] = (48000, 1)
 
     @cached_property
     def sound(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """The sound of the same time, float32 `[channels, samples]`, and where there is one."""
         index, (first, length) = self.chosen.index, self.chosen.ticks
-        picture, heard = index.first("video"), index.first("audio")
+        tick = Fraction(*index.first("video").time_base)
+        if all(track.kind == "video" for track in index.tracks):
+            rate, channels = self.silence
+            count = max(1, round(length * tick * rate))
+            return np.zeros((channels, count), np.float32), np.zeros(count, np.bool_)
+        heard = index.first("audio")
         sound = open_sound(self.reader, index=index)
-        tick = Fraction(*picture.time_base)
         begin = first * tick - heard.origin * Fraction(*heard.time_base)
         start = round(begin * sound.rate)
         count = max(1, round(length * tick * sound.rate))

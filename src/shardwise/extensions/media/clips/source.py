@@ -34,6 +34,8 @@ from shardwise.sources.protocol import (
 )
 
 MEDIA = "__media__"
+# Videos that are looked at for the form of the silence of others.
+_LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
@@ -251,10 +253,21 @@ class ClipSource(ReadsEpochs):
 
         def opened(clip: ChosenClip) -> Clip:
             fetch = partial(_fetched, files, clip.sample)
-            held = read.get(clip.sample, [])
-            return Clip(HeldRanges(clip.index.num_bytes, held, fetch), clip)
+            held = HeldRanges(clip.index.num_bytes, read.get(clip.sample, []), fetch)
+            return Clip(held, clip, self._silence)
 
         return [[opened(clip) for clip in row] for row in chosen], num_bytes
+
+    @cached_property
+    def _silence(self) -> tuple[int, int]:
+        """Rate and channels of the first sound among the first videos; a batch has one shape."""
+        if self.options.audio is not None:
+            files = self._files[self.options.field]
+            for sample in self._source_ids(self.table.videos[:_LOOKED_AT]).tolist():
+                for track in files.index(sample).tracks:
+                    if track.kind == "audio":
+                        return track.rate, track.num_channels
+        return 48000, 1
 
     def _made_columns(
         self, field: str, chosen: list[list[ChosenClip]], clips: list[list[Clip]]

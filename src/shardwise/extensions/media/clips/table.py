@@ -66,8 +66,6 @@ def _spans(
     indexes: Sequence[MediaIndex], options: ClipOptions, cuts: CutReader | None, video: int
 ) -> Iterator[tuple[Span, int]]:
     track, *others = (index.first("video") for index in indexes)
-    if options.audio is not None:
-        indexes[0].first("audio")
     stop = stop_of_all(track, others)
     if cuts is None:
         yield Span(track, 0, stop), -1

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.boxes import Span, find, walk
 from shardwise.extensions.media.files.limits import Limits
+from shardwise.extensions.media.files.opus_vorbis import opus_delay
 from shardwise.extensions.media.files.sample_description import read_description
 from shardwise.extensions.media.files.sample_table import SampleTable
 from shardwise.extensions.media.files.track import Track, TrackColumns
@@ -98,7 +99,11 @@ def _read_track(
     first = int(table.pts[0]) if table.num_samples else 0
     last = int((table.pts + table.duration).max(initial=0))
     begin = max(first, start)
+    if 0 < last - stop <= scale // movie_scale:
+        stop = last  # the edit's end is rounded to the movie's ticks
     rate = description.rate
+    delay = opus_delay(description.codec, description.config, 0) * scale // (rate or 1)
+    begin = max(begin, first + delay)
     return Track(
         kind="video" if is_video else "audio",
         codec=description.codec,

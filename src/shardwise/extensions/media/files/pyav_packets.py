@@ -62,6 +62,8 @@ def decoded_frames(
                 "err_detect": "crccheck" if track.codec in _LENIENT else "crccheck+explode",
             }
         elif track.codec != "flac":
+            if track.num_channels < 1 or track.rate < 1:
+                raise damaged(track, 0, "the container tells no channels or no rate")
             # Decoders of some codecs have no header in their packets.
             context.sample_rate = track.rate
             context.layout = _layout(track.num_channels)
@@ -98,9 +100,19 @@ def packet_of(av: Any, payload: bytes | memoryview) -> Any:
     return packet
 
 
+# FFmpeg's own decoder of AV1 needs a GPU; those with the names of MPEG's sound round to 16 bits by
+# noise, which is another one for a part.
+_DECODERS = {
+    "av1": ("libdav1d", "libaom-av1"),
+    "mp1": ("mp1float",),
+    "mp2": ("mp2float",),
+    "mp3": ("mp3float",),
+}
+
+
 def _context(av: Any, codec: str) -> Any:
-    """A decoder of pixels: FFmpeg's own of AV1 needs a GPU, so dav1d and libaom come first."""
-    for name in {"av1": ("libdav1d", "libaom-av1")}.get(codec, ()):
+    """The decoder that FFmpeg takes for a codec that it finds in a file."""
+    for name in _DECODERS.get(codec, ()):
         with contextlib.suppress(ValueError):  # not in this build
             return av.CodecContext.create(name, "r")
     return av.CodecContext.create(codec, "r")

@@ -79,9 +79,11 @@ def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None
     known = (_VIDEO if is_video else _AUDIO).get(kind)
     # QuickTime's entries of sound are longer.
     version = 0 if is_video else int.from_bytes(stsd[begin + 8 : begin + 10], "big")
+    boxes = (begin + fixed + (0, 16, 36)[min(version, 2)], end)
+    if not is_video:
+        check_channel_order(find(stsd, boxes, b"chan"), stsd)
     if version > 1:
         return None
-    boxes = (begin + fixed + 16 * version, end)
     if kind in (b"mp4v", b"mp4a"):
         esds = find(stsd, boxes, b"esds") or find(stsd, boxes, b"wave", b"esds")
         found = None if esds is None else _read_esds(stsd[esds[0] + 4 : esds[1]])
@@ -96,14 +98,17 @@ def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None
         if span is None:
             raise DataError(f"the sample description {kind!r} has no {box!r}", offset=begin)
         config = _converted(codec, stsd[slice(*span)])
+    parameters = {"codec_tag": str(int.from_bytes(kind, "little"))}
     if is_video:
         width, height = struct.unpack_from(">HH", stsd, begin + 24)
-        parameters = {"codec_tag": str(int.from_bytes(kind, "little")), **_colours(stsd, boxes)}
+        parameters |= _colours(stsd, boxes)
         return SampleDescription(codec, config, parameters, height=height, width=width)
     channels, rate = struct.unpack_from(">16xH6xI", stsd, begin)
     if codec == "aac" and len(config) >= 2 and config[0] >> 3 < 31 and config[1] >> 3 & 15:
-        channels = config[1] >> 3 & 15  # writers put 2 into the entry, whatever it is
-    return SampleDescription(codec, config, rate=rate >> 16, num_channels=channels)
+        # Writers put 2 into the entry, whatever it is; numbers above 6 are layouts.
+        layout = config[1] >> 3 & 15
+        channels = {7: 8, 11: 7, 12: 8, 14: 8}.get(layout, layout)
+    return SampleDescription(codec, config, parameters, rate=rate >> 16, num_channels=channels)
 
 
 def _colours(stsd: bytes, boxes: Span) -> dict[str, str]:
@@ -124,6 +129,26 @@ def _colours(stsd: bytes, boxes: Span) -> dict[str, str]:
         if full is not None:
             found["color_range"] = str(1 + full)
     return found
+
+
+# Orders of channels of CoreAudio that are FFmpeg's own: by bits, and 5.1.
+_NATIVE_ORDERS = (1 << 16, 121 << 16 | 6)
+
+
+def check_channel_order(place: Span | None, data: bytes | memoryview) -> None:
+    """Refuse channels in an order that PyAV can't take: it frees such an order twice.
+
+    `place` is that of the content of a box `chan`; None for no such box.
+    """
+    if place is None:
+        return
+    tag = int.from_bytes(data[place[0] + 4 : place[0] + 8], "big")
+    if tag & 0xFFFF > 2 and tag not in _NATIVE_ORDERS:
+        raise DataError(
+            f"its channels lie in the order {tag >> 16} of CoreAudio, which PyAV can't take: "
+            "convert it, as by `ffmpeg -i FILE FILE.wav`",
+            offset=place[0],
+        )
 
 
 def _without_user_data(config: bytes) -> bytes:

@@ -111,6 +111,17 @@ class Track:
         """The coded frames at which decoding can begin."""
         return np.flatnonzero(self.columns.key)
 
+    @cached_property
+    def sample_bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of sound, the samples at which each packet begins and ends: int64 `[num_coded]` each.
+
+        They count from the first one that is heard, at `rate`.
+        """
+        tick = self.rate * self.time_base[0] / self.time_base[1]
+        starts = np.rint((self.columns.pts - self.columns.pts[0]) * tick).astype(np.int64)
+        starts -= self.lead
+        return starts, starts + np.rint(self.columns.duration * tick).astype(np.int64)
+
     @property
     def num_frames(self) -> int:
         """Frames that are shown."""

@@ -88,7 +88,13 @@ class TarMedia:
     def _index(self, sample: int) -> MediaIndex:
         shard, row = self._shards().locate(sample)
         sidecar = self._sidecar(shard)
-        index = sidecar.index(row, self._field) if self._field in sidecar.header.fields else None
+        fields = sidecar.header.fields
+        if self._field not in fields and self._field in self._shards().index(shard).fields:
+            raise DataError(
+                "the media index was made without this field: make it again with "
+                "`shardwise index --media --force`"
+            )
+        index = sidecar.index(row, self._field) if self._field in fields else None
         if index is None:
             raise DataError(f"the sample has no {self._field!r}")
         return index
