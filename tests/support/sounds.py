@@ -73,6 +73,8 @@ _CODECS: dict[str, tuple[str, str, str]] = {
     "adpcm_ms": ("wav", "2", "22050"),
     "adpcm_ima_wav": ("wav", "1", "22050"),
     "libspeex": ("ogg", "1", "16000"),
+    "wmav2": ("wma avi", "1 2", "22050 44100"),
+    "wmav2 -b:a 24k": ("wma", "1", "22050"),
 }
 # A copy of the packets of some of them, begun late, or with another start.
 _DELAYED = {

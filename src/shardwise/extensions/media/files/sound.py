@@ -31,7 +31,9 @@ _RUN_UP_S = 0.25
 # Opus converges to the last bit in less than a second at common rates.
 _RUN_UPS = {"opus": 1.0}
 # Decoders that draw noise, or forecast from all before: they begin at the first packet.
-_LONG_MEMORY = frozenset(("ac3", "eac3", "speex", "amr_nb", "amr_wb", "gsm", "qcelp", "evrc"))
+_LONG_MEMORY = frozenset((
+    "ac3", "eac3", "speex", "amr_nb", "amr_wb", "gsm", "qcelp", "evrc", "wmav1", "wmav2",
+))  # fmt: skip
 # The codec's tag in mp4.
 _MP4A = str(int.from_bytes(b"mp4a", "little"))
 # Codes of wav: Microsoft's ADPCM and IMA's.
@@ -137,6 +139,8 @@ class PacketSound:
         ends = [(bounds[first:last] * int(scale)).tolist() for bounds in track.sample_bounds]
         filled, at, current = 0, 0, -1
         for number, frame in self._frames(begin, last):
+            if number < 0 and last == len(track.columns.pts):
+                number = last - 1  # what the decoder gives at the end (WMA)
             if not first <= number < last:
                 continue
             if frame.is_corrupt:

@@ -32,9 +32,11 @@ NO_TIME = -(1 << 62)
 _OPUS_RATE = 48000
 # Of linear and companded PCM in packets: bits a sample.
 _PCM = re.compile(r"pcm_[suf](8|16|24|32|64)(le|be)?$")
-
 # Codecs whose packets may hold other numbers of samples than FFmpeg reckons from a container.
 _MISTOLD = ("alac", "tta", "wavpack", "adpcm_ms", "adpcm_ima_wav")
+# Codecs whose packets hold any number of frames, of which decoders leave out the first: all packets
+# are decoded once.
+_UNTOLD = ("wmav1", "wmav2")
 
 
 def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -> Track:
@@ -114,8 +116,11 @@ def _decoded_lengths(
     """All packets hold as many samples as the first ones, and the last one what it decodes to."""
     last = len(payloads) - 1
     try:
-        head = _decoded(track, payloads, 0)
-        tail = _decoded(track, payloads, max(0, last - 1))
+        if track.codec in _UNTOLD:
+            counts = _decoded(track, payloads, range(last + 1))
+            return np.array([counts.get(number, 0) for number in range(last + 1)], np.int64)
+        head = _decoded(track, payloads, range(min(2, last + 1)))
+        tail = _decoded(track, payloads, range(max(0, last - 1), last + 1))
     except DataError:
         return said  # decoding the sound says what is wrong
     # The first one may give less: the decoder leaves out its delay.
@@ -125,13 +130,14 @@ def _decoded_lengths(
     return lengths if usual else said
 
 
-def _decoded(track: Track, payloads: list[bytes], first: int) -> dict[int, int]:
-    """Samples that two packets decode to, by their numbers."""
+def _decoded(track: Track, payloads: list[bytes], numbers: range) -> dict[int, int]:
+    """Samples that some packets decode to, by their numbers."""
     counts: dict[int, int] = {}
-    run = [(number, payloads[number]) for number in range(first, min(first + 2, len(payloads)))]
+    run = [(number, payloads[number]) for number in numbers]
     for number, frame in decoded_frames(track, run, DEFAULT_LIMITS):
         count = round(frame.samples * track.rate / frame.sample_rate)
-        counts[number] = counts.get(number, 0) + count
+        owner = number if number >= 0 else numbers[-1]
+        counts[owner] = counts.get(owner, 0) + count
     return counts
 
 
