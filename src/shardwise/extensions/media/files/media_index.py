@@ -86,7 +86,7 @@ def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> Medi
         tracks = read_tracks(read_moov(reader, head), num_bytes=reader.num_bytes, limits=limits)
         if tracks is not None:
             return MediaIndex(reader.num_bytes, tuple(tracks))
-    if is_wave(begin) and (wave := read_wave(reader, limits)) is not None:
+    if is_wave(begin) and (wave := read_wave(reader, head, limits)) is not None:
         return MediaIndex(reader.num_bytes, (wave,))
     data = read_exactly(reader, 0, reader.num_bytes)
     if begin[:4] == b"OggS" and (ogg := read_ogg(data, limits)) is not None:

@@ -23,7 +23,6 @@ _CODECS = {
 }  # fmt: skip
 _EXTENSIBLE = 0xFFFE
 _PACKET_SAMPLES = 4096
-_HEAD_BYTES = 4096
 
 
 def is_wave(head: bytes) -> bool:
@@ -31,14 +30,13 @@ def is_wave(head: bytes) -> bool:
     return head[:4] in (b"RIFF", b"RIFX", b"RF64") and head[8:12] == b"WAVE"
 
 
-def read_wave(reader: RangeReader, limits: Limits) -> Track | None:
-    """The track of a wav; None for a codec that is not PCM.
+def read_wave(reader: RangeReader, head: bytes | memoryview, limits: Limits) -> Track | None:
+    """The track of a wav that begins with `head`; None for a codec that is not PCM.
 
     Raises:
         DataError: the header is damaged, or the file was cut.
     """
-    end = reader.num_bytes
-    held = bytes(read_exactly(reader, 0, min(_HEAD_BYTES, end)))
+    end, held = reader.num_bytes, bytes(head)
     order = ">" if held[:4] == b"RIFX" else "<"
     (riff_size,) = struct.unpack_from(f"{order}I", held, 4)
     begin, size, chunks = _to_data(reader, held, order)
