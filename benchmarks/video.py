@@ -91,9 +91,6 @@ def ways(data, index, size):
     return {
         "floor": lambda frames: floor(data, index, frames),
         "ours, PyAV": lambda frames: decode_frames(reader, index, frames, form=form),
-        "ours, torchcodec": lambda frames: decode_frames(
-            reader, index, frames, form=form, backend="torchcodec"
-        ),
         "ours, PyAV, 224": lambda frames: decode_frames(reader, index, frames, form=small),
         "ours, no index stored": lambda frames: decode_frames(
             reader, index_media(reader), frames, form=form

@@ -72,22 +72,17 @@ def watched(found: list[int]) -> Iterator[None]:
         found.append(peak - before)
 
 
-def measure(way: str, backend: str, shard: Path, num_clips: int) -> int:
+def measure(way: str, shard: Path, num_clips: int) -> int:
     """The growth in bytes."""
+    import av  # noqa: F401
+
     import shardwise as sw
-    from shardwise.extensions.media.files import picture_memory
+    from shardwise.engine.batch import decoder_memory
 
-    if backend == "torchcodec":
-        import torch
-        import torchcodec.decoders  # noqa: F401
-
-        torch.set_num_threads(1)
-    else:
-        import av  # noqa: F401
     if "no bound" in way:
-        picture_memory._MAX_BYTES = 1 << 60
+        decoder_memory._MAX_BYTES = 1 << 60
     size = None if "size" in way else 224
-    data = sw.tar(shard).decode(mp4=sw.video(FRAMES, stride=2, size=size, backend=backend))
+    data = sw.tar(shard).decode(mp4=sw.video(FRAMES, stride=2, size=size))
     num_clips = num_clips if size else num_clips // 4
     data = data.subset([number % THREADS for number in range(num_clips)])
     files = [sample["mp4"] for sample in sw.tar(shard)]
@@ -111,24 +106,23 @@ def measure(way: str, backend: str, shard: Path, num_clips: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clips", type=int, default=24)
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        way, backend, shard = options.one
-        print(measure(way, backend, Path(shard), options.clips), flush=True)
+        way, shard = options.one
+        print(measure(way, Path(shard), options.clips), flush=True)
         return
     with tempfile.TemporaryDirectory() as folder:
         shard = make(Path(folder))
         rows = [f"| MB | {' | '.join(WAYS)} |", f"|---|{'---:|' * len(WAYS)}"]
-        for backend in ("pyav", "torchcodec"):
-            grown = []
-            for way in WAYS:
-                command = [sys.executable, "-m", "benchmarks.video_memory", "--one", way, backend]
-                command += [str(shard), "--clips", str(options.clips)]
-                run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-                grown.append(int(run.stdout.split()[-1]))
-                print(f"{backend}, {way}: {grown[-1] / MB:.0f} MB", flush=True)
-            rows.append(f"| {backend} | {' | '.join(f'{each / MB:.0f}' for each in grown)} |")
+        grown = []
+        for way in WAYS:
+            command = [sys.executable, "-m", "benchmarks.video_memory", "--one", way, str(shard)]
+            command += ["--clips", str(options.clips)]
+            run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            grown.append(int(run.stdout.split()[-1]))
+            print(f"{way}: {grown[-1] / MB:.0f} MB", flush=True)
+        rows.append(f"| PyAV | {' | '.join(f'{each / MB:.0f}' for each in grown)} |")
     print(*rows, f"load {os.getloadavg()[0]:.0f}", sep="\n")
 
 

@@ -1,9 +1,8 @@
-"""Video and sound as tensors, from real files, by each of the packages that decode them."""
+"""Video and sound as tensors, from real files."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import signal
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 import torch
 
 from shardwise.base.errors import MissingExtraError
-from shardwise.compat.webdataset import media, torch_audio, torch_video
+from shardwise.compat.webdataset import torch_audio, torch_video
 from shardwise.compat.webdataset.autodecode import Decoder, DecodingError
 from tests.support.media import HEIGHT, WIDTH, MediaFolder, numbers_in
 
@@ -45,46 +44,8 @@ def recording(media_files: MediaFolder) -> bytes:
     return media_files.sound("tone.wav", "-ac 1", seconds=2, rate=RATE).read_bytes()
 
 
-def can_load_torchcodec():
-    try:
-        importlib.import_module("torchcodec.decoders")
-    except (ImportError, RuntimeError, OSError):
-        return False
-    return True
-
-
-@pytest.fixture(params=["torchcodec", "av"])
-def backend(request, monkeypatch):
-    """Each of the two packages as the one that is installed."""
-    if request.param == "torchcodec":
-        if not can_load_torchcodec():
-            reason = "torchcodec, or FFmpeg's libraries, which it needs, can't be loaded"
-            pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    else:
-        hide(monkeypatch, "torchcodec.decoders", RuntimeError("no FFmpeg"))
-    forget()
-    yield request.param
-    forget()
-
-
-def forget():
-    """Look again at what is installed."""
-    media._can_import.cache_clear()
-
-
-def hide(monkeypatch, name, error):
-    original = importlib.import_module
-
-    def import_module(asked, package=None):
-        if asked == name:
-            raise error
-        return original(asked, package)
-
-    monkeypatch.setattr(media.importlib, "import_module", import_module)
-
-
 @pytest.mark.parametrize("channels", [1, 2])
-def test_a_video_is_frames_sound_and_rates(backend, media_files, channels):
+def test_a_video_is_frames_sound_and_rates(media_files, channels):
     frames, sound, info = torch_video(".mp4", film_of(media_files, channels=channels))
     assert (frames.dtype, tuple(frames.shape)) == (torch.uint8, (FRAMES, HEIGHT, WIDTH, 3))
     assert numbers_in(frames.numpy()) == list(range(FRAMES))
@@ -102,10 +63,10 @@ def test_a_video_is_frames_sound_and_rates(backend, media_files, channels):
 _FORKS = """
 import os, sys, threading
 from pathlib import Path
-from shardwise.compat.webdataset.media import _video_by_pyav
+from shardwise.compat.webdataset import torch_video
 
 def decode():
-    _video_by_pyav(Path(sys.argv[1]).read_bytes(), 1 << 30)
+    torch_video(".mp4", Path(sys.argv[1]).read_bytes())
     is_decoded.set()
     is_over.wait()
 
@@ -134,7 +95,7 @@ def test_a_fork_ends_while_a_thread_lives_that_decoded(media_files):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_silent_video_has_empty_sound(backend, silent):
+def test_a_silent_video_has_empty_sound(silent):
     frames, sound, info = torch_video("a.MP4", silent)
     assert len(frames) == FRAMES
     assert (sound.dtype, tuple(sound.shape)) == (torch.float32, (1, 0))
@@ -145,7 +106,7 @@ def test_a_silent_video_has_empty_sound(backend, silent):
     ("name", "codec"),
     [("avi", "mpeg4"), ("mkv", "mpeg4"), ("mov", "mpeg4"), ("wmv", "wmv2"), ("mpg", "mpeg1video")],
 )
-def test_videos_come_in_many_files(backend, media_files, name, codec):
+def test_videos_come_in_many_files(media_files, name, codec):
     data = media_files.make(f"other.{name}", f"-c:v {codec}", count=FRAMES).read_bytes()
     frames, _, info = torch_video(f".{name}", data)
     assert numbers_in(frames.numpy()) == list(range(FRAMES))
@@ -153,7 +114,7 @@ def test_videos_come_in_many_files(backend, media_files, name, codec):
 
 
 @pytest.mark.parametrize("channels", [1, 2])
-def test_sound_without_loss_is_a_tensor_of_the_samples(backend, media_files, channels):
+def test_sound_without_loss_is_a_tensor_of_the_samples(media_files, channels):
     made = {
         kind: media_files.sound(f"{channels}.{kind}", f"-ac {channels}", seconds=2, rate=RATE)
         for kind in ("wav", "flac")
@@ -168,7 +129,7 @@ def test_sound_without_loss_is_a_tensor_of_the_samples(backend, media_files, cha
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage" * 100, None])
-def test_a_damaged_file_is_an_error_and_no_shorter_video(backend, film, data):
+def test_a_damaged_file_is_an_error_and_no_shorter_video(film, data):
     data = film[:5000] if data is None else data
     with pytest.raises(ValueError, match=f"{len(data)} bytes"):
         torch_video(".mp4", data)
@@ -176,7 +137,7 @@ def test_a_damaged_file_is_an_error_and_no_shorter_video(backend, film, data):
         Decoder([torch_video])({"__key__": "0001", "__url__": "x.tar", "mp4": data})
 
 
-def test_a_damaged_recording_is_an_error(backend, silent):
+def test_a_damaged_recording_is_an_error(silent):
     with pytest.raises(ValueError, match="700 bytes"):
         torch_audio(".wav", b"garbage" * 100)
     with pytest.raises(ValueError, match="no sound"):
@@ -191,16 +152,13 @@ def test_other_fields_are_left_alone():
     assert torch_audio(".mp4", b"") is None
 
 
-def test_a_missing_package_is_named_with_its_extra(monkeypatch):
-    for name in ("torchcodec.decoders", "av"):
-        hide(monkeypatch, name, ImportError(name))
-    forget()
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, silent):
+    monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingExtraError, match=r"shardwise\[video\]"):
-        torch_video(".mp4", b"")
-    forget()
+        torch_video(".mp4", silent)
 
 
-def test_some_frames_are_decoded_with_the_sound_of_their_time(backend, film):
+def test_some_frames_are_decoded_with_the_sound_of_their_time(film):
     frames, part, info = torch_video(".mp4", film, frames=3, stride=4)
     assert numbers_in(frames.numpy()) == [0, 4, 8]
     assert tuple(frames.shape) == (3, HEIGHT, WIDTH, 3)
@@ -215,13 +173,13 @@ def test_a_partial_of_it_is_a_decoder_of_a_pipeline(silent):
     assert sample["cls"] == 3
 
 
-def test_more_frames_than_there_are_is_an_error(backend, silent):
+def test_more_frames_than_there_are_is_an_error(silent):
     with pytest.raises(ValueError, match=r"20 frames.*frames=21"):
         torch_video(".mp4", silent, frames=21)
     assert len(torch_video(".mp4", silent, frames=20)[0]) == 20
 
 
-def test_what_takes_too_many_bytes_is_refused_before_it_is_decoded(backend, silent, recording):
+def test_what_takes_too_many_bytes_is_refused_before_it_is_decoded(silent, recording):
     film_bytes = FRAMES * HEIGHT * WIDTH * 3
     assert len(torch_video(".mp4", silent, max_bytes=film_bytes)[0]) == FRAMES
     with pytest.raises(ValueError, match=f"max_bytes={film_bytes - 1}"):

@@ -212,6 +212,8 @@ DOORS: dict[str, tuple[Callable[..., Any], list[str], bool]] = {
     "audio": (lambda **o: sw.audio(**o)(b"no sound"), of(sw.audio), False),
     "clips": (lambda **o: sw.wrap([{"mp4": b"no video"}]).clips(**({"field": "mp4"} | o)),
               of(sw.Dataset.clips, "self"), False),
+    "segments": (lambda **o: sw.wrap([{"wav": b"no sound", "offset": 0.0, "duration": 1.0}])
+                 .segments(**({"field": "wav"} | o)), of(sw.Dataset.segments, "self"), False),
     "media": (lambda **o: sw.media(**o)(b"no media").info, of(sw.media), False),
     "array": (lambda **o: sw.array(**({"dtype": "u1"} | o))(b"abcd"), of(sw.array), False),
 }  # fmt: skip

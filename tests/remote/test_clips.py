@@ -41,7 +41,7 @@ def test_a_clip_is_one_request_and_few_bytes(s3, url, counted):
         assert found["requests"] == 1
         media = loaded["__media__"][0]
         assert numbers_in(loaded["mp4"][0], "TCHW") == media["frames"]
-        needed = ds.source._files.index(number // 3).first("video")
+        needed = ds.source._files["mp4"].index(number // 3).first("video")
         segments = needed.segments(np.array(media["frames"]))
         size = sum(int(needed.columns.size[part.samples].sum()) for part in segments)
         assert found["bytes"] <= 1.3 * size
@@ -79,7 +79,7 @@ def test_the_sound_of_a_clip_is_its_packets_and_256_kb_at_most(s3, tmp_path, cou
         loaded = heard.load(np.array([number]))
         found = counted()
         assert loaded["mp4.audio"][0].shape == (1, 96_000)
-        track = clips.source._files.index(number).first("audio")
+        track = clips.source._files["mp4"].index(number).first("audio")
         segment = int(track.columns.size.sum() * 2 / 40)
         assert segment + (256 << 10) < len(files[loaded["__key__"][0]]) / 2
         assert segment / 2 < found["bytes"] <= segment + (256 << 10)

@@ -133,10 +133,12 @@ def frames_of(count: int = NUM_FRAMES) -> bytes:
     return b"".join(frame(number).tobytes() for number in range(count))
 
 
-def ffmpeg(*arguments: str, data: bytes | None = None) -> None:
+def ffmpeg(*arguments: str, data: bytes | None = None) -> bytes:
+    """Run FFmpeg with some bytes as its input; returns what it writes to its output."""
     command = ["ffmpeg", "-v", "error", "-y", "-nostdin" if data is None else "-hide_banner"]
     done = subprocess.run([*command, *arguments], input=data, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return done.stdout
 
 
 class MediaFolder:
@@ -161,7 +163,7 @@ class MediaFolder:
         if not target.exists():
             raw = f"-f rawvideo -pix_fmt rgb24 -s {WIDTH}x{HEIGHT} -r 25 -i - {inputs}"
             maps = "-map 0:v" + (" -map 1:a" if inputs else "")
-            with _made_whole(target) as part:
+            with made_whole(target) as part:
                 ffmpeg(*raw.split(), *maps.split(), *_words(options), str(part),
                        data=frames_of(count))  # fmt: skip
         return target
@@ -171,7 +173,7 @@ class MediaFolder:
         target = self.folder / name
         if not target.exists():
             noise = f"anoisesrc=d={seconds}:c=pink:r={rate}:seed=7:a=0.5"
-            with _made_whole(target) as part:
+            with made_whole(target) as part:
                 ffmpeg("-f", "lavfi", "-i", noise, *_words(options), str(part))
         return target
 
@@ -179,7 +181,7 @@ class MediaFolder:
         if name in COPIES:
             source, before, after = COPIES[name]
             given = self.path(source.partition(".")[0])
-            with _made_whole(target) as part:
+            with made_whole(target) as part:
                 ffmpeg(*before.split(), "-i", str(given), *after.split(), str(part))
         else:
             _, inputs, options = VIDEOS[name]
@@ -187,7 +189,7 @@ class MediaFolder:
 
 
 @contextmanager
-def _made_whole(target: Path) -> Iterator[Path]:
+def made_whole(target: Path) -> Iterator[Path]:
     """A path whose file gets its name when it is whole: two test processes may make the same."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         part = Path(scratch) / target.name

@@ -50,8 +50,16 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "media": "shardwise.extensions.media.decoders.media:media",
         "video": "shardwise.extensions.media.decoders.video:video",
     },
+    # What backend= of videos names: a `VideoBackend` of the media extension.
+    "video_backends": {
+        "pictures": "shardwise.extensions.media.files.numbered:decode_pictures",
+        "pyav": "shardwise.extensions.media.files.pyav_backend:decode_with_pyav",
+    },
     # Methods of `Dataset`: source, transforms, fields, arguments -> source, transforms.
-    "methods": {"clips": "shardwise.extensions.media.clips.make:make_clips"},
+    "methods": {
+        "clips": "shardwise.extensions.media.clips.make:make_clips",
+        "segments": "shardwise.extensions.media.segments.make:make_segments",
+    },
     # Which public function opens the data that a file of this name describes: url -> name or None.
     "kinds": {"index.json": "shardwise.extensions.formats.records.index_json:kind_of_index"},
     # What `sw.wrap` makes of a class, by its full name: dataset -> source.

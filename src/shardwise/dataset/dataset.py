@@ -33,7 +33,7 @@ from shardwise.dataset.column import (
 )
 from shardwise.dataset.display import gallery
 from shardwise.dataset.field import is_plain_function
-from shardwise.dataset.indexed_samples import IndexedSamples
+from shardwise.dataset.segments import Segmented
 from shardwise.dataset.subset import filter_mask, refuse_part, rows_of, subset_indices
 from shardwise.dataset.transforms import Transforms
 from shardwise.sources.protocol import Source, Undecodes, value_fields_of
@@ -43,7 +43,7 @@ _NUM_SHOWN = 8
 
 
 @suggest_names
-class Dataset(IndexedSamples):
+class Dataset(Segmented):
     """Samples by index, decoded and transformed.
 
     A sample is a dict: "__key__" (str) and one entry a field, bytes until decoded. `ds[i]` is one
@@ -278,13 +278,14 @@ class Dataset(IndexedSamples):
     @suggest_names
     def clips(
         self,
-        field: str,
+        field: str | Sequence[str],
         *,
         frames: int = 16,
         stride: int = 1,
         step: int | None = None,
         count: int | None = None,
         seconds: float | None = None,
+        per_sample: int | None = None,
         jitter: int = 0,
         fps: float | Fraction | None = None,
         cuts: str | None = None,
@@ -294,7 +295,7 @@ class Dataset(IndexedSamples):
         layout: Literal["TCHW", "THWC", "CTHW"] = "TCHW",
         audio: Literal["same"] | None = None,
         on_bad: Literal["error", "drop"] = "error",
-        backend: Literal["auto", "pyav", "torchcodec"] = "auto",
+        backend: str = "auto",
     ) -> Dataset:
         """Clips of the samples' videos as samples: `len` is exact, an epoch has each clip once.
 
@@ -304,27 +305,27 @@ class Dataset(IndexedSamples):
         docs/video.md has the fields of a clip.
 
         Args:
-            field: the field that has the videos, as stored.
+            field: the field of the videos, as stored; "frame_%05d.jpg" for numbered pictures of tar
+                shards; several fields (cameras) for clips of one moment, by the first one's times.
             frames: frames of a clip.
             stride: 4 takes each fourth frame of the video.
             step: frames from the begin of a clip to that of the next; by default a clip begins
                 where the one before ends.
             count: clips of each video (or cut), evenly spread, in place of `step`.
             seconds: seconds from one clip to the next, in place of `step`.
+            per_sample: clips of each sample, an axis of "mp4"; by default one sample per video.
             jitter: a clip begins 0 to `jitter` - 1 frames later, keyed by (seed, epoch, clip).
             fps: frames a second, in place of `stride`: frame i is the one that is on the screen
                 i / fps seconds after the first.
             cuts: a field of JSON ("json.scenes") with a list of rows {"start": s, "end": s, ...}:
                 clips lie inside of these, by default one in the middle of each, and
                 "__media__" has the row as "cut".
-            short: of a video or cut that is too short: "drop" it (`ds.source.counts` has how many),
-                "mask" frames of zeros behind its end ("mp4.mask"), "repeat" its last frame, or
-                "error".
+            short: of a video or cut that is too short: "drop" (`ds.source.counts` has how many),
+                "mask" frames of zeros at its end ("mp4.mask"), "repeat" its last frame, "error".
             size: (height, width) of the pictures; None keeps the video's.
             fit: "stretch" to the size, or "crop" the centre.
             layout: of frames T, channels C, height H, width W.
-            audio: "same" for the sound of the same time: "mp4.audio", float32
-                `[channels, samples]`, and "mp4.audio.mask".
+            audio: "same" for "mp4.audio", float32 `[channels, samples]`, and "mp4.audio.mask".
             on_bad: "drop" leaves out the videos that the index says can't be used.
             backend: as of `sw.video`.
 
@@ -337,8 +338,8 @@ class Dataset(IndexedSamples):
         source, transforms = find("methods", "clips")(
             self._source, self._transforms, self.fields,
             field, frames=frames, stride=stride, step=step, count=count, seconds=seconds,
-            jitter=jitter, fps=fps, cuts=cuts, short=short, size=size, fit=fit, layout=layout,
-            audio=audio, on_bad=on_bad, backend=backend,
+            per_sample=per_sample, jitter=jitter, fps=fps, cuts=cuts, short=short, size=size,
+            fit=fit, layout=layout, audio=audio, on_bad=on_bad, backend=backend,
         )  # fmt: skip
         return Dataset(source, _transforms=transforms)
 

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,6 +69,12 @@ class KeptArrays:
             except OSError as error:
                 _logger.warning("can't read %s: %s; it is made anew", path, error.strerror)
         return None
+
+    def forget(self) -> None:
+        """Remove the arrays, if they are kept."""
+        for path in self.paths:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def save(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Keep the arrays in the first place that can be written; a log line, if none can."""

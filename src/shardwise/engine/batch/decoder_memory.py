@@ -20,8 +20,8 @@ from functools import cache
 from typing import Any
 
 _MAX_BYTES = 512 << 20
-# 7 (PyAV) to 10 (torchcodec) pictures were measured at 4K, where the levels of H.264 and HEVC allow
-# 5 and 6 to refer to; VP9 and AV1 have 8. Smaller pictures may be more, of fewer bytes.
+# 7 pictures were measured at 4K, where the levels of H.264 and HEVC allow 5 and 6 to refer to; VP9
+# and AV1 have 8. Smaller pictures may be more, of fewer bytes.
 _PICTURES = 12
 # After a decoder of this size freed memory goes back to the system at once: each of eight threads
 # would keep as much. Of smaller ones less is kept, and giving it back costs 2 ms.

@@ -1,4 +1,4 @@
-"""A list of files and what belongs to them: CSV with a header, or JSONL.
+"""A list of files and what belongs to them: CSV with a header, JSONL, or a list of speech.
 
 Formats: RFC 4180 (https://www.rfc-editor.org/rfc/rfc4180), https://jsonlines.org
 """
@@ -13,6 +13,7 @@ import posixpath
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,12 @@ from shardwise.base.columns import Column
 from shardwise.base.errors import DataError
 from shardwise.base.shown import base_name, without_query
 from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
+from shardwise.sources.files.speech_lists import flat_row, kaldi_rows
 from shardwise.storage import StorageOptions, read_whole
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", "wav.scp")
 # Names of the column of paths, unless path= says it.
-_PATH_COLUMNS = ("path", "file_name", "filename", "file")
+_PATH_COLUMNS = ("path", "file_name", "filename", "file", "audio_filepath")
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -46,7 +48,11 @@ def read_list(
     Rows with other suffixes than those named are an error.
     """
     opened_ns = time.time_ns()
-    rows = _read_rows(url, read_whole(url, options=storage))
+    read = partial(read_whole, options=storage)
+    if base_name(url) == "wav.scp":
+        rows = kaldi_rows(url, read)
+    else:
+        rows = [flat_row(row, number, url) for number, row in enumerate(_read_rows(url, read(url)))]
     if not rows:
         raise DataError("it lists no files", url=url)
     columns = _columns(rows, text=base_name(url).endswith((".csv", ".tsv")))
@@ -186,12 +192,14 @@ def _name(value: Any, base: str, url: str, row: int) -> str:
             url=url,
             index=row,
         )
-    name = value
+    # An absolute URL that lies below the base is one relative to it.
+    inside_url = base.rstrip("/") + "/" if _SCHEME.match(base) else None
+    name = value.removeprefix(inside_url) if inside_url else value
     if os.path.isabs(name):  # noqa: PTH117
         inside = os.path.abspath(base).rstrip("/") + "/"  # noqa: PTH100
         name = posixpath.normpath(name).removeprefix(inside)
     name = posixpath.normpath(name)
-    if name.startswith(("/", "../")) or name in ("..", ".") or _SCHEME.match(value):
+    if name.startswith(("/", "../")) or name in ("..", ".") or _SCHEME.match(name):
         raise DataError(
             f"row {row} names {value!r}, which does not lie in {base!r}: name the directory that "
             "the paths may lie in by root=",

@@ -6,7 +6,8 @@ Lists at the first use, once a process.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +32,7 @@ from shardwise.storage import (
     require_not_written_since,
 )
 from shardwise.storage.missing import near_names
+from shardwise.storage.protocol import File
 
 
 class FilesSource:
@@ -70,7 +72,7 @@ class FilesSource:
         self._path = path
         self._suffixes = None if suffixes is None else tuple(suffixes)
         self._field = field
-        self._storage = storage
+        self.storage = storage
         self._listed: MadeOnce[tuple[Listing, Manifest]] = MadeOnce()
 
     def __repr__(self) -> str:
@@ -120,7 +122,7 @@ class FilesSource:
             if name not in known:
                 raise ValueError(no_such_field(name, known))
             if name == listing.field:
-                data = PayloadColumn(list(map(self._read_file, keys, ids.tolist())))
+                data = PayloadColumn(list(map(self._read_file, ids.tolist())))
                 columns[name], num_bytes = data, int(data.lengths.sum())
                 continue
             column = listing.columns[name]
@@ -130,19 +132,29 @@ class FilesSource:
                 columns[name] = [column[i] for i in ids.tolist()]
         return Columns(ids, keys, columns, num_bytes)
 
-    def _read_file(self, key: str, index: int) -> bytes:
+    def file_of(self, sample: int) -> tuple[str, str, FileStat | None]:
+        """Key and URL of a sample's file, and its version where the listing says it."""
         listing = self.listing
-        url = f"{listing.base.rstrip('/')}/{key}"
+        key = listing.names[sample]
+        stat = None if listing.stats is None else FileStat(*listing.stats[sample].tolist())
+        return key, f"{listing.base.rstrip('/')}/{key}", stat
+
+    def _read_file(self, index: int) -> bytes:
+        with self.opened_file(index) as (file, stat):
+            return file.read(0, stat.num_bytes)
+
+    @contextmanager
+    def opened_file(self, index: int) -> Iterator[tuple[File, FileStat]]:
+        """A sample's file, held to the version that was listed, and its stat; closed at the end."""
+        key, url, stat = self.file_of(index)
         try:
-            file = open_file(url, options=self._storage)
+            file = open_file(url, options=self.storage)
             try:
-                if listing.stats is None:
+                if stat is None:
                     stat = file.stat()
-                    require_not_written_since(listing.opened_ns, stat, url)
-                else:
-                    stat = FileStat(*listing.stats[index].tolist())
+                    require_not_written_since(self.listing.opened_ns, stat, url)
                 file.pin(stat)
-                return file.read(0, stat.num_bytes)
+                yield file, stat
             finally:
                 file.close()
         except DataError as error:
@@ -164,7 +176,7 @@ class FilesSource:
                 path=self._path,
                 suffixes=self._suffixes,
                 field=self._field,
-                storage=self._storage,
+                storage=self.storage,
             )
         if not is_local(self.url):
             raise StorageError(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
+from shardwise.base import plugins
 from tests.support.commands import document
 from tests.support.media import NUM_FRAMES, numbers_in
 
@@ -83,24 +84,37 @@ def test_by_rate_the_frame_that_is_on_the_screen_is_shown(urls):
     for sample in varying:
         media = sample["__media__"]
         check(sample["mp4"], media)
-        track = varying.source._files.index(3).first("video")
+        track = varying.source._files["mp4"].index(3).first("video")
         numerator, denominator = media["time_base"]
         ticks = [media["pts"][0] + i * denominator // (3 * numerator) for i in range(5)]
         assert media["frames"] == [max(np.flatnonzero(track.pts <= t)) for t in ticks]
 
 
-def test_clips_may_be_decoded_by_torchcodec(urls, monkeypatch):
-    rows = [KINDS.index(name) for name in ("b_frames", "vfr", "hevc")]
-    expected = video(urls).subset(rows).clips("mp4", frames=4, stride=5, step=30, size=(60, 80))
-    pictures = [sample["mp4"] for sample in expected]
-    monkeypatch.delattr("shardwise.extensions.media.files.frames.decode_with_pyav")
-    ds = video(urls).subset(rows)
-    ds = ds.clips("mp4", frames=4, stride=5, step=30, size=(60, 80), backend="torchcodec")
-    assert ds.fingerprint == expected.fingerprint
-    for sample, picture in zip(ds, pictures, strict=True):
-        check(sample["mp4"], sample["__media__"])
-        # The two packages round differently.
-        assert abs(sample["mp4"].astype(int) - picture).mean() < 3
+def test_another_distribution_adds_a_decoder_by_its_name(urls, monkeypatch):
+    calls = []
+
+    class Entry:
+        name = "other"
+
+        def load(self):
+            return decode
+
+    def decode(track, segment, payloads, form, *, limits, place):
+        calls.append(segment.wanted.tolist())
+        for number in segment.wanted.tolist():
+            place(number, np.full((*form.scaled, 3), number, np.uint8))
+
+    real = plugins._others
+    monkeypatch.setattr(
+        plugins, "_others", lambda g: {"other": Entry()} if g == "video_backends" else real(g)
+    )
+    ds = video(urls).subset([KINDS.index("one_key")])
+    clip = ds.clips("mp4", frames=3, size=(60, 80), layout="THWC", backend="other")[0]
+    assert calls
+    assert clip["mp4"].shape == (3, 60, 80, 3)
+    assert clip["mp4"][0].any() == bool(calls[0][0])
+    again = sw.video(3, size=(60, 80), layout="THWC", backend="other", start=0)
+    np.testing.assert_array_equal(again(ds[0]["mp4"]), clip["mp4"])
 
 
 def test_clips_begin_by_seconds(urls):
@@ -182,7 +196,7 @@ def test_changed_bytes_are_an_error_that_names_the_clip(urls, media_files, tmp_p
     with sw.TarWriter(path, media=True) as writer:
         writer.write({"__key__": "x", "mp4": media_files.read("b_frames")})
     ds = sw.tar(path).clips("mp4", frames=25)
-    track = ds.source._files.index(0).first("video")
+    track = ds.source._files["mp4"].index(0).first("video")
     data = bytearray(path.read_bytes())
     at = data.index(media_files.read("b_frames")[:64]) + int(track.columns.offset[30]) + 40
     data[at] ^= 255
@@ -205,15 +219,19 @@ def test_the_sound_of_the_same_time_comes_along(media_files, tmp_path):
     with sw.TarWriter(path, media=True) as writer:
         writer.write({"__key__": "x", "mp4": media_files.read("sound")})
         writer.write({"__key__": "y", "mp4": media_files.read("b_frames")})
-    ds = sw.tar(path).clips("mp4", frames=10, audio="same", on_bad="drop", size=64)
-    assert (len(ds), ds.source.counts.num_bad) == (7, 1)
+    ds = sw.tar(path).clips("mp4", frames=10, audio="same", size=64)
+    assert (len(ds), ds.source.counts.num_bad) == (14, 0)
     whole = sw.audio()(media_files.read("sound"))
-    for number, sample in enumerate(ds):
+    for number, sample in enumerate(ds[:7]):
         sound = sample["mp4.audio"]
         assert sound.shape == (1, 17640)
         assert sample["mp4.audio.mask"].all()
         expected = whole[:, 17640 * number : 17640 * (number + 1)]
         np.testing.assert_allclose(sound, expected, atol=1e-4)
+    for sample in ds[7:]:  # a video without sound: silence of the same shape
+        assert sample["mp4.audio"].shape == (1, 17640)
+        assert not sample["mp4.audio"].any()
+        assert not sample["mp4.audio.mask"].any()
 
 
 def test_files_and_wrapped_videos_are_indexed_at_once(media_files, tmp_path):
@@ -288,3 +306,24 @@ def test_a_field_that_has_a_decoder_or_is_no_media_is_refused(urls):
         ds.decode(mp4=sw.video(4)).clips("mp4")
     with pytest.raises(ValueError, match="'cls' is in no media index"):
         ds.clips("cls")
+
+
+def test_several_clips_of_a_video_are_one_sample(urls):
+    alone = video(urls).clips("mp4", frames=4, stride=2, count=3, size=(60, 80))
+    ds = video(urls).clips("mp4", frames=4, stride=2, per_sample=3, size=(60, 80))
+    assert len(ds) == len(KINDS)
+    assert dict(ds.layout())["mp4"] == ((3, 4, 3, 60, 80), np.dtype(np.uint8))
+    batch = ds.load(np.array([4, 1]), out={})
+    for row, number in enumerate((4, 1)):
+        expected = [alone[3 * number + i] for i in range(3)]
+        np.testing.assert_array_equal(batch["mp4"][row], [each["mp4"] for each in expected])
+        frames = [each["__media__"]["frames"] for each in expected]
+        assert batch["__media__"][row]["frames"] == frames
+    grouped = video(urls).subset([0]).clips("mp4", frames=4, step=8, per_sample=4, jitter=3)
+    assert len(grouped) == 2  # of nine clips
+    assert grouped[1]["mp4"].shape == (4, 4, 3, 120, 160)
+    masked = video(urls).subset([0]).clips("mp4", frames=100, per_sample=2, short="mask")[0]
+    assert masked["mp4.mask"].sum(axis=1).tolist() == [NUM_FRAMES] * 2
+    assert ds.fingerprint != alone.fingerprint
+    with pytest.raises(ValueError, match="sounds of several clips"):
+        video(urls).clips("mp4", per_sample=2, audio="same")

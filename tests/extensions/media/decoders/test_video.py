@@ -124,7 +124,7 @@ def test_the_error_of_a_damaged_frame_names_frame_and_byte(media_files, tmp_path
 
 
 def torch_threads(data: bytes) -> np.int64:
-    sw.video(2, backend="torchcodec")(data)
+    sw.video(2)(data)
     return np.int64(torch.get_num_threads())
 
 

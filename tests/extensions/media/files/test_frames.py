@@ -15,10 +15,10 @@ from tests.support.media import COPIES, VIDEOS, decode, numbers_in
 FIRST = {"edit": 13, "edit_mkv": 0}
 
 
-def upright(data, frames, backend="pyav"):
+def upright(data, frames):
     """The frames as they are stored, before they are turned."""
     rotation = index_media(BytesReader(data)).first("video").rotation
-    return np.rot90(decode(data, frames, backend), -rotation // 90, axes=(1, 2))
+    return np.rot90(decode(data, frames), -rotation // 90, axes=(1, 2))
 
 
 def shown_by_ffmpeg(path):
@@ -46,9 +46,6 @@ def test_every_frame_is_the_one_asked_for_in_any_order(media_files, name):
     ]
     for frames in orders:
         assert numbers_in(upright(data, frames)) == [shown[number] for number in frames]
-    for frames in orders[:3]:
-        clip = upright(data, frames, "torchcodec")
-        assert numbers_in(clip) == [shown[number] for number in frames]
 
 
 def test_a_frame_that_is_not_there_is_an_error(media_files):
@@ -67,24 +64,16 @@ def test_rotation_is_applied(media_files):
     np.testing.assert_array_equal(clip[0], np.rot90(plain[0], degrees // 90))
 
 
-@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_a_size_and_a_cut_hold_the_picture_in_place(media_files, backend):
+def test_a_size_and_a_cut_hold_the_picture_in_place(media_files):
     data = media_files.read("b_frames")
-    assert numbers_in(decode(data, [3, 60], backend, size=(60, 80))) == [3, 60]
-    cut = decode(data, [3, 60], backend, size=(120, 120), fit="crop")
-    whole = decode(data, [3, 60], backend)
+    assert numbers_in(decode(data, [3, 60], size=(60, 80))) == [3, 60]
+    cut = decode(data, [3, 60], size=(120, 120), fit="crop")
+    whole = decode(data, [3, 60])
     np.testing.assert_array_equal(cut, whole[:, :, 20:140])
 
 
-def test_both_backends_give_nearly_the_same_pixels(media_files):
-    data = media_files.read("b_frames")
-    mine, theirs = (decode(data, [7, 31], each).astype(int) for each in ("pyav", "torchcodec"))
-    assert abs(mine - theirs).mean() < 2
-
-
 @pytest.mark.parametrize("container", ["mp4", "ts"])
-@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_recovery_points_that_no_picture_leads_are_begun_at(media_files, container, backend):
+def test_recovery_points_that_no_picture_leads_are_begun_at(media_files, container):
     """Later pictures name references of before such a point, and do not use them."""
     options = "-c:v libx264 -preset veryfast -pix_fmt yuv420p -crf 28 -x264-params "
     options += "open-gop=1:bframes=3:keyint=12"
@@ -94,7 +83,7 @@ def test_recovery_points_that_no_picture_leads_are_begun_at(media_files, contain
         (track.columns.pts[k : k + 4] < track.columns.pts[k]).any() for k in track.keys[:4]
     )
     for number in range(10, 42, 3):
-        assert numbers_in(decode(data, [number, number + 2], backend)) == [number, number + 2]
+        assert numbers_in(decode(data, [number, number + 2])) == [number, number + 2]
 
 
 def test_frames_do_not_depend_on_what_was_decoded_before(media_files):

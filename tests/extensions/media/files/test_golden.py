@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.extensions.media.files.index_format import index_from_bytes
+from shardwise.base.errors import DataError
+from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.track import Track, TrackColumns
 from shardwise.extensions.media.tar.sidecar import (
@@ -20,10 +21,10 @@ from shardwise.extensions.media.tar.sidecar import (
 )
 
 INDEX = (
-    "U1dNAQohTBZ6AAAAePnhO4XCrdI9DoAgDIZhxesw9I8Ej+Rg4gW8u5GFAi2Dsdu3dHjyHmFppQnes7i/i+4/klIGTcod"
-    "KTSgyeHEPOPkSDNNNjTpjm6W58WKqSKBGZ0IwqBEhhIipApFnLC3Kq8m+bVW7FnJYCU6vbIUD/qxrWF7AH8QvrF42mNg"
-    "+M/AwMDCzsIAAAgvAQ942mNgYGCoYAESjAAC7wB+eNp7EBEQwaDExACCDAxMABuvAgt42ktgYDjBAAQsDAAJSgEteNpj"
-    "YmFhYQMAADkAFQEAAAD/////eNpbyMDAwcAAAAPkAKp42mNgYOBkYAAAACEACnjac3JxYWZmBgAECADUeNpjY2MDAAAn"
+    "U1dNAsf1DguGAAAAePmFs46+rdO7EYAgEEVRxXYI9odCUc7YgEXYsSMJCywGjmQkBOc+LjfVIQmeY9X8Hiz9WIwiWMUqYV8n"
+    "3EJaN5Co5bmCDwN2jG/s7OlNnQ11Ov3wd+wHK86CCeb2RRA6TTI0ESEUUOKArWl+qjVVVs1IR1bSWYmeaL4pHhyPcnbLDVFz"
+    "yxR42mNg+M/AwMDCzsIAAAgvAQ942mNgYGCoYAESjAAC7wB+eNp7EBEQwaDExACCDAxMABuvAgt42ktgYDjBAAQsDAAJSgEt"
+    "eNpjYmFhYQMAADkAFQEAAAD/////eNpbyMDAwcAAAAPkAKp42mNgYOBkYAAAACEACnjac3JxYWZmBgAECADUeNpjY2MDAAAn"
     "ABM="
 )
 SIDECAR = (
@@ -41,6 +42,7 @@ def index() -> MediaIndex:
     """Five coded frames with a B-frame, one before an edit; and three packets of sound."""
     video = Track(
         kind="video", codec="h264", config=b"\1\2\3", time_base=(1, 12800),
+        parameters={"colorspace": "1", "codec_tag": "875967048"},
         columns=TrackColumns(
             pts=np.array([0, 1024, 512, 1536, 2048]),
             duration=np.array([512, 512, 512, 512, 700]),
@@ -67,7 +69,7 @@ def index() -> MediaIndex:
     return MediaIndex(200_000, (video, sound))
 
 
-def test_a_stored_index_of_version_1_is_read():
+def test_a_stored_index_of_version_2_is_read():
     found, expected = index_from_bytes(base64.b64decode(INDEX)), index()
     assert found.num_bytes == expected.num_bytes
     assert len(found.tracks) == len(expected.tracks)
@@ -79,6 +81,18 @@ def test_a_stored_index_of_version_1_is_read():
                     np.testing.assert_array_equal(one, other)
                 elif each.name != "columns":
                     assert one == other, each.name
+
+
+def test_a_stored_index_of_version_1_is_refused_with_the_command_that_makes_it_again():
+    """It lacks what the container tells the decoder."""
+    with pytest.raises(DataError, match="shardwise index --media --force"):
+        index_from_bytes(b"SWM\1" + base64.b64decode(INDEX)[4:])
+
+
+def test_an_index_names_no_other_options_of_decoders():
+    track = replace(index().tracks[0], parameters={"threads": "1000"})
+    with pytest.raises(DataError, match="threads"):
+        index_from_bytes(index_to_bytes(MediaIndex(1, (track,))))
 
 
 def test_a_sidecar_of_version_2_has_these_bytes():

@@ -37,26 +37,24 @@ def changing(media_files, tmp_path):
 
 
 @pytest.mark.parametrize("extension", ["mp4", "mkv", "ts"])
-@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_a_change_of_resolution_is_resized_to_the_header(changing, extension, backend):
+def test_a_change_of_resolution_is_resized_to_the_header(changing, extension):
     data = changing(extension)
-    clip = sw.video(6, stride=25, start=3, layout="THWC", backend=backend)(data)
+    clip = sw.video(6, stride=25, start=3, layout="THWC")(data)
     assert clip.shape == (6, 120, 160, 3)
     assert numbers_in(clip) == [3, 28, 53, 3, 28, 53]
     # A clip across the change, within one run of coded frames.
     for size in (None, (60, 80)):
-        clip = sw.video(20, start=65, size=size, layout="THWC", backend=backend)(data)
+        clip = sw.video(20, start=65, size=size, layout="THWC")(data)
         assert numbers_in(clip) == [*range(65, 75), *range(10)]
 
 
-@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_pixels_that_are_not_square_stay_as_they_are_stored(media_files, backend):
+def test_pixels_that_are_not_square_stay_as_they_are_stored(media_files):
     data = media_files.make("anamorphic.mp4", H264 + "-g 25 -vf setsar=4/3").read_bytes()
     with av.open(str(media_files.folder / "anamorphic.mp4")) as container:
         assert container.streams.video[0].sample_aspect_ratio == Fraction(4, 3)
     info = sw.media()(data).info
     assert (info.height, info.width) == (120, 160)
-    clip = sw.video(3, layout="THWC", backend=backend)(data)
+    clip = sw.video(3, layout="THWC")(data)
     assert clip.shape == (3, 120, 160, 3)
     assert numbers_in(clip) == [36, 37, 38]
 

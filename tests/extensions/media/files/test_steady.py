@@ -24,8 +24,8 @@ def all_of():
     with open("/proc/self/task/{}/children".format(__import__("os").getpid())) as file:
         return anonymous("self") + sum(map(anonymous, file.read().split()))
 
-def main(url, backend, executor, warm, epochs):
-    decoder = sw.video(4, stride=2, start="random", size=64, backend=backend)
+def main(url, executor, warm, epochs):
+    decoder = sw.video(4, stride=2, start="random", size=64)
     data = sw.tar(url).decode(mp4=decoder)
     with sw.DataLoader(
         data, batch_size=10, rank=0, world_size=1, executor=executor,
@@ -39,7 +39,7 @@ def main(url, backend, executor, warm, epochs):
                 before, from_here = all_of(), seen
         print(seen - from_here, all_of() - before)
 
-main(*sys.argv[1:4], *map(int, sys.argv[4:]))
+main(*sys.argv[1:3], *map(int, sys.argv[3:]))
 """
 
 # Each child decodes other frames than its parent just did.
@@ -51,9 +51,9 @@ import shardwise as sw
 with open(sys.argv[1], "rb") as file:
     data = file.read()
 def clip(start):
-    return sw.video(4, start=start, size=64, backend=sys.argv[2])(data)
+    return sw.video(4, start=start, size=64)(data)
 expected = {start: clip(start) for start in range(0, 70, 7)}
-for number in range(int(sys.argv[3])):
+for number in range(int(sys.argv[2])):
     start = number % 10 * 7
     clip(35)
     child = os.fork()
@@ -77,22 +77,19 @@ def shard(media_files, tmp_path):
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_memory_grows_by_less_than_20_mb_over_2000_clips(shard, backend, executor):
-    options = (shard, backend, executor, 30, 200)
+def test_memory_grows_by_less_than_20_mb_over_2000_clips(shard, executor):
+    options = (shard, executor, 30, 200)
     count, kib = map(int, printed_by(CLIPS, *options, timeout_s=1200).split())
     assert count == 2000
     assert kib < 20_000
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_a_fork_after_decoding_decodes_the_same_frames(media_files, backend):
-    assert printed_by(FORKS, media_files.path("b_frames"), backend, 4) == "right"
+def test_a_fork_after_decoding_decodes_the_same_frames(media_files):
+    assert printed_by(FORKS, media_files.path("b_frames"), 4) == "right"
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_fifty_forks_after_decoding_decode_the_same_frames(media_files, backend):
-    assert printed_by(FORKS, media_files.path("b_frames"), backend, 50) == "right"
+def test_fifty_forks_after_decoding_decode_the_same_frames(media_files):
+    assert printed_by(FORKS, media_files.path("b_frames"), 50) == "right"

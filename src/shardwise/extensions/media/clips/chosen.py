@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil, floor
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,9 @@ from numpy.typing import NDArray
 from shardwise.extensions.media.clips.options import ClipOptions
 from shardwise.extensions.media.files.coded_frames import byte_ranges
 from shardwise.extensions.media.files.media_index import MediaIndex
-from shardwise.extensions.media.files.timeline import Span
+from shardwise.extensions.media.files.sound import first_packets, packets_of
+from shardwise.extensions.media.files.timeline import Span, frames_beside
 from shardwise.extensions.media.files.track import Track
-
-# Packets that tell what a track's sound is, and the run-up before a part, in seconds, with room
-# for the length of a packet.
-_FIRST_PACKETS, _RUN_UP_S = 4, Fraction(2, 5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +44,12 @@ class ChosenClip:
         first = int(part.pts[start])
         return cls(sample, index, frames, (first, _length(part.track, frames, options)))
 
+    def beside(self, index: MediaIndex) -> ChosenClip:
+        """The clip of the same moments of another video of the sample."""
+        track = index.first("video")
+        frames = frames_beside(self.index.first("video"), track, self.frames)
+        return ChosenClip(self.sample, index, frames, self.ticks)
+
     def described(self) -> dict[str, Any]:
         """What "__media__" says of it."""
         pts = self.index.first("video").pts
@@ -57,26 +61,25 @@ class ChosenClip:
 
     def ranges(self, *, pictures: bool, sound: bool) -> list[tuple[int, int]]:
         """The ranges of the file that decoding reads; all of a file whose frames are scattered."""
-        tracks = [self.index.first("video")] + ([self.index.first("audio")] if sound else [])
+        has_sound = sound and any(track.kind == "audio" for track in self.index.tracks)
+        tracks = [self.index.first("video")] + ([self.index.first("audio")] if has_sound else [])
         if not all(track.is_ranged for track in self.index.tracks):
-            return [(0, self.index.num_bytes)] if pictures or sound else []
+            return [(0, self.index.num_bytes)] if pictures or has_sound else []
         ranges: list[tuple[int, int]] = []
         if pictures:
             segments = tracks[0].segments(self.frames[self.frames >= 0])
             ranges += byte_ranges(tracks[0], np.concatenate([each.samples for each in segments]))
-        if sound:
+        if has_sound:
             ranges += byte_ranges(tracks[1], self._packets(*tracks))
         return ranges
 
     def _packets(self, picture: Track, sound: Track) -> NDArray[np.int64]:
-        """The packets of the sound of the same time."""
+        """The packets of the sound of the same time, with room for the rounding of times."""
         tick, sound_tick = Fraction(*picture.time_base), Fraction(*sound.time_base)
-        begin = self.ticks[0] * tick - _RUN_UP_S
-        end = (self.ticks[0] + self.ticks[1]) * tick + _RUN_UP_S
-        pts = sound.columns.pts
-        low = int(np.searchsorted(pts, int(begin / sound_tick), side="left"))
-        high = int(np.searchsorted(pts, int(end / sound_tick), side="right"))
-        return np.union1d(np.arange(min(_FIRST_PACKETS, len(pts))), np.arange(low, high))
+        begin = self.ticks[0] * tick - sound.origin * sound_tick
+        end = begin + self.ticks[1] * tick
+        low, _, high = packets_of(sound, floor(begin * sound.rate) - 2, ceil(end * sound.rate) + 2)
+        return np.union1d(np.arange(first_packets(sound)), np.arange(low, high))
 
 
 def _length(track: Track, frames: NDArray[np.int64], options: ClipOptions) -> Fraction:

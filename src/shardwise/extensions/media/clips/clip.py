@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.clips.chosen import ChosenClip
 from shardwise.extensions.media.files.frames import decode_frames, form_of
+from shardwise.extensions.media.files.numbered import with_picture_size
 from shardwise.extensions.media.files.pictures import clip_shape
 from shardwise.extensions.media.files.sound_window import open_sound, read_window
 
@@ -52,18 +53,24 @@ class Clip:
     Attributes:
         reader: the file, with the clip's ranges in memory.
         chosen: its frames; -1 for a frame of zeros.
+        silence: rate and channels of what a video without sound gives.
     """
 
     reader: HeldRanges
     chosen: ChosenClip
+    silence: tuple[int, int] = (48000, 1)
 
     @cached_property
     def sound(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """The sound of the same time, float32 `[channels, samples]`, and where there is one."""
         index, (first, length) = self.chosen.index, self.chosen.ticks
-        picture, heard = index.first("video"), index.first("audio")
+        tick = Fraction(*index.first("video").time_base)
+        if all(track.kind == "video" for track in index.tracks):
+            rate, channels = self.silence
+            count = max(1, round(length * tick * rate))
+            return np.zeros((channels, count), np.float32), np.zeros(count, np.bool_)
+        heard = index.first("audio")
         sound = open_sound(self.reader, index=index)
-        tick = Fraction(*picture.time_base)
         begin = first * tick - heard.origin * Fraction(*heard.time_base)
         start = round(begin * sound.rate)
         count = max(1, round(length * tick * sound.rate))
@@ -83,6 +90,18 @@ class Clip:
         return DataError(f"{self.described}: {error.reason}", offset=error.offset)
 
 
+@dataclass(frozen=True, eq=False)
+class Clips:
+    """The clips of one sample, with `per_sample=`."""
+
+    clips: list[Clip]
+
+    @property
+    def described(self) -> str:
+        """Their frames, for messages."""
+        return ", ".join(clip.described for clip in self.clips)
+
+
 @dataclass(frozen=True)
 class ClipDecoder:
     """Decodes the pictures of clips, as options of `Dataset.clips` say."""
@@ -92,26 +111,35 @@ class ClipDecoder:
     fit: str
     layout: str
     backend: str
+    per_sample: int | None = None
 
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Shape and dtype of every clip; None without a size."""
+        """Shape and dtype of every value; None without a size."""
         if self.size is None:
             return None
-        return clip_shape(self.frames, *self.size, self.layout), np.dtype(np.uint8)
+        group = () if self.per_sample is None else (self.per_sample,)
+        return (*group, *clip_shape(self.frames, *self.size, self.layout)), np.dtype(np.uint8)
 
-    def __call__(self, clip: Clip) -> NDArray[np.uint8]:
-        """Decode a clip."""
+    def __call__(self, clip: Clip | Clips) -> NDArray[np.uint8]:
+        """Decode a clip, or those of a sample."""
+        if isinstance(clip, Clips):
+            return np.stack([self._decode(each, None) for each in clip.clips])
         return self._decode(clip, None)
 
-    def decode_into(self, clip: Clip, out: NDArray[Any]) -> None:
-        """Decode a clip into a row of a batch."""
-        self._decode(clip, out)
+    def decode_into(self, clip: Clip | Clips, out: NDArray[Any]) -> None:
+        """Decode into a row of a batch."""
+        if isinstance(clip, Clips):
+            for each, part in zip(clip.clips, out, strict=True):
+                self._decode(each, part)
+        else:
+            self._decode(clip, out)
 
     def _decode(self, clip: Clip, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
         index, frames = clip.chosen.index, clip.chosen.frames
-        form = form_of(index, size=self.size, fit=self.fit, layout=self.layout)
         try:
+            index = with_picture_size(index, clip.reader, frames)
+            form = form_of(index, size=self.size, fit=self.fit, layout=self.layout)
             return decode_frames(
                 clip.reader, index, frames, form=form, out=out, backend=self.backend
             )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shardwise.base.abilities import having
 from shardwise.base.columns import values_of
 from shardwise.base.errors import DataError
+from shardwise.extensions.media.clips.lone_files import LoneFiles, SourceOfFiles
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
@@ -59,6 +60,11 @@ def files_of(source: Source, field: str, ids: NDArray[np.int64]) -> MediaFiles:
     if own is not None:
         files: MediaFiles = own.media_files(field)
         return files
+    if "%" in field:
+        raise ValueError(f"clips({field!r}): numbered pictures are members of tar shards")
+    lone = having(source, SourceOfFiles)
+    if lone is not None and field == source.fields[0]:
+        return LoneFiles(lone, field, ids)
     if len(ids) > _MAX_FILES:
         raise ValueError(
             f"clips() of {len(ids)} samples of {type(source).__name__}: up to {_MAX_FILES} are "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from shardwise.extensions.media.clips.options import ClipOptions, checked_option
 from shardwise.extensions.media.clips.source import ClipSource
 from shardwise.extensions.media.clips.table import clip_table
 from shardwise.extensions.media.clips.windows import ClipTable
+from shardwise.extensions.media.files.numbered import numbered_fields
 from shardwise.sources.protocol import HasVersion, Source, directory_of
 
 
 def make_clips(
-    source: Source, transforms: Transforms, fields: tuple[str, ...], field: str, **arguments: Any
+    source: Source, transforms: Transforms, fields: tuple[str, ...], field: Any, **arguments: Any
 ) -> tuple[ClipSource, Transforms]:
     """The source of clips, and what is done to its samples; `fields` are those that are read.
 
@@ -35,54 +37,68 @@ def make_clips(
         DataError: a video can't be used or is too short, and the options say "error".
     """
     options = checked_options(field, **arguments)
-    needed = [field, *([options.cuts.split(".")[0]] if options.cuts else [])]
-    transforms.check("clips", needed, fields)
-    if field in transforms.decoders:
-        raise ValueError(
-            f"clips({field!r}) decodes this field itself, and decode() has given it "
-            f"{transforms.decoders[field]!r}: leave it out there"
-        )
+    of_videos = {
+        name: numbered_fields(name, fields) if "%" in name else [name] for name in options.fields
+    }
+    stored = [*chain.from_iterable(of_videos.values())]
+    transforms.check("clips", [*stored, *_cut_fields(options)], fields)
+    for name in stored:
+        if name in transforms.decoders:
+            raise ValueError(
+                f"clips({name!r}) decodes this field itself, and decode() has given it "
+                f"{transforms.decoders[name]!r}: leave it out there"
+            )
     indices = transforms.indices
     ids = np.arange(source.manifest.num_samples) if indices is None else indices
-    files = files_of(source, field, ids)
-    identity = files.identity()
-    table = _table(source, files, ids, options, identity)
+    files = {name: files_of(source, name, ids) for name in options.fields}
+    identity = " ".join(each.identity() for each in files.values())
+    table = _table(source, [*files.values()], ids, options, identity)
+    beside = tuple(name for name in fields if name not in stored)
     made = ClipSource(
-        source, indices=indices, fields=fields, files=files, options=options, table=table,
+        source, indices=indices, fields=beside, files=files, options=options, table=table,
         identity=identity,
     )  # fmt: skip
     decoders: dict[str, Any] = {
         **transforms.decoders,
-        field: ClipDecoder(
-            options.frames, options.size, options.fit, options.layout, options.backend
-        ),
+        **dict.fromkeys(options.fields, _decoder(options)),
     }
     if options.audio is not None:
-        sound = f"{field}.audio"
+        sound = f"{options.field}.audio"
         decoders |= {sound: SoundDecoder(), mask_of(sound): SoundDecoder(mask=True)}
-    required = transforms.required.union([field])
+    required = transforms.required.union(options.fields)
     if options.short == "mask":
-        required = required.union([mask_of(field)])
+        required = required.union(map(mask_of, options.fields))
     return made, replace(
         transforms, selected=None, indices=None, decoders=decoders, required=required
     )
 
 
+def _decoder(options: ClipOptions) -> ClipDecoder:
+    return ClipDecoder(
+        options.frames, options.size, options.fit, options.layout, options.backend,
+        options.per_sample,
+    )  # fmt: skip
+
+
+def _cut_fields(options: ClipOptions) -> list[str]:
+    return [options.cuts.split(".")[0]] if options.cuts else []
+
+
 def _table(
     source: Source,
-    files: MediaFiles,
+    files: Sequence[MediaFiles],
     ids: NDArray[np.int64],
     options: ClipOptions,
     identity: str,
 ) -> ClipTable:
     """The clips, kept beside the indexes if these are: a look at a million videos takes minutes."""
     place = None
-    if not isinstance(files, StoredFiles):
+    if not any(isinstance(each, StoredFiles) for each in files):
         own = having(source, HasVersion)
         version = "" if own is None else own.version()
         chosen = hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()
         origin = (
-            f"clips 2 {source.manifest.fingerprint} {version} {identity} "
+            f"clips 3 {source.manifest.fingerprint} {version} {identity} "
             f"{chosen} {options.described}"
         )
         place = KeptArrays(directory_of(source), name="clips", origin=origin)
@@ -95,7 +111,7 @@ def _cut_reader(
 ) -> Callable[[int], Any] | None:
     if options.cuts is None:
         return None
-    field = options.cuts.split(".")[0]
+    [field] = _cut_fields(options)
 
     def read(video: int) -> Any:
         columns = source.read(ids[video : video + 1], (field,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from shardwise.base.arguments import check_choice
 from shardwise.extensions.media.clips.windows import ClipWindows
 from shardwise.extensions.media.files.clip_frames import ClipRule
-from shardwise.extensions.media.files.frames import BACKENDS
+from shardwise.extensions.media.files.frames import check_backend
 from shardwise.extensions.media.files.pictures import LAYOUTS
 from shardwise.extensions.media.files.timeline import Timeline, num_every, start_every
 from shardwise.plan.arguments import whole
@@ -22,7 +23,6 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "layout": LAYOUTS,
     "audio": (None, "same"),
     "on_bad": ("error", "drop"),
-    "backend": BACKENDS,
 }
 # Floats such as 0.1 are meant as the fraction near them.
 _MAX_DENOMINATOR = 1_000_000
@@ -33,11 +33,14 @@ class ClipOptions:
     """Which clips, and what becomes of their pictures; `Dataset.clips` says what each one means."""
 
     field: str
+    # Other fields, whose clips are of the same moments.
+    others: tuple[str, ...] = ()
     frames: int = 16
     stride: int = 1
     step: int | None = None
     count: int | None = None
     seconds: float | None = None
+    per_sample: int | None = None
     jitter: int = 0
     fps: float | Fraction | None = None
     cuts: str | None = None
@@ -54,7 +57,14 @@ class ClipOptions:
         """The options that decide which clips there are, for fingerprints: one text for equals."""
         parts = ("frames", "stride", "step", "count", "seconds", "jitter", "fps", "cuts", "short")
         text = ", ".join(f"{name}={getattr(self, name)!r}" for name in parts)
-        return f"{self.field!r}, {text}, audio={self.audio!r}, on_bad={self.on_bad!r}"
+        more = f", per_sample={self.per_sample}" if self.per_sample else ""
+        more += f", others={self.others}" if self.others else ""
+        return f"{self.field!r}, {text}, audio={self.audio!r}, on_bad={self.on_bad!r}{more}"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All fields of videos; times are those of the first one."""
+        return (self.field, *self.others)
 
     @property
     def rule(self) -> ClipRule:
@@ -81,7 +91,30 @@ class ClipOptions:
         step = None if is_counted else self.step or self.frames * self.stride
         return ClipWindows(step, self.count or 1, self.jitter)
 
-    def num_clips(self, timeline: Timeline) -> int:
+    def num_samples(self, timeline: Timeline) -> int:
+        """The samples of a video or a cut: its clips, or groups of `per_sample` of them."""
+        num_clips = self._num_clips(timeline)
+        if self.per_sample is None:
+            return num_clips
+        is_filled = num_clips > 0 and self.short in ("mask", "repeat")
+        return max(num_clips // self.per_sample, int(is_filled))
+
+    def starts(
+        self, timeline: Timeline, number: int, *, seed: int, epoch: int, sample: int
+    ) -> list[int]:
+        """The first frame of each clip in the sample of this number in a video or a cut.
+
+        Seed, epoch and the sample's id key the jitter. A group that is not full repeats the last
+        clip.
+        """
+        size, last = self.per_sample or 1, self._num_clips(timeline) - 1
+        return [
+            self._start(timeline, min(number * size + i, last), seed=seed, epoch=epoch,
+                        clip=sample * size + i)
+            for i in range(size)
+        ]  # fmt: skip
+
+    def _num_clips(self, timeline: Timeline) -> int:
         """The clips of a video or a cut: one if it is too short, and is to be filled up."""
         num_starts = self.rule.num_starts(timeline)
         if self._is_filled(num_starts):
@@ -91,11 +124,7 @@ class ClipOptions:
             return num_every(timeline, every, num_starts)
         return self.windows.num_clips(num_starts)
 
-    def start(self, timeline: Timeline, number: int, *, seed: int, epoch: int, clip: int) -> int:
-        """The first frame of the clip of this number in a video or a cut, in an epoch.
-
-        Seed, epoch and the clip's id key the jitter.
-        """
+    def _start(self, timeline: Timeline, number: int, *, seed: int, epoch: int, clip: int) -> int:
         num_starts = self.rule.num_starts(timeline)
         if self._is_filled(num_starts):
             return 0
@@ -117,13 +146,13 @@ def checked_options(field: Any, **given: Any) -> ClipOptions:
         ValueError: one has no such value, or two do not go together.
         TypeError: one is of another type.
     """
-    if not isinstance(field, str):
-        raise TypeError(f"clips({field!r:.60}): the name of the field that has the videos")
+    first, *others = _names(field)
     for name, choices in _CHOICES.items():
         check_choice(name, given[name], choices, of="clips")
+    check_backend("clips", given["backend"])
     for name, least in (("frames", 1), ("stride", 1), ("jitter", 0)):
         given[name] = whole(name, given[name], least=least)
-    for name in ("step", "count"):
+    for name in ("step", "count", "per_sample"):
         if given[name] is not None:
             given[name] = whole(name, given[name], least=1)
     for name, most in (("seconds", 1e6), ("fps", 1e4)):
@@ -136,9 +165,22 @@ def checked_options(field: Any, **given: Any) -> ClipOptions:
         given["size"] = _size(given["size"])
     if given["cuts"] is not None and not isinstance(given["cuts"], str):
         raise TypeError(f"clips(cuts={given['cuts']!r:.60}): a field of JSON, as 'json.scenes'")
-    options = replace(ClipOptions(field), **given)
+    if all(given[name] is None for name in ("step", "count", "seconds")):
+        given["count"] = given["per_sample"]
+    options = replace(ClipOptions(first, tuple(others)), **given)
     _check_together(options)
     return options
+
+
+def _names(field: Any) -> Sequence[str]:
+    names = (field,) if isinstance(field, str) else field
+    if not isinstance(names, list | tuple) or not names or not all(type(n) is str for n in names):
+        raise TypeError(
+            f"clips({field!r:.60}): the name of the field that has the videos, or their names"
+        )
+    if len(set(names)) < len(names):
+        raise ValueError(f"clips({field!r:.60}): a field is named twice")
+    return names
 
 
 def _check_together(options: ClipOptions) -> None:
@@ -153,6 +195,17 @@ def _check_together(options: ClipOptions) -> None:
         raise ValueError(
             f"clips(fps={options.fps}, stride={options.stride}): only one of the two says which "
             "frames a clip has"
+        )
+    if options.per_sample is not None and options.audio is not None:
+        raise ValueError(
+            f"clips(per_sample={options.per_sample}, audio={options.audio!r}): sounds of several "
+            "clips in one sample are not there: leave out one of the two"
+        )
+    timed = [name for name in ("fps", "seconds", "cuts", "audio") if getattr(options, name)]
+    if timed and any("%" in name for name in options.fields):
+        raise ValueError(
+            f"clips({options.field!r}, {timed[0]}={getattr(options, timed[0])!r}): numbered "
+            "pictures have neither times nor sound: say which by stride= and step= or count="
         )
 
 

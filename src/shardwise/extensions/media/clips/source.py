@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +17,7 @@ from shardwise.dataset.decoding import copied
 from shardwise.dataset.field import refuse_reserved
 from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.extensions.media.clips.chosen import ChosenClip
-from shardwise.extensions.media.clips.clip import Clip, HeldRanges
+from shardwise.extensions.media.clips.clip import Clip, Clips, HeldRanges
 from shardwise.extensions.media.clips.files import MediaFiles
 from shardwise.extensions.media.clips.options import ClipOptions
 from shardwise.extensions.media.clips.table import cut_rows
@@ -32,6 +34,8 @@ from shardwise.sources.protocol import (
 )
 
 MEDIA = "__media__"
+# Videos that are looked at for the form of the silence of others.
+_LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class ClipSource(ReadsEpochs):
     Args:
         source: the videos.
         indices: int64 `[videos]`, the ids of the samples in it; None for all.
-        fields: of a clip, copied from its sample; the video's is among them.
-        files: the videos' bytes and indexes.
+        fields: of a clip, copied from its sample, beside those of videos.
+        files: the videos' bytes and indexes, by field of `options.fields`.
         options: see there.
         table: which clips each video has.
         identity: of the videos' indexes.
@@ -70,12 +74,12 @@ class ClipSource(ReadsEpochs):
         *,
         indices: NDArray[np.int64] | None,
         fields: tuple[str, ...],
-        files: MediaFiles,
+        files: Mapping[str, MediaFiles],
         options: ClipOptions,
         table: ClipTable,
         identity: str,
     ) -> None:
-        refuse_reserved(fields, source)
+        refuse_reserved((*options.fields, *fields), source)
         self.source = source
         self.options = options
         self.table = table
@@ -83,11 +87,11 @@ class ClipSource(ReadsEpochs):
         self._indices = indices
         self._files = files
         self._identity = identity
-        self._beside = tuple(name for name in fields if name != options.field)
-        name = options.field
-        made = [mask_of(name)] if options.short == "mask" else []
-        made += [f"{name}.audio", mask_of(f"{name}.audio")] if options.audio else []
-        self._made = (*made, MEDIA)
+        self._beside = fields
+        sound = f"{options.field}.audio"
+        made = [mask_of(name) for name in options.fields if options.short == "mask"]
+        made += [sound, mask_of(sound)] if options.audio else []
+        self._made = (*options.fields, *made, MEDIA)
         self.fields = (*fields, *self._made)
 
     def __repr__(self) -> str:
@@ -106,10 +110,12 @@ class ClipSource(ReadsEpochs):
         inner = traits_of(self.source)
         layouts = {name: inner.layouts[name] for name in self._beside if name in inner.layouts}
         if self.options.short == "mask":
-            layouts[mask_of(self.options.field)] = ((self.options.frames,), np.dtype(np.bool_))
+            group = () if self.options.per_sample is None else (self.options.per_sample,)
+            row = ((*group, self.options.frames), np.dtype(np.bool_))
+            layouts |= {mask_of(name): row for name in self.options.fields}
         values = set(value_fields_of(self.source)).intersection(self._beside)
         return SourceTraits(
-            value_fields={*values, self.options.field, *self._made},
+            value_fields={*values, *self._made},
             layouts=layouts,
             random_reads_are_requests=inner.random_reads_are_requests,
         )
@@ -170,29 +176,35 @@ class ClipSource(ReadsEpochs):
         }
         keys = [stored.keys[row] for row in inverse.tolist()]
         num_bytes = stored.num_bytes
-        if not set(names).isdisjoint((self.options.field, *self._made)):
+        if not set(names).isdisjoint(self._made):
             chosen = [
-                self._chosen(*clip, seed=seed, epoch=epoch)
-                for clip in zip(ids.tolist(), spans.tolist(), numbers.tolist(), samples.tolist(),
-                                strict=True)
+                self._chosen(*row, seed=seed, epoch=epoch)
+                for row in zip(ids.tolist(), spans.tolist(), numbers.tolist(), samples.tolist(),
+                               strict=True)
             ]  # fmt: skip
-            clips, num_read = self._read_clips(chosen, names)
-            num_bytes += num_read
-            columns |= self._made_columns(chosen, clips)
             clip_numbers = self.table.numbers(ids, spans).tolist()
             shards, _ = self.source.manifest.locate(samples)
             urls = self.source.manifest.urls
             columns[MEDIA] = [
-                {"url": urls[shard], "key": key, "clip": number, **clip.described()}
-                for clip, key, number, shard in zip(
+                {"url": urls[shard], "key": key, "clip": number, **self._described(clips)}
+                for clips, key, number, shard in zip(
                     chosen, keys, clip_numbers, shards.tolist(), strict=True
                 )
             ]
+            for field in self.options.fields:
+                if field != self.options.field:
+                    index = self._files[field].index
+                    chosen = [[clip.beside(index(clip.sample)) for clip in row] for row in chosen]
+                    for media, row in zip(columns[MEDIA], chosen, strict=True):
+                        media.setdefault("fields", {})[field] = self._described(row)
+                clips, num_read = self._read_clips(field, chosen, names)
+                num_bytes += num_read
+                columns |= self._made_columns(field, chosen, clips)
             if cut_field is not None:
                 values = values_of(stored.fields[cut_field])
                 cuts = self.table.cuts[spans].tolist()
-                for row, media in enumerate(columns[MEDIA]):
-                    media["cut"] = cut_rows(values[inverse[row]], self.options)[cuts[row]]
+                for at, media in enumerate(columns[MEDIA]):
+                    media["cut"] = cut_rows(values[inverse[at]], self.options)[cuts[at]]
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
     def _source_ids(self, videos: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -210,44 +222,66 @@ class ClipSource(ReadsEpochs):
         return list(map(copied, picked)) if traits_of(self.source).holds_objects else picked
 
     def _chosen(
-        self, clip: int, span: int, number: int, sample: int, *, seed: int, epoch: int
-    ) -> ChosenClip:
-        index = self._files.index(sample)
+        self, row: int, span: int, number: int, sample: int, *, seed: int, epoch: int
+    ) -> list[ChosenClip]:
+        index = self._files[self.options.field].index(sample)
         part = Span(index.first("video"), int(self.table.firsts[span]), int(self.table.stops[span]))
-        start = self.options.start(part, number, seed=seed, epoch=epoch, clip=clip)
-        return ChosenClip.of(sample, index, part, start, self.options)
+        starts = self.options.starts(part, number, seed=seed, epoch=epoch, sample=row)
+        return [ChosenClip.of(sample, index, part, start, self.options) for start in starts]
+
+    def _described(self, clips: list[ChosenClip]) -> dict[str, Any]:
+        """What "__media__" says of the clips of a sample: lists of them with `per_sample`."""
+        first, *_ = described = [clip.described() for clip in clips]
+        if self.options.per_sample is None:
+            return first
+        lists = {name: [each[name] for each in described] for name in ("frames", "pts")}
+        return {**first, **lists}
 
     def _read_clips(
-        self, chosen: list[ChosenClip], names: tuple[str, ...]
-    ) -> tuple[list[Clip], int]:
+        self, field: str, chosen: list[list[ChosenClip]], names: tuple[str, ...]
+    ) -> tuple[list[list[Clip]], int]:
         """The bytes of clips; those of one video share what they have in common."""
-        field = self.options.field
-        has_sound = not {f"{field}.audio", mask_of(f"{field}.audio")}.isdisjoint(names)
+        files, sound = self._files[field], f"{field}.audio"
+        has_sound = not {sound, mask_of(sound)}.isdisjoint(names)
         needed: dict[int, list[tuple[int, int]]] = {}
-        for clip in chosen:
+        for clip in chain.from_iterable(chosen):
             ranges = clip.ranges(pictures=field in names, sound=has_sound)
             needed.setdefault(clip.sample, []).extend(ranges)
         needed = {sample: joined_ranges(ranges) for sample, ranges in needed.items() if ranges}
-        read = dict(self._files.read(needed)) if needed else {}
+        read = dict(files.read(needed)) if needed else {}
         num_bytes = sum(len(data) for parts in read.values() for _, data in parts)
-        clips = []
-        for each in chosen:
-            fetch = partial(self._fetched, each.sample)
-            reader = HeldRanges(each.index.num_bytes, read.get(each.sample, []), fetch)
-            clips.append(Clip(reader, each))
-        return clips, num_bytes
 
-    def _fetched(self, sample: int, start: int, stop: int) -> memoryview:
-        ((_, parts),) = self._files.read({sample: [(start, stop)]})
-        ((begin, data),) = parts
-        return data[start - begin : stop - begin]
+        def opened(clip: ChosenClip) -> Clip:
+            fetch = partial(_fetched, files, clip.sample)
+            held = HeldRanges(clip.index.num_bytes, read.get(clip.sample, []), fetch)
+            return Clip(held, clip, self._silence)
 
-    def _made_columns(self, chosen: list[ChosenClip], clips: list[Clip]) -> dict[str, Column]:
-        field = self.options.field
-        shown = np.array([clip.frames for clip in chosen], np.int64) >= 0
-        return {
-            field: clips,
-            mask_of(field): shown.reshape(len(chosen), self.options.frames),
-            f"{field}.audio": clips,
-            mask_of(f"{field}.audio"): clips,
-        }
+        return [[opened(clip) for clip in row] for row in chosen], num_bytes
+
+    @cached_property
+    def _silence(self) -> tuple[int, int]:
+        """Rate and channels of the first sound among the first videos; a batch has one shape."""
+        if self.options.audio is not None:
+            files = self._files[self.options.field]
+            for sample in self._source_ids(self.table.videos[:_LOOKED_AT]).tolist():
+                for track in files.index(sample).tracks:
+                    if track.kind == "audio":
+                        return track.rate, track.num_channels
+        return 48000, 1
+
+    def _made_columns(
+        self, field: str, chosen: list[list[ChosenClip]], clips: list[list[Clip]]
+    ) -> dict[str, Column]:
+        shown = np.array([[clip.frames for clip in row] for row in chosen], np.int64) >= 0
+        shown = shown.reshape(len(chosen), self.options.per_sample or 1, self.options.frames)
+        values: list[Any] = [Clips(row) for row in clips]
+        if self.options.per_sample is None:
+            shown, values = shown[:, 0], [row[0] for row in clips]
+        sound = f"{field}.audio"
+        return {field: values, mask_of(field): shown, sound: values, mask_of(sound): values}
+
+
+def _fetched(files: MediaFiles, sample: int, start: int, stop: int) -> memoryview:
+    ((_, parts),) = files.read({sample: [(start, stop)]})
+    ((begin, data),) = parts
+    return data[start - begin : stop - begin]

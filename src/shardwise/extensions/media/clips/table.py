@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from shardwise.extensions.media.clips.files import MediaFiles
 from shardwise.extensions.media.clips.options import ClipOptions
 from shardwise.extensions.media.clips.windows import ClipTable
 from shardwise.extensions.media.files.media_index import MediaIndex
-from shardwise.extensions.media.files.timeline import Span, Timeline, span_between
+from shardwise.extensions.media.files.timeline import Span, Timeline, span_between, stop_of_all
 
 # From a video's place to the value of its field of cuts.
 CutReader = Callable[[int], Any]
@@ -22,12 +22,15 @@ _MAX_SECONDS = 1e9
 
 
 def clip_table(
-    files: MediaFiles, ids: NDArray[np.int64], options: ClipOptions, cuts: CutReader | None
+    files: Sequence[MediaFiles],
+    ids: NDArray[np.int64],
+    options: ClipOptions,
+    cuts: CutReader | None,
 ) -> ClipTable:
     """The clips of some samples' videos.
 
-    `ids` are the samples' in the source, int64 `[videos]`. `cuts` gives the value of the field of
-    cuts by the place in `ids`; None for whole videos.
+    `files` are those of each field, and `ids` the samples in the source, int64 `[videos]`. `cuts`
+    gives the value of the field of cuts by the place in `ids`; None for whole videos.
 
     Raises:
         DataError: a video can't be used or is too short, and the options say "error".
@@ -36,22 +39,22 @@ def clip_table(
     num_short = num_bad = 0
     for video, sample in enumerate(ids.tolist()):
         try:
-            spans = list(_spans(files.index(sample), options, cuts, video))
+            spans = list(_spans([each.index(sample) for each in files], options, cuts, video))
         except DataError as error:
             if options.on_bad == "drop":
                 num_bad += 1
                 continue
             if error.key is not None:
                 raise
-            url, key = files.place(sample)
+            url, key = files[0].place(sample)
             field = error.field or options.field
             raise DataError(error.reason, url=url, key=key, field=field) from error
         for span, cut in spans:
-            num_clips = options.num_clips(span)
+            num_clips = options.num_samples(span)
             if num_clips:
                 rows.append((video, span.first, span.stop, cut, num_clips))
             elif options.short == "error":
-                url, key = files.place(sample)
+                url, key = files[0].place(sample)
                 raise DataError(_too_short(span, options, cut), url=url, key=key,
                                 field=options.field)  # fmt: skip
             else:
@@ -60,17 +63,17 @@ def clip_table(
 
 
 def _spans(
-    index: MediaIndex, options: ClipOptions, cuts: CutReader | None, video: int
+    indexes: Sequence[MediaIndex], options: ClipOptions, cuts: CutReader | None, video: int
 ) -> Iterator[tuple[Span, int]]:
-    track = index.first("video")
-    if options.audio is not None:
-        index.first("audio")
+    track, *others = (index.first("video") for index in indexes)
+    stop = stop_of_all(track, others)
     if cuts is None:
-        yield Span(track, 0, track.num_frames), -1
+        yield Span(track, 0, stop), -1
         return
     for number, cut in enumerate(cut_rows(cuts(video), options)):
         start, end = _times(cut, number, options)
-        yield span_between(track, start, end), number
+        span = span_between(track, start, end)
+        yield Span(track, min(span.first, stop), min(span.stop, stop)), number
 
 
 def cut_rows(value: Any, options: ClipOptions) -> list[Any]:

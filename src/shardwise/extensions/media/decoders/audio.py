@@ -121,8 +121,8 @@ def audio(
 
     Args:
         seconds: length of the part; None for all from `start` on.
-        rate: samples a second of the result; None keeps the file's. It is resampled by a windowed
-            sinc.
+        rate: samples a second of the result; None keeps the file's. soxr resamples it, so that a
+            part is to the bit what it is in the whole.
         channels: None keeps the file's, 1 is the mean of all; a single channel is copied to more.
         start: "first", "center", or "random", by a generator keyed by (seed, epoch, sample); or
             seconds.

@@ -17,7 +17,7 @@ from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.codecs.part_decoder import PartDecoder
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.clip_frames import ClipRule
-from shardwise.extensions.media.files.frames import BACKENDS, decode_frames, form_of
+from shardwise.extensions.media.files.frames import check_backend, decode_frames, form_of
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import index_media
 from shardwise.extensions.media.files.pictures import LAYOUTS, clip_shape
@@ -26,7 +26,6 @@ _CHOICES = {
     "short": ("error", "mask", "repeat"),
     "fit": ("stretch", "crop"),
     "layout": LAYOUTS,
-    "backend": BACKENDS,
 }
 
 
@@ -51,6 +50,7 @@ class Video(PartDecoder):
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), choices, of="video")
+        check_backend("video", self.backend)
         for name in ("frames", "stride"):
             if getattr(self, name) < 1:
                 raise ValueError(f"video({name}={getattr(self, name)}): must be 1 or more")
@@ -126,7 +126,7 @@ def video(
     size: int | tuple[int, int] | None = None,
     fit: Literal["stretch", "crop"] = "stretch",
     layout: Literal["TCHW", "THWC", "CTHW"] = "TCHW",
-    backend: Literal["auto", "pyav", "torchcodec"] = "auto",
+    backend: str = "auto",
     max_pixels: int = DEFAULT_LIMITS.max_pixels,
     max_frames: int = DEFAULT_LIMITS.max_frames,
 ) -> Video:
@@ -152,8 +152,8 @@ def video(
         size: the exact size of the output, one number or (height, width); None keeps the video's.
         fit: "stretch" the whole picture to the size, or "crop" its centre and keep the aspect.
         layout: the order of frames T, channels C (red, green, blue), height H and width W.
-        backend: "pyav", "torchcodec" (threads without the GIL; it imports torch), or "auto": PyAV
-            where it is installed. Both give the same frames; pixels may differ by rounding.
+        backend: "auto" is "pyav"; another name is an entry point of the group
+            "shardwise.video_backends".
         max_pixels: the largest picture to decode, in height x width.
         max_frames: the most coded frames that a header may promise.
 

@@ -1,4 +1,4 @@
-"""Boxes of an mp4 file (ISO/IEC 14496-12): walking them, making them, finding `moov` by ranges."""
+"""Boxes of an mp4 file (ISO/IEC 14496-12): walking them, finding `moov` by ranges."""
 
 from __future__ import annotations
 
@@ -53,25 +53,21 @@ def find(data: bytes | memoryview, span: Span, *path: bytes) -> Span | None:
     return None
 
 
-def make_box(kind: bytes, *parts: bytes) -> bytes:
-    """A box of some content."""
-    body = b"".join(parts)
-    return struct.pack(">I4s", 8 + len(body), kind) + body
+def read_head(reader: RangeReader) -> bytes | memoryview:
+    """The beginning of a file."""
+    return read_exactly(reader, 0, min(_FIRST_BYTES, reader.num_bytes))
 
 
-def full_box(kind: bytes, body: bytes, *, version: int = 0) -> bytes:
-    """A box whose content begins with a version and flags."""
-    return make_box(kind, struct.pack(">B3x", version), body)
-
-
-def locate_moov(reader: RangeReader) -> tuple[Span, int, bytes | memoryview] | None:
-    """Where `moov` lies, header included.
+def locate_moov(
+    reader: RangeReader, head: bytes | memoryview
+) -> tuple[Span, int, bytes | memoryview] | None:
+    """Where `moov` lies, header included, in a file that begins with `head`.
 
     Returns:
         Its span, and a part of the file that was read already: where it begins, and its bytes.
         None where the file has no `moov`.
     """
-    at, base, data = 0, 0, read_exactly(reader, 0, min(_FIRST_BYTES, reader.num_bytes))
+    at, base, data = 0, 0, head
     for _ in range(_MAX_HOPS):
         if at + 8 > reader.num_bytes:
             return None
@@ -87,13 +83,13 @@ def locate_moov(reader: RangeReader) -> tuple[Span, int, bytes | memoryview] | N
     return None
 
 
-def read_moov(reader: RangeReader) -> bytes:
-    """The whole `moov` box in two or three reads, wherever it lies.
+def read_moov(reader: RangeReader, head: bytes | memoryview) -> bytes:
+    """The whole `moov` box in one or two reads more than that of `head`, wherever it lies.
 
     Raises:
         DataError: there is none, or it is cut or longer than 1 GiB.
     """
-    located = locate_moov(reader)
+    located = locate_moov(reader, head)
     if located is None:
         raise DataError(
             f"the mp4 file of {reader.num_bytes} bytes has no 'moov' box, without which nothing "

@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError, StaleIndexError
 from shardwise.base.stages import spent_in
-from shardwise.extensions.media.files.byte_reader import RangeReader, read_exactly
-from shardwise.extensions.media.files.demux import demux
+from shardwise.extensions.media.files.byte_reader import BytesReader, RangeReader, read_exactly
 from shardwise.extensions.media.files.limits import Limits
-from shardwise.extensions.media.files.media_index import MediaIndex, checksum_groups, checksum_of
+from shardwise.extensions.media.files.media_index import (
+    MediaIndex,
+    checksum_groups,
+    checksum_of,
+    index_media,
+)
 from shardwise.extensions.media.files.references import is_unreferenced, length_bytes
 from shardwise.extensions.media.files.track import Segment, Track
 
@@ -36,7 +40,8 @@ def with_payloads(index: MediaIndex, reader: RangeReader, limits: Limits) -> Med
         )
     if index.payloads is not None or all(track.is_ranged for track in index.tracks):
         return index
-    _, payloads = demux(read_exactly(reader, 0, reader.num_bytes), limits)
+    whole = BytesReader(read_exactly(reader, 0, reader.num_bytes))
+    payloads = index_media(whole, limits=limits).payloads or ()
     if [len(own) for own in payloads] != [len(t.columns.pts) for t in index.tracks]:
         raise StaleIndexError(
             "the file has other frames than its media index says: make it again with "
@@ -142,7 +147,7 @@ def without_unneeded(
 
     About a fifth of the pictures of common H.264 files; of other codecs none is left out.
     """
-    num_length_bytes = length_bytes(track) if track.codec == "h264" else None
+    num_length_bytes = length_bytes(track)
     if num_length_bytes is None:
         return segment, list(payloads)
     wanted = set(segment.wanted.tolist())

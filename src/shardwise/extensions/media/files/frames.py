@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base import plugins
+from shardwise.base.arguments import near_name
 from shardwise.base.errors import DataError
 from shardwise.engine.batch.decoder_memory import decoder_bytes, picture_memory
 from shardwise.extensions.media.files.byte_reader import RangeReader
@@ -19,17 +21,46 @@ from shardwise.extensions.media.files.coded_frames import (
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.pictures import PictureForm
-from shardwise.extensions.media.files.pyav_backend import decode_with_pyav
+from shardwise.extensions.media.files.pyav_packets import NotAKeyFrameError
 from shardwise.extensions.media.files.references import is_refresh, is_whole_by_itself
-from shardwise.extensions.media.files.torchcodec_backend import (
-    Run,
-    call_bytes,
-    decode_with_torchcodec,
-    joined_runs,
-)
 from shardwise.extensions.media.files.track import Segment, Track
 
-BACKENDS = ("auto", "pyav", "torchcodec")
+# The group of `shardwise.base.plugins` that backends are looked up in.
+_BACKENDS = "video_backends"
+
+
+class VideoBackend(Protocol):
+    """Decodes one run of coded frames: the seam for a decoder on a GPU."""
+
+    def __call__(
+        self,
+        track: Track,
+        segment: Segment,
+        payloads: Sequence[bytes | memoryview],
+        form: PictureForm,
+        *,
+        limits: Limits,
+        place: Callable[[int, NDArray[np.uint8]], None],
+    ) -> None:
+        """Call `place(number, pixels)` with each wanted picture once.
+
+        It gets the number in decode order and RGB pixels `[*form.scaled, 3]`, which it copies.
+
+        Raises:
+            DataError: a frame is damaged, or the decoder gives none for it.
+            NotAKeyFrameError: the run does not begin with a key frame, whatever the file says.
+        """
+        ...
+
+
+def check_backend(function: str, backend: str) -> None:
+    """Raise ValueError for a backend that nothing adds."""
+    if backend != "auto" and not (isinstance(backend, str) and plugins.has(_BACKENDS, backend)):
+        known = ("auto", *plugins.own_names(_BACKENDS))
+        raise ValueError(
+            f"{function}(backend={backend!r:.60}): must be one of {known}, or an entry point of "
+            f"the group 'shardwise.{_BACKENDS}'{near_name(backend, known)}"
+        )
 
 
 def form_of(
@@ -62,7 +93,7 @@ def decode_frames(
         frames: int64 `[T]`; -1 for a frame of zeros.
         form: size and layout.
         out: where to write, of the shape of `form`; None for a new array.
-        backend: "pyav", "torchcodec", or "auto": PyAV where it is installed.
+        backend: the name of a `VideoBackend`; "auto" is PyAV.
         limits: the largest picture.
 
     Returns:
@@ -93,47 +124,37 @@ def decode_frames(
     segments = track.segments(frames[shown])
     coded = read_segments(index, track, segments, reader)
     memory = decoder_bytes(track.height, track.width)
-    runs: list[Run] = []
+    decode_run: VideoBackend = plugins.find(_BACKENDS, _chosen(track, backend))
 
     def decode(segment: Segment, payloads: Sequence[bytes | memoryview]) -> None:
         with picture_memory().hold(memory):
-            decode_with_pyav(track, segment, payloads, form, limits=limits, place=place)
+            decode_run(track, segment, payloads, form, limits=limits, place=place)
 
     for segment, part in zip(segments, coded, strict=True):
         needed, payloads = without_unneeded(track, segment, part)
-        # torchcodec counts by position, and FFmpeg 5 leaves out pictures of an open group.
-        if _chosen(backend) != "pyav" and _is_closed(track, segment, payloads[0]):
-            runs.append((needed, payloads))
-            continue
         try:
             decode(needed, payloads)
-        except DataError:
-            earlier = _second_try(track, segment, payloads[0])
+        except DataError as error:
+            earlier = _second_try(track, segment, payloads[0], error)
             if earlier is None:
                 raise
             [part] = read_segments(index, track, [earlier], reader)
             decode(*without_unneeded(track, earlier, part))
-    for group in joined_runs(track, runs):
-        extra = call_bytes(form, sum(len(segment.wanted) for segment, _ in group))
-        with picture_memory().hold(memory + extra):
-            decode_with_torchcodec(track, group, form, place=place)
     return out
 
 
-def _is_closed(track: Track, segment: Segment, first: bytes | memoryview) -> bool:
-    """Whether no picture of a segment needs or names one before its first picture."""
-    return track.codec != "h264" or (not segment.may_fail and is_refresh(track, first))
+def _chosen(track: Track, backend: str) -> str:
+    if track.codec == "pictures":
+        return "pictures"
+    return "pyav" if backend == "auto" else backend
 
 
-def _second_try(track: Track, segment: Segment, first: bytes | memoryview) -> Segment | None:
+def _second_try(
+    track: Track, segment: Segment, first: bytes | memoryview, error: DataError
+) -> Segment | None:
     """Where to begin again after an error that need not be damage; None if it must be."""
-    if _is_closed(track, segment, first):
+    if isinstance(error, NotAKeyFrameError):
+        return track.earlier(segment, whole=False)
+    if track.codec != "h264" or (not segment.may_fail and is_refresh(track, first)):
         return None
     return track.earlier(segment, whole=is_whole_by_itself(track, first))
-
-
-def _chosen(backend: str) -> str:
-    """The backend that "auto" means: the same in every process of a machine (I5)."""
-    if backend != "auto":
-        return backend
-    return "torchcodec" if find_spec("av") is None and find_spec("torchcodec") else "pyav"

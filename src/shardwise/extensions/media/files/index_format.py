@@ -1,6 +1,6 @@
 """The stored form of a media index: a header and deflated columns, 2 to 3 bytes a frame.
 
-    4 bytes  "SWM" and the version, 1
+    4 bytes  "SWM" and the version, 2
     4 bytes  CRC-32 of all that follows
     4 bytes  length of the header, little-endian
     header   deflated: 4 bytes of length, JSON (the file, its tracks, the form of each column), and
@@ -24,24 +24,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError, message_of
+from shardwise.extensions.media.files.container_facts import PARAMETERS
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS
 from shardwise.extensions.media.files.media_index import MediaIndex
-from shardwise.extensions.media.files.sample_description import read_description
 from shardwise.extensions.media.files.track import Track, TrackColumns
 
-_MAGIC = b"SWM\1"
+_MAGIC = b"SWM\2"
 _PLAIN = (
     "kind", "codec", "height", "width", "rotation", "rate", "num_channels", "origin", "lead",
     "length",
 )  # fmt: skip
 # What headers have in common. Another text is another version of the format.
 _DICTIONARY = (
-    b"\0\0\0\1\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0H\0\0\0H\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\0"
-    b"\0\x18\xff\xff\0\0\0\x10pasp\0\0\0\1\0\0\0\1\0\0\0\x14btrthvc1hvcCav01av1Cvp09vpcC"
-    b"mp4aesdsavc1avcC\1d\0\x1f\xff\xe1\0"
+    b"\1d\0\x1f\xff\xe1\0"
     b'{"num_bytes":1,"tracks":[{"kind":"audio","codec":"aac","kind":"video","codec":"h264",'
     b'"height":480,"width":854,"rotation":0,"rate":0,"num_channels":0,"origin":0,"lead":0,'
-    b'"length":0,"time_base":[1,15360],"config":0,"description":183,"num_coded":300,'
+    b'"length":0,"time_base":[1,15360],"parameters":{"codec_tag":"828601953","color_range":"1",'
+    b'"color_primaries":"1","color_trc":"1","colorspace":"1"},"config":40,"num_coded":300,'
     b'"columns":{"delay":[2,30],"duration":[2,16],"size":[2,600],"gap":[2,16],"flags":[1,16]},'
     b'"num_checksums":null}]}'
 )
@@ -60,11 +59,9 @@ def index_to_bytes(index: MediaIndex) -> bytes:
     for track in index.tracks:
         described: dict[str, Any] = {name: getattr(track, name) for name in _PLAIN}
         described["time_base"] = list(track.time_base)
-        # The description of an mp4 has the configuration in it.
-        config = b"" if track.description else track.config
-        for name, data in (("config", config), ("description", track.description)):
-            described[name] = len(data)
-            blobs += data
+        described["parameters"] = dict(track.parameters)
+        described["config"] = len(track.config)
+        blobs += track.config
         described["num_coded"] = len(track.columns.pts)
         described["columns"] = {}
         for name, values in _differences(track.columns).items():
@@ -122,14 +119,13 @@ def _track(described: dict[str, Any], data: bytes, at: int, blobs: io.BytesIO) -
         at += checksums.nbytes
     numerator, denominator = map(int, described["time_base"])
     config = blobs.read(int(described["config"]))
-    description = blobs.read(int(described["description"]))
-    if description:
-        read = read_description(description, is_video=described["kind"] == "video")
-        config = b"" if read is None else read.config
+    parameters = {str(name): str(value) for name, value in described["parameters"].items()}
+    if not PARAMETERS.issuperset(parameters):
+        raise ValueError(f"parameters {sorted(parameters)}")
     track = Track(
         **{name: described[name] for name in _PLAIN},
         config=config,
-        description=description,
+        parameters=parameters,
         time_base=(numerator, denominator),
         columns=_columns(columns),
         checksums=checksums,
@@ -202,5 +198,5 @@ def _unusable(reason: str) -> DataError:
 
 
 assert {each.name for each in fields(Track)} == {
-    *_PLAIN, "config", "description", "time_base", "columns", "checksums"
+    *_PLAIN, "config", "parameters", "time_base", "columns", "checksums"
 }  # fmt: skip

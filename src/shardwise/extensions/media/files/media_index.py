@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.base.stages import spent_in
-from shardwise.extensions.media.files.boxes import read_moov
+from shardwise.extensions.media.files.boxes import read_head, read_moov
 from shardwise.extensions.media.files.byte_reader import RangeReader, read_exactly
 from shardwise.extensions.media.files.demux import demux
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.moov import read_tracks
+from shardwise.extensions.media.files.mp3 import read_mp3
+from shardwise.extensions.media.files.ogg import read_ogg
 from shardwise.extensions.media.files.track import Track
+from shardwise.extensions.media.files.wave import is_wave, read_wave
 
 _MP4 = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp")
 
@@ -62,7 +65,8 @@ class MediaIndex:
 def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> MediaIndex:
     """The index of a file.
 
-    Of mp4 and mov in two or three reads, wherever `moov` lies; of other files by reading all.
+    Of mp4 and mov in two or three reads, wherever `moov` lies; of wav mostly in one; of other files
+    by reading all.
 
     Raises:
         DataError: it is no media file, damaged or cut, or promises too much.
@@ -76,12 +80,23 @@ def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> Medi
     """
     if not reader.num_bytes:
         raise DataError("the file is empty", offset=0)
-    head = bytes(read_exactly(reader, 0, min(12, reader.num_bytes)))
-    if head[4:8] in _MP4:
-        tracks = read_tracks(read_moov(reader), num_bytes=reader.num_bytes, limits=limits)
+    head = read_head(reader)
+    begin = bytes(head[:12])
+    if begin[4:8] in _MP4:
+        tracks = read_tracks(read_moov(reader, head), num_bytes=reader.num_bytes, limits=limits)
         if tracks is not None:
             return MediaIndex(reader.num_bytes, tuple(tracks))
-    demuxed, payloads = demux(read_exactly(reader, 0, reader.num_bytes), limits)
+    if is_wave(begin) and (wave := read_wave(reader, head, limits)) is not None:
+        return MediaIndex(reader.num_bytes, (wave,))
+    data = read_exactly(reader, 0, reader.num_bytes)
+    if begin[:4] == b"OggS" and (ogg := read_ogg(data, limits)) is not None:
+        track, own = ogg
+        return MediaIndex(reader.num_bytes, (track,), None if own is None else (own,))
+    if (begin[:3] == b"ID3" or begin[:1] == b"\xff") and (
+        mp3 := read_mp3(data, limits)
+    ) is not None:
+        return MediaIndex(reader.num_bytes, (mp3,))
+    demuxed, payloads = demux(data, limits)
     return MediaIndex(reader.num_bytes, tuple(demuxed), tuple(payloads))
 
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.boxes import Span, find, walk
 from shardwise.extensions.media.files.limits import Limits
-from shardwise.extensions.media.files.sample_description import read_description, without_notes
+from shardwise.extensions.media.files.opus_vorbis import opus_delay
+from shardwise.extensions.media.files.sample_description import read_description
 from shardwise.extensions.media.files.sample_table import SampleTable
 from shardwise.extensions.media.files.track import Track, TrackColumns
 
@@ -78,8 +79,7 @@ def _read_track(
     stsd = None if stbl is None else find(moov, stbl, b"stsd")
     if stbl is None or stsd is None:
         raise DataError("a track has no sample table")
-    content = without_notes(bytes(moov[slice(*stsd)]))
-    description = read_description(content, is_video=is_video)
+    description = read_description(bytes(moov[slice(*stsd)]), is_video=is_video)
     edit = _read_edits(moov, find(moov, trak, b"edts", b"elst"), movie_scale, scale)
     rotation = _rotation(moov, find(moov, trak, b"tkhd")) if is_video else 0
     if description is None or edit is None or rotation is None:
@@ -99,14 +99,18 @@ def _read_track(
     first = int(table.pts[0]) if table.num_samples else 0
     last = int((table.pts + table.duration).max(initial=0))
     begin = max(first, start)
+    if 0 < last - stop <= scale // movie_scale:
+        stop = last  # the edit's end is rounded to the movie's ticks
     rate = description.rate
+    delay = opus_delay(description.codec, description.config, 0) * scale // (rate or 1)
+    begin = max(begin, first + delay)
     return Track(
         kind="video" if is_video else "audio",
         codec=description.codec,
         config=description.config,
+        parameters=description.parameters,
         time_base=(1, scale),
         columns=columns,
-        description=content,
         height=description.height,
         width=description.width,
         rotation=rotation,

@@ -1,7 +1,7 @@
 """Decoding by PyAV: coded frames straight into one codec context, and each picture into its row.
 
-The lightest backend: 0.17 CPU-seconds and 34 MB to import, and no torch. PyAV takes the GIL back
-between frames, so it belongs into worker processes.
+It takes 0.17 CPU-seconds and 34 MB to import, and no torch. PyAV takes the GIL back between frames,
+so it belongs into worker processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from shardwise.base.stages import spent_in
 from shardwise.extensions.media.files.limits import Limits
 from shardwise.extensions.media.files.pictures import PictureForm
 from shardwise.extensions.media.files.pyav_import import import_av
-from shardwise.extensions.media.files.pyav_packets import damaged, decoded_frames
+from shardwise.extensions.media.files.pyav_packets import (
+    NotAKeyFrameError,
+    damaged,
+    decoded_frames,
+)
 from shardwise.extensions.media.files.track import Segment, Track
 
 
@@ -30,13 +34,7 @@ def decode_with_pyav(
     limits: Limits,
     place: Callable[[int, NDArray[np.uint8]], None],
 ) -> None:
-    """Decode a segment, and call `place(number, pixels)` with each wanted picture once.
-
-    It gets the number in decode order and pixels `[*form.scaled, 3]`, which it must copy.
-
-    Raises:
-        DataError: a frame is damaged, or the decoder gives none for it.
-    """
+    """Decode a segment; a `VideoBackend`."""
     reformatter = import_av("video").video.reformatter
     # Its filters take 0.1 ms to make for another size: one for all frames.
     to_rgb = partial(
@@ -50,7 +48,11 @@ def decode_with_pyav(
     pending = set(segment.wanted.tolist())
     samples = zip(segment.samples.tolist(), payloads, strict=True)
     decoded = decoded_frames(track, samples, limits, may_fail=segment.may_fail)
+    begin = int(segment.samples[0])
     for number, frame in decoded:
+        # A recovery point of H.264 is none, either; at the file's first frame nothing lies before.
+        if number == begin > 0 and track.codec != "h264" and not frame.key_frame:
+            raise NotAKeyFrameError(f"{track.codec}: coded frame {number} is no key frame")
         if number not in pending:
             continue
         if frame.is_corrupt:

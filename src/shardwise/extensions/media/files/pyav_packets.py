@@ -15,6 +15,13 @@ from shardwise.extensions.media.files.limits import Limits
 from shardwise.extensions.media.files.pyav_import import import_av
 from shardwise.extensions.media.files.track import Track
 
+# Their decoders take what they merely do not know, such as tags, for an error.
+_LENIENT = ("tiff",)
+
+
+class NotAKeyFrameError(DataError):
+    """The container calls a coded frame a key frame, and its codec does not."""
+
 
 def decoded_frames(
     track: Track,
@@ -44,22 +51,27 @@ def decoded_frames(
         context = _context(av, track.codec)
         if track.config:
             context.extradata = track.config
+        context.options = dict(track.parameters)
         if track.kind == "video":
             context.width, context.height = track.width, track.height
             context.thread_count = 1
-            context.options = {
+            context.options |= {
                 "max_pixels": str(limits.max_pixels),
                 # Errors are errors, not pictures that were guessed. The check is of the checksums
                 # of a stream that has some: HEVC's picture hashes, the slices of FFV1.
-                "err_detect": "crccheck+explode",
+                "err_detect": "crccheck" if track.codec in _LENIENT else "crccheck+explode",
             }
         elif track.codec != "flac":
+            if track.num_channels < 1 or track.rate < 1:
+                raise damaged(track, 0, "the container tells no channels or no rate")
             # Decoders of some codecs have no header in their packets.
             context.sample_rate = track.rate
             context.layout = _layout(track.num_channels)
         for number, payload in samples:
             packet = packet_of(av, payload)
             packet.pts = packet.dts = number
+            # Decoders of PNG and others add a picture without it to the one before.
+            packet.is_keyframe = bool(track.columns.key[number])
             for frame in _decoded(av, context, packet, may_fail=number in may_fail):
                 yield number_of(frame), frame
         for frame in context.decode(None):
@@ -88,9 +100,19 @@ def packet_of(av: Any, payload: bytes | memoryview) -> Any:
     return packet
 
 
+# FFmpeg's own decoder of AV1 needs a GPU; those with the names of MPEG's sound round to 16 bits by
+# noise, which is another one for a part.
+_DECODERS = {
+    "av1": ("libdav1d", "libaom-av1"),
+    "mp1": ("mp1float",),
+    "mp2": ("mp2float",),
+    "mp3": ("mp3float",),
+}
+
+
 def _context(av: Any, codec: str) -> Any:
-    """A decoder of pixels: FFmpeg's own of AV1 needs a GPU, so dav1d and libaom come first."""
-    for name in {"av1": ("libdav1d", "libaom-av1")}.get(codec, ()):
+    """The decoder that FFmpeg takes for a codec that it finds in a file."""
+    for name in _DECODERS.get(codec, ()):
         with contextlib.suppress(ValueError):  # not in this build
             return av.CodecContext.create(name, "r")
     return av.CodecContext.create(codec, "r")

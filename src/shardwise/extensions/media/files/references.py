@@ -8,25 +8,26 @@ other key frames H.264 says from which picture on all are right (recovery point,
 
 from __future__ import annotations
 
+import re
+import struct
 from collections.abc import Iterator
 
-from shardwise.extensions.media.files.made_description import with_lengths
+from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.track import Track
 
-# Where H.264's and HEVC's configurations hold the size of the lengths.
-_LENGTH_AT = {"h264": 4, "hevc": 21}
 _INTRA_SLICES = (2, 4, 7, 9)
 _MESSAGES, _RECOVERY_POINT = 6, 6
 # Of a unit, the beginning that is looked at. Recovery points stand before long messages.
 _LOOKED_AT = 64
+# A start code (ITU-T H.264, Annex B), and the zeros that may stand before it.
+_START = re.compile(rb"\x00+\x00\x00\x01|\x00\x00\x01")
 
 
 def length_bytes(track: Track) -> int | None:
-    """Bytes before each NAL unit of H.264 or HEVC; None where the frames have no such lengths."""
-    at = _LENGTH_AT.get(track.codec)
-    if at is None or len(track.config) < at + 3 or track.config[0] != 1:
+    """Bytes before each NAL unit of H.264; None where the frames have no such lengths."""
+    if track.codec != "h264" or len(track.config) < 7 or track.config[0] != 1:
         return None
-    return (track.config[at] & 3) + 1
+    return (track.config[4] & 3) + 1
 
 
 def is_unreferenced(payload: bytes | memoryview, num_length_bytes: int) -> bool:
@@ -42,14 +43,11 @@ def is_unreferenced(payload: bytes | memoryview, num_length_bytes: int) -> bool:
 
 
 def is_refresh(track: Track, payload: bytes | memoryview) -> bool:
-    """Whether a coded picture is an IDR of H.264 or HEVC; its first slice says it."""
-    payload = with_lengths(track, payload)
+    """Whether a coded H.264 picture is an IDR; its first slice says it."""
+    payload = _with_lengths(track, payload)
     for begin, _ in _units(payload, length_bytes(track) or 4):
-        header = payload[begin]
-        if track.codec == "h264" and 1 <= header & 31 <= 5:
-            return header & 31 == 5
-        if track.codec == "hevc" and header >> 1 & 63 < 32:
-            return header >> 1 & 63 in (19, 20)
+        if 1 <= payload[begin] & 31 <= 5:
+            return payload[begin] & 31 == 5
     return False
 
 
@@ -58,7 +56,7 @@ def is_whole_by_itself(track: Track, payload: bytes | memoryview) -> bool:
 
     Its slices are intra slices, and no recovery point says that pictures are right only later.
     """
-    payload = with_lengths(track, payload)
+    payload = _with_lengths(track, payload)
     has_slices = False
     for begin, end in _units(payload, length_bytes(track) or 4):
         unit = bytes(payload[begin : min(end, begin + _LOOKED_AT)]).replace(b"\0\0\3", b"\0\0")
@@ -71,6 +69,18 @@ def is_whole_by_itself(track: Track, payload: bytes | memoryview) -> bool:
             if _number(unit, at)[0] not in _INTRA_SLICES:
                 return False
     return has_slices
+
+
+def _with_lengths(track: Track, payload: bytes | memoryview) -> bytes | memoryview:
+    """A coded H.264 frame with lengths in place of start codes, if it has any."""
+    if len(track.config) > 6 and track.config[0] == 1:
+        return payload
+    data = bytes(payload)
+    if not data.startswith((b"\0\0\1", b"\0\0\0\1")):
+        raise DataError("a coded frame has neither start codes nor lengths")
+    # Zeros at the end of a unit belong to the next start code.
+    units = [unit.rstrip(b"\0") for unit in _START.split(data) if unit.strip(b"\0")]
+    return b"".join(struct.pack(">I", len(unit)) + unit for unit in units)
 
 
 def _units(payload: bytes | memoryview, num_length_bytes: int) -> Iterator[tuple[int, int]]:

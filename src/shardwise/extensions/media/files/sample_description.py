@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.files.boxes import find, make_box, walk
+from shardwise.extensions.media.files.boxes import Span, find, walk
 
 # Fourcc -> (FFmpeg's codec, the box with its configuration).
 _VIDEO: dict[bytes, tuple[str, bytes]] = {
@@ -33,7 +34,12 @@ _OBJECTS = {
     0x6B: "mp3",
     0x6C: "mjpeg",
 }
-_HEVC_ENTRIES = (b"hvc1", b"hev1")
+# The codes of colours that have a meaning (ISO/IEC 23091-2), in the order of `colr` and `vpcC`.
+_COLOUR_CODES: dict[str, frozenset[int]] = {
+    "color_primaries": frozenset({1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 22}),
+    "color_trc": frozenset({1, *range(4, 19)}),
+    "colorspace": frozenset({0, 1, *range(4, 15)}),
+}
 # An HEVC unit of type 39 whose first message is of type 5: text of the encoder's (ITU-T H.265).
 _PREFIX_SEI, _USER_DATA = 39, 5
 _VISUAL_BYTES = 78  # before the boxes of a visual sample entry
@@ -46,6 +52,7 @@ class SampleDescription:
 
     codec: str
     config: bytes
+    parameters: Mapping[str, str] = field(default_factory=dict)
     height: int = 0
     width: int = 0
     rate: int = 0
@@ -72,9 +79,11 @@ def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None
     known = (_VIDEO if is_video else _AUDIO).get(kind)
     # QuickTime's entries of sound are longer.
     version = 0 if is_video else int.from_bytes(stsd[begin + 8 : begin + 10], "big")
+    boxes = (begin + fixed + (0, 16, 36)[min(version, 2)], end)
+    if not is_video:
+        check_channel_order(find(stsd, boxes, b"chan"), stsd)
     if version > 1:
         return None
-    boxes = (begin + fixed + 16 * version, end)
     if kind in (b"mp4v", b"mp4a"):
         esds = find(stsd, boxes, b"esds") or find(stsd, boxes, b"wave", b"esds")
         found = None if esds is None else _read_esds(stsd[esds[0] + 4 : esds[1]])
@@ -89,32 +98,64 @@ def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None
         if span is None:
             raise DataError(f"the sample description {kind!r} has no {box!r}", offset=begin)
         config = _converted(codec, stsd[slice(*span)])
+    parameters = {"codec_tag": str(int.from_bytes(kind, "little"))}
     if is_video:
         width, height = struct.unpack_from(">HH", stsd, begin + 24)
-        return SampleDescription(codec, config, height=height, width=width)
+        parameters |= _colours(stsd, boxes)
+        return SampleDescription(codec, config, parameters, height=height, width=width)
     channels, rate = struct.unpack_from(">16xH6xI", stsd, begin)
     if codec == "aac" and len(config) >= 2 and config[0] >> 3 < 31 and config[1] >> 3 & 15:
-        channels = config[1] >> 3 & 15  # writers put 2 into the entry, whatever it is
-    return SampleDescription(codec, config, rate=rate >> 16, num_channels=channels)
+        # Writers put 2 into the entry, whatever it is; numbers above 6 are layouts.
+        layout = config[1] >> 3 & 15
+        channels = {7: 8, 11: 7, 12: 8, 14: 8}.get(layout, layout)
+    return SampleDescription(codec, config, parameters, rate=rate >> 16, num_channels=channels)
 
 
-def without_notes(stsd: bytes) -> bytes:
-    """A description without the text that x265 puts into it: 1.4 kB, which no decoder needs."""
-    entries = list(walk(stsd, 8, len(stsd)))
-    if len(entries) != 1 or entries[0][0] not in _HEVC_ENTRIES:
-        return stsd
-    kind, begin, end = entries[0]
-    inner = begin + _VISUAL_BYTES
-    boxes = [
-        make_box(name, _without_user_data(stsd[a:b]) if name == b"hvcC" else stsd[a:b])
-        for name, a, b in walk(stsd, inner, end)
-    ]
-    shorter = stsd[:8] + make_box(kind, stsd[begin:inner], *boxes)
-    return shorter if len(shorter) < len(stsd) else stsd
+def _colours(stsd: bytes, boxes: Span) -> dict[str, str]:
+    """Matrix, transfer, primaries and range of the boxes `colr` and `vpcC`, as FFmpeg's options."""
+    found: dict[str, str] = {}
+    for kind, begin, end in walk(stsd, *boxes):
+        if kind == b"colr" and end - begin >= 10 and stsd[begin : begin + 4] in (b"nclx", b"nclc"):
+            values = list(struct.unpack_from(">HHH", stsd, begin + 4))
+            full = stsd[begin + 10] >> 7 if stsd[begin : begin + 4] == b"nclx" else None
+        elif kind == b"vpcC" and end - begin >= 10:
+            values = list(stsd[begin + 7 : begin + 10])
+            full = stsd[begin + 6] & 1
+        else:
+            continue
+        for (name, known), value in zip(_COLOUR_CODES.items(), values, strict=True):
+            # 2 says that it is not known; so does a number that is reserved.
+            found[name] = str(value if value in known else 2)
+        if full is not None:
+            found["color_range"] = str(1 + full)
+    return found
+
+
+# Orders of channels of CoreAudio that are FFmpeg's own: by bits, and 5.1.
+_NATIVE_ORDERS = (1 << 16, 121 << 16 | 6)
+
+
+def check_channel_order(place: Span | None, data: bytes | memoryview) -> None:
+    """Refuse channels in an order that PyAV can't take: it frees such an order twice.
+
+    `place` is that of the content of a box `chan`; None for no such box.
+    """
+    if place is None:
+        return
+    tag = int.from_bytes(data[place[0] + 4 : place[0] + 8], "big")
+    if tag & 0xFFFF > 2 and tag not in _NATIVE_ORDERS:
+        raise DataError(
+            f"its channels lie in the order {tag >> 16} of CoreAudio, which PyAV can't take: "
+            "convert it, as by `ffmpeg -i FILE FILE.wav`",
+            offset=place[0],
+        )
 
 
 def _without_user_data(config: bytes) -> bytes:
-    """An `hvcC` without such units; as it is, if it is none (ISO/IEC 14496-15, 8.3.3.1)."""
+    """An `hvcC` without the text that x265 puts into it: 1.4 kB, which no decoder needs.
+
+    As it is, if it is no such box (ISO/IEC 14496-15, 8.3.3.1).
+    """
     if len(config) < 23:
         return config
     at, arrays = 23, []
@@ -138,6 +179,8 @@ def _without_user_data(config: bytes) -> bytes:
 
 def _converted(codec: str, config: bytes) -> bytes:
     """A configuration as FFmpeg's decoders take it."""
+    if codec == "hevc":
+        return _without_user_data(config)
     if codec == "flac":
         return config[8:42]  # STREAMINFO without the headers around it
     if codec == "opus" and len(config) >= 11:

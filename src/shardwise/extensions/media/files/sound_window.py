@@ -1,18 +1,19 @@
 """A part of a sound in the rate and the channels asked for.
 
-Resampled by a windowed sinc, one filter a phase, in numpy: alike for every backend. Output sample j
-lies at time j / rate; edges are as if there were silence around.
+soxr resamples it, at its quality HQ, in blocks that are the same for every part: a part of a sound
+is to the bit what it is in the whole. Output sample j lies at time j / rate; edges are as if there
+were silence around.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.errors import DataError
+from shardwise.base.errors import DataError, MissingExtraError
 from shardwise.base.stages import spent_in
 from shardwise.extensions.media.files.byte_reader import RangeReader, read_exactly
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
@@ -55,25 +56,54 @@ def read_window(
     Raises:
         DataError: the channels can't be made.
     """
-    if rate == sound.rate:
-        low, high = max(0, start), min(sound.num_samples, start + count)
-        if high - low == count:
-            # As it is: a copy of 10 s costs a tenth of decoding them from FLAC.
-            return _with_channels(sound.read(low, high), channels)
+    length = length_at(sound, rate)
+    low, high = max(0, start), min(length, start + count)
+    if low >= high:
         out = np.zeros((sound.num_channels, count), np.float32)
-        if low < high:
-            out[:, low - start : high - start] = sound.read(low, high)
     else:
-        around = margin(sound.rate, rate)
-        low = max(0, start * sound.rate // rate - around)
-        high = min(sound.num_samples, -(-(start + count) * sound.rate // rate) + around)
-        part = sound.read(low, max(low, high))
-        with spent_in("convert"):
-            out = resample(part, sound.rate, rate, begin=start, count=count, offset=low)
-        outside = length_at(sound, rate) - start
-        out[:, max(0, outside) :] = 0
-        out[:, : max(0, -start)] = 0
+        read = sound.read if rate == sound.rate else partial(_resampled, sound, rate)
+        out = read(low, high)
+        if high - low < count:
+            out = np.pad(out, ((0, 0), (low - start, start + count - high)))
+    # Without a change as it is: a copy of 10 s costs a tenth of decoding them from FLAC.
     return _with_channels(out, channels)
+
+
+# Blocks are at least this long, and resampled with as much around them as the filter is wide:
+# soxr HQ has 125 dB of attenuation from 0.91 to 1 of the lower rate's band.
+BLOCK_S, _MARGIN_SAMPLES = 1.0, 256
+
+
+def _resampled(sound: Sound, rate: int, start: int, stop: int) -> NDArray[np.float32]:
+    """Samples `[start, stop)` of a sound at another rate, which must be there."""
+    try:
+        import soxr
+    except ImportError as error:
+        raise MissingExtraError(
+            f"rate={rate} of a sound of {sound.rate} samples a second needs soxr, which is not "
+            "installed",
+            extra="audio",
+        ) from error
+    factor = math.gcd(sound.rate, rate)
+    up, down = rate // factor, sound.rate // factor
+    # Blocks begin where samples of both rates lie at one time.
+    periods = math.ceil(BLOCK_S * sound.rate / down)
+    around = math.ceil(_MARGIN_SAMPLES * max(1.0, down / up) / down)
+    first, last = start // (periods * up), -(-stop // (periods * up))
+    low, high = (first * periods - around) * down, (last * periods + around) * down
+    part = sound.read(max(0, low), min(sound.num_samples, high))
+    with spent_in("convert"):
+        if low < 0 or high > sound.num_samples:
+            part = np.pad(part, ((0, 0), (max(0, -low), max(0, high - sound.num_samples))))
+        out = np.empty((sound.num_channels, stop - start), np.float32)
+        for number in range(first, last):
+            at = (number - first) * periods * down
+            block = np.ascontiguousarray(part[:, at : at + (periods + 2 * around) * down].T)
+            made = soxr.resample(block, sound.rate, rate, "HQ")[around * up :]
+            begin = number * periods * up
+            here, end = max(begin, start), min(begin + periods * up, stop)
+            out[:, here - start : end - start] = made[here - begin : end - begin].T
+    return out
 
 
 def _with_channels(sound: NDArray[np.float32], channels: int | None) -> NDArray[np.float32]:
@@ -89,67 +119,3 @@ def _with_channels(sound: NDArray[np.float32], channels: int | None) -> NDArray[
         f"the sound has {sound.shape[0]} channels, and channels={channels} is asked for: take 1 "
         "for their mean, or None for all of them"
     )
-
-
-# Zero crossings of the sinc on each side: -80 dB beside the pass band with this window.
-_CROSSINGS = 24
-_KAISER_BETA = 8.0
-_ROLLOFF = 0.94
-# Rows of a block: 16 MB at 64 taps.
-_BLOCK_ROWS = 1 << 16
-
-
-def margin(rate: int, target: int) -> int:
-    """Samples on each side of a part that its edges need, to be what they are in the whole."""
-    return math.ceil(_CROSSINGS * max(1.0, rate / target)) + 1
-
-
-def resample(
-    sound: NDArray[np.float32], rate: int, target: int, *, begin: int, count: int, offset: int
-) -> NDArray[np.float32]:
-    """A part of a sound at another rate.
-
-    Args:
-        sound: float32 `[channels, samples]`, a part that begins at sample `offset` of the whole.
-        rate: its samples a second.
-        target: samples a second of the result.
-        begin: number of the first output sample in the whole at the target rate.
-        count: number of output samples.
-        offset: see `sound`; may be negative.
-
-    Returns:
-        float32 `[channels, count]`.
-    """
-    factor = math.gcd(rate, target)
-    up, down = target // factor, rate // factor
-    filters = _filters(up, down)
-    taps = filters.shape[1]
-    half = taps // 2
-    channels = sound.shape[0]
-    out = np.empty((channels, count), np.float32)
-    padded = np.pad(sound, ((0, 0), (taps, taps)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, taps, axis=1)
-    for row in range(0, count, _BLOCK_ROWS):
-        numbers = np.arange(begin + row, begin + min(row + _BLOCK_ROWS, count), dtype=np.int64)
-        places = numbers * down
-        starts = places // up - offset - half + 1 + taps
-        np.clip(starts, 0, windows.shape[1] - 1, out=starts)
-        chosen = filters[places % up]
-        for channel in range(channels):
-            out[channel, row : row + len(numbers)] = np.einsum(
-                "ij,ij->i", windows[channel][starts], chosen
-            )
-    return out
-
-
-@lru_cache(maxsize=8)
-def _filters(up: int, down: int) -> NDArray[np.float32]:
-    """A filter for each phase, float32 `[up, taps]`."""
-    cutoff = min(1.0, up / down) * _ROLLOFF
-    half = math.ceil(_CROSSINGS / min(1.0, up / down))
-    places = np.arange(-half + 1, half + 1)[None, :] - np.arange(up)[:, None] / up
-    shape = np.clip(1 - (places / half) ** 2, 0, None)
-    window = np.i0(_KAISER_BETA * np.sqrt(shape)) / np.i0(_KAISER_BETA)
-    filters = cutoff * np.sinc(cutoff * places) * window
-    filters /= filters.sum(axis=1, keepdims=True)
-    return filters.astype(np.float32)

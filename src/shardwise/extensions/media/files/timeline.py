@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
@@ -68,6 +69,30 @@ def span_between(track: Track, start: float, end: float) -> Span:
         places.append(place)
     first, stop = places
     return Span(track, min(first, track.num_frames), max(first, stop))
+
+
+def stop_of_all(track: Track, others: Sequence[Track]) -> int:
+    """The frame at which a video ends, or the first of other videos that begin with it."""
+    stop = track.num_frames
+    for other in others:
+        seconds = (other.end_pts - int(other.pts[0])) * Fraction(*other.time_base)
+        limit = int(track.pts[0]) + seconds / Fraction(*track.time_base)
+        stop = min(stop, int(np.searchsorted(track.pts, -(-limit // 1), side="left")))
+    return stop
+
+
+def frames_beside(track: Track, other: Track, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The frames of another video that are on the screen with frames of this one; -1 stays.
+
+    Both begin at one moment. Times are rounded by containers: one tick of the coarser is allowed.
+    """
+    tick, other_tick = Fraction(*track.time_base), Fraction(*other.time_base)
+    slack = max(tick, other_tick)
+    times = [
+        int(other.pts[0]) + ((pts - int(track.pts[0])) * tick + slack) // other_tick
+        for pts in track.pts[np.maximum(frames, 0)].tolist()
+    ]
+    return np.where(frames < 0, -1, shown_at(other, np.array(times, np.int64)))
 
 
 def num_every(timeline: Timeline, seconds: Fraction, num_starts: int) -> int:

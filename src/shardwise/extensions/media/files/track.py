@@ -6,6 +6,7 @@ never shown (it lies before an edit) stays in the columns, with `shown` False.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -64,9 +65,10 @@ class Track:
         kind: "video" or "audio".
         codec: FFmpeg's name of the codec.
         config: what the decoder must know before the first frame (FFmpeg's extradata).
+        parameters: what else the container tells the decoder, as options of FFmpeg's decoders:
+            colours, the codec's tag, the form of pixels that are not coded.
         time_base: seconds a tick, as (numerator, denominator).
         columns: its coded frames.
-        description: the `stsd` box's content, of mp4 files; else b"".
         height, width: of the stored picture, before it is turned.
         rotation: degrees by which the picture is to be turned counterclockwise: 0, 90, 180, 270.
         rate, num_channels: of sound, as the container says.
@@ -82,7 +84,7 @@ class Track:
     config: bytes
     time_base: tuple[int, int]
     columns: TrackColumns = field(repr=False)
-    description: bytes = field(default=b"", repr=False)
+    parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
     height: int = 0
     width: int = 0
     rotation: int = 0
@@ -108,6 +110,17 @@ class Track:
     def keys(self) -> NDArray[np.int64]:
         """The coded frames at which decoding can begin."""
         return np.flatnonzero(self.columns.key)
+
+    @cached_property
+    def sample_bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of sound, the samples at which each packet begins and ends: int64 `[num_coded]` each.
+
+        They count from the first one that is heard, at `rate`.
+        """
+        tick = self.rate * self.time_base[0] / self.time_base[1]
+        starts = np.rint((self.columns.pts - self.columns.pts[0]) * tick).astype(np.int64)
+        starts -= self.lead
+        return starts, starts + np.rint(self.columns.duration * tick).astype(np.int64)
 
     @property
     def num_frames(self) -> int:

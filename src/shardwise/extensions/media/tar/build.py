@@ -27,7 +27,7 @@ from shardwise.storage.write import write_whole
 
 _EXTENSIONS = frozenset([
     "mp4", "m4v", "mov", "mkv", "webm", "avi", "ts", "m2ts", "mpg", "mpeg",
-    "mp3", "m4a", "aac", "ogg", "oga", "opus", "mka",
+    "mp3", "m4a", "aac", "ogg", "oga", "opus", "mka", "flac", "wav",
 ])  # fmt: skip
 
 # A shard of 1 GB of video has 0.7 MB of index.

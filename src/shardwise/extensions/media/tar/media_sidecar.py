@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.tar.access import TarMedia
+from shardwise.extensions.media.tar.access import TarMedia, TarPictures
 from shardwise.extensions.media.tar.build import (
     build_sidecar,
     media_fields,
@@ -55,8 +55,10 @@ class MediaSidecar:
 
     def open_files(
         self, field: str, shards: Callable[[], ShardSet], *, store: IndexStore, pool: FilePool
-    ) -> TarMedia:
-        """Open the media files of a field."""
+    ) -> TarMedia | TarPictures:
+        """Open the media files of a field, or its numbered pictures."""
+        if "%" in field:
+            return TarPictures(shards, pool=pool, pattern=field)
         require_media_field(field)
         return TarMedia(shards, store=store, pool=pool, field=field)
 

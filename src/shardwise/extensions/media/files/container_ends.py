@@ -1,0 +1,135 @@
+"""What a container says of its own end: a file that is shorter was cut."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from shardwise.base.errors import DataError
+from shardwise.extensions.media.files.boxes import box_header
+from shardwise.extensions.media.files.sample_description import check_channel_order
+
+_TS_PACKET = 188
+_EBML = b"\x1a\x45\xdf\xa3"
+_SEGMENT = b"\x18\x53\x80\x67"
+_W64 = bytes.fromhex("72696666912ecf11a5d628db04c10000")
+# Sizes of what was written to a pipe: they were never put in.
+UNKNOWN = (0, 0xFFFFFFFF)
+
+
+def check_end(data: bytes | memoryview) -> None:
+    """Refuse a file that is shorter than its header says.
+
+    Known for avi, wav (RIFF, RIFX, RF64, W64), aiff, au, caf, mkv, webm, mp4 and ts; mp3 and ogg
+    have their own readers. Other containers do not say their length.
+
+    Raises:
+        DataError: it was cut.
+    """
+    view = memoryview(data)
+    head = bytes(view[:64])
+    expected = len(view)
+    if head[0] == 0x47 and len(view) > _TS_PACKET and view[_TS_PACKET] == 0x47:
+        expected = -(-len(view) // _TS_PACKET) * _TS_PACKET
+    elif head[4:8] in (b"ftyp", b"moov", b"styp"):
+        expected = _mp4_end(view)
+    else:
+        end = next((end for mark, end in _ENDS.items() if head.startswith(mark)), None)
+        expected = expected if end is None else end(view)
+    check_size(expected, len(view))
+
+
+def check_size(expected: int, num_bytes: int) -> None:
+    """Raise DataError for a file that is shorter than it says."""
+    if expected > num_bytes:
+        raise DataError(
+            f"the container says {expected} bytes, and the file has {num_bytes}: it was cut",
+            offset=num_bytes,
+        )
+
+
+def riff_end(view: memoryview, order: str = "<I") -> int:
+    """The end of all RIFF or RIFX parts: large avi files have several."""
+    at = 0
+    kind = bytes(view[:4])
+    while at + 8 <= len(view) and bytes(view[at : at + 4]) == kind:
+        (size,) = struct.unpack_from(order, view, at + 4)
+        if size in UNKNOWN:
+            return len(view)  # written to a pipe: the length was never put in
+        at += 8 + size + size % 2
+    # Writers may leave out the last byte of padding.
+    return at - 1 if at == len(view) + 1 else at
+
+
+def _form_end(view: memoryview) -> int:
+    return riff_end(view, ">I")
+
+
+def _rf64_end(view: memoryview) -> int:
+    """RF64 has its size in the first chunk, `ds64` (EBU Tech 3306)."""
+    known = bytes(view[12:16]) == b"ds64" and len(view) >= 28
+    return 8 + int.from_bytes(view[20:28], "little") if known else len(view)
+
+
+def _w64_end(view: memoryview) -> int:
+    return int.from_bytes(view[16:24], "little")
+
+
+def _au_end(view: memoryview) -> int:
+    begin, size = struct.unpack_from(">II", view, 4) if len(view) >= 12 else (0, 0)
+    return len(view) if size in UNKNOWN else int(begin + size)
+
+
+def _caf_end(view: memoryview) -> int:
+    at = 8
+    while at + 12 <= len(view):
+        (size,) = struct.unpack_from(">q", view, at + 4)
+        if bytes(view[at : at + 4]) == b"chan":
+            check_channel_order((at + 8, at + 24), view)
+        if size < 0:
+            return len(view)  # the last chunk, of a length that was never put in
+        at += 12 + size
+    return at
+
+
+def _matroska_end(view: memoryview) -> int:
+    at = 4
+    size, at = _vint(view, at)
+    if size is None:
+        return len(view)
+    at += size
+    if bytes(view[at : at + 4]) != _SEGMENT:
+        return len(view)
+    size, at = _vint(view, at + 4)
+    return len(view) if size is None else at + size
+
+
+def _vint(view: memoryview, at: int) -> tuple[int | None, int]:
+    """A number of variable length (RFC 8794, 4); None where it says that it is not known."""
+    if at >= len(view) or not view[at]:
+        return None, at
+    length = 9 - int(view[at]).bit_length()
+    value = int.from_bytes(view[at : at + length], "big") & ((1 << 7 * length) - 1)
+    return (None if value == (1 << 7 * length) - 1 else value), at + length
+
+
+def _mp4_end(view: memoryview) -> int:
+    at = 0
+    while at + 8 <= len(view):
+        size, _, header = box_header(view, at, len(view))
+        if size < header:
+            return len(view)
+        at += size
+    return at if at >= len(view) else at + 8
+
+
+_ENDS: dict[bytes, Callable[[memoryview], int]] = {
+    b"RIFF": riff_end,
+    b"RIFX": _form_end,
+    b"FORM": _form_end,
+    b"RF64": _rf64_end,
+    _W64: _w64_end,
+    b".snd": _au_end,
+    b"caff": _caf_end,
+    _EBML: _matroska_end,
+}

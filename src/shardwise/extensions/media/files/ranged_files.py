@@ -1,0 +1,96 @@
+"""Media files whose bytes are read by ranges: of shards, and files that lie by themselves."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwise.base.errors import DataError
+from shardwise.extensions.media.files.media_index import MediaIndex
+from shardwise.sources.per_process import PerProcess
+from shardwise.sources.tar.read.ranges import plan_reads
+from shardwise.storage import FilePool, read_files
+
+# Coded frames of parsed indexes that are kept in memory, at 50 bytes each.
+_MAX_FRAMES = 1_000_000
+
+
+def read_ranges(
+    pool: FilePool,
+    urls: Sequence[str],
+    places: Mapping[int, tuple[int, int, int]],
+    ranges_of: Mapping[int, Sequence[tuple[int, int]]],
+    *,
+    field: str,
+) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+    """Read ranges of the media files of some samples; all remote ones are in flight at once.
+
+    Args:
+        pool: opens the files.
+        urls: of the files.
+        places: by sample the number of its file's URL, and where in it its bytes begin, and how
+            many they are.
+        ranges_of: by sample the ranges (start, stop), in order and apart.
+        field: for errors.
+
+    Yields:
+        A sample, and pairs of a range's start and its bytes.
+
+    Raises:
+        DataError: a file is not the one that was indexed, or ends before a range does.
+        StorageError: bytes could not be read.
+    """
+    owners: list[tuple[int, int]] = []
+    # By range its file, offset and bytes.
+    parts: list[tuple[int, int, int]] = []
+    for sample, ranges in ranges_of.items():
+        file, base, size = places[sample]
+        for start, stop in ranges:
+            if not 0 <= start <= stop <= size:
+                raise DataError(
+                    f"bytes {start} to {stop} are needed of a file of {max(0, size)}",
+                    url=urls[file], field=field, offset=base,
+                )  # fmt: skip
+            owners.append((sample, start))
+            parts.append((file, base + start, stop - start))
+    plan = plan_reads(*np.array(parts, np.int64).reshape(-1, 3).T)
+    buffer = np.empty(plan.num_bytes, np.uint8).data
+    read_files(pool, plan.by_url(urls), buffer)
+    found: dict[int, list[tuple[int, memoryview]]] = {sample: [] for sample in ranges_of}
+    for (sample, start), (*_, length), at in zip(owners, parts, plan.starts.tolist(), strict=True):
+        found[sample].append((start, buffer[at : at + length].toreadonly()))
+    yield from found.items()
+
+
+class RecentIndexes:
+    """The parsed indexes that were used last; any thread may ask. It pickles empty."""
+
+    def __init__(self) -> None:
+        self._lock: PerProcess[threading.Lock] = PerProcess()
+        self._indexes: OrderedDict[int, MediaIndex] = OrderedDict()
+        self._num_frames = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecentIndexes, ()
+
+    def get(self, sample: int, make: Callable[[int], MediaIndex]) -> MediaIndex:
+        """The index of a sample's file; `make` is called with the sample where it is not kept."""
+        with self._lock.get(threading.Lock):
+            known = self._indexes.get(sample)
+        if known is not None:
+            return known
+        index = make(sample)
+        with self._lock.get(threading.Lock):
+            if self._indexes.setdefault(sample, index) is index:
+                self._num_frames += _num_frames(index)
+            while self._num_frames > _MAX_FRAMES and len(self._indexes) > 1:
+                self._num_frames -= _num_frames(self._indexes.popitem(last=False)[1])
+        return index
+
+
+def _num_frames(index: MediaIndex) -> int:
+    return sum(len(track.columns.pts) for track in index.tracks)

@@ -1,0 +1,1 @@
+"""Segments of sounds as samples: `Dataset.segments`."""

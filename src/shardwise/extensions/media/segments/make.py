@@ -1,0 +1,63 @@
+"""`Dataset.segments`: from a source of sounds to the source of their segments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shardwise.dataset.transforms import Transforms
+from shardwise.extensions.media.clips.files import MediaFiles, files_of
+from shardwise.extensions.media.decoders.audio import Audio
+from shardwise.extensions.media.segments.listed import ListedFiles
+from shardwise.extensions.media.segments.source import SegmentDecoder, SegmentSource
+from shardwise.extensions.media.segments.table import segment_table
+from shardwise.sources.files.source import FilesSource
+from shardwise.sources.protocol import Source
+
+
+def make_segments(
+    source: Source,
+    transforms: Transforms,
+    fields: tuple[str, ...],
+    field: str,
+    *,
+    cuts: str | None,
+    rate: int | None,
+    channels: int | None,
+) -> tuple[SegmentSource, Transforms]:
+    """The source of segments, and what is done to its samples; `fields` are those that are read.
+
+    Raises:
+        ValueError: there is no such field, it has a decoder, or a `map()` comes before.
+        DataError: a row says no offset and duration.
+    """
+    Audio(rate=rate, channels=channels)  # checks both
+    # A row without an offset begins with its sound.
+    rows = ["offset", "duration"] if "offset" in fields else ["duration"]
+    if cuts is not None:
+        rows = [cuts.split(".")[0]]
+    transforms.check("segments", [field, *rows], fields)
+    if field in transforms.decoders:
+        raise ValueError(
+            f"segments({field!r}) decodes this field itself, and decode() has given it "
+            f"{transforms.decoders[field]!r}: leave it out there"
+        )
+    indices = transforms.indices
+    ids = np.arange(source.manifest.num_samples) if indices is None else indices
+    if isinstance(source, FilesSource):
+        files: MediaFiles = ListedFiles(source)
+    else:
+        files = files_of(source, field, ids)
+    made = SegmentSource(
+        source, indices=indices, fields=fields, field=field, cuts=cuts,
+        files=files,
+        table=segment_table(source, ids, rows, cuts),
+        resampled=rate is not None,
+    )  # fmt: skip
+    decoders: dict[str, Any] = {**transforms.decoders, field: SegmentDecoder(rate, channels)}
+    required = transforms.required.union([field])
+    return made, replace(
+        transforms, selected=None, indices=None, decoders=decoders, required=required
+    )
