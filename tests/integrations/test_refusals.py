@@ -61,12 +61,10 @@ def test_deepspeed_divides_a_dataset_as_any_other() -> None:
 
 
 @needs("deepspeed")
-def test_deepspeed_refuses_what_is_divided_already() -> None:
-    from deepspeed.runtime.engine import DeepSpeedEngine
-
+def test_deepspeed_divides_nothing_that_is_divided_already() -> None:
     loader = sw.DataLoader(sw.wrap(range(21)), batch_size=5)
-    assert not DeepSpeedEngine.is_map_style_dataset(loader), "Training data must be a torch Dataset"
-    assert not DeepSpeedEngine.is_iterable_style_dataset(loader)
+    with pytest.raises(TypeError, match="it is the loader already"):
+        next(iter(deepspeeds_loader(loader, 0)))
     it = sw.torch.IterableDataset(loader.dataset, batch_size=5, rank=0, world_size=2)
     with pytest.raises(ValueError, match="expected unspecified sampler"):
         next(iter(deepspeeds_loader(it, 0)))

@@ -123,7 +123,7 @@ def test_check_all_passes_a_whole_dataset_and_travels(listed):
     data = sw.tar(listed, check="all")
     assert len(data) == 10
     assert list(pickle.loads(pickle.dumps(data))) == list(data)
-    with pytest.raises(ValueError, match="check='some' must be"):
+    with pytest.raises(ValueError, match="check='some': use one of 'first use', 'all'"):
         sw.tar(listed, check="some")
 
 
