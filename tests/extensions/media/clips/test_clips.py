@@ -327,3 +327,13 @@ def test_several_clips_of_a_video_are_one_sample(urls):
     assert ds.fingerprint != alone.fingerprint
     with pytest.raises(ValueError, match="sounds of several clips"):
         video(urls).clips("mp4", per_sample=2, audio="same")
+
+
+def test_a_local_film_of_a_list_that_was_written_again_is_indexed_again(tmp_path, media_files):
+    film, listed = tmp_path / "film.mp4", tmp_path / "films.csv"
+    listed.write_text("path\nfilm.mp4\n")
+    for number, kind in enumerate(("b_frames", "hevc", "hevc")):
+        film.write_bytes(media_files.read(kind))
+        os.utime(film, (number, number))
+        (clip,) = sw.files(str(listed)).clips("video", frames=5, count=1)
+        check(clip["video"], clip["__media__"])

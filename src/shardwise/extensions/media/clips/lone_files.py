@@ -1,7 +1,8 @@
 """Media files that lie by themselves: indexed by a few ranges each, and read by ranges.
 
-Their indexes are kept in the user's cache, with the version of each file: a file that changed since
-is an error when it is first read, and the next call indexes all again.
+Their indexes are kept in the user's cache, with the version of each file. Local files that changed
+since are indexed again. A remote one, whose listing has no versions, is an error when it is first
+read, and the next call indexes all again.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ class LoneFiles:
         digest = hashlib.sha256(self._samples.astype("<i8").tobytes())
         for sample in self._samples.tolist():
             _, url, stat = source.file_of(sample)
+            if stat is None and is_local(url):
+                stat = self._stat_of(url)
             digest.update(f"{url} {stat and list(stat)}\n".encode("utf-8", "surrogateescape"))
         self._place = KeptArrays(None, name="media", origin=f"media 2 {digest.hexdigest()}")
         self._table: MadeOnce[_Indexes] = MadeOnce()
@@ -157,6 +160,13 @@ class LoneFiles:
         if not any(block.startswith(_BAD) for block, _ in made):
             self._place.save(asdict(table))
         return table
+
+    def _stat_of(self, url: str) -> FileStat:
+        file = open_file(url, options=self._pool.options)
+        try:
+            return file.stat()
+        finally:
+            file.close()
 
     def _block(self, sample: int) -> tuple[bytes, FileStat]:
         key, url, stat = self._source.file_of(sample)
