@@ -84,8 +84,9 @@ def test_an_error_of_the_user_s_code_is_a_line_that_names_its_place(
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_lists_of_files_are_opened_by_every_name_that_the_library_knows(tmp_path, suffix):
     (tmp_path / "a.txt").write_text("a")
-    path = tmp_path / f"list{suffix}"
-    path.write_text('{"path": "a.txt"}\n' if "json" in suffix else "path\na.txt\n")
+    path = tmp_path / (f"list{suffix}" if suffix.startswith(".") else suffix)
+    lines = {".jsonl": '{"path": "a.txt"}', ".ndjson": '{"path": "a.txt"}', "wav.scp": "u1 a.txt"}
+    path.write_text(lines.get(suffix, "path\na.txt") + "\n")
     assert document("info", path)["fingerprint"] == sw.files(path).fingerprint
 
 

@@ -177,7 +177,7 @@ def test_a_loader_closes_its_own_executor():
         ({"executor": lambda: None}, ValueError, "can't be called with a BatchBuilder: too many"),
         ({"executor": lambda _: 3}, TypeError, "made a int: a shardwise.executors.Executor has"),
         ({"executor": Own(None)}, ValueError, "makes an executor from a shardwise.executors"),
-        ({"executor": "gpu"}, ValueError, "executor='gpu': use None, one of 'inline', 'threads'"),
+        ({"executor": "gpu"}, ValueError, "executor='gpu': use one of None, 'inline', 'threads'"),
     ],
 )
 def test_what_makes_no_executor_is_refused_with_the_reason(options, kind, error):

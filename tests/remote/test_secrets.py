@@ -97,7 +97,7 @@ def test_no_door_of_the_library_lets_a_secret_out(server, private):
         url = f"{server.url}/train.swm{QUERY}"
         found = run("certify", out / "coverage", url, *more, exit_code=1)
         scan(private, printed=found.output.encode())
-        assert "recorded 8 samples, the plan has 9" in found.output
+        assert "not the samples of the plan" in found.output
     # The server had the query and nobody else's token.
     asked = server.log.read_text()
     assert "QUERYCANARY" in asked

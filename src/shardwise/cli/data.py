@@ -30,7 +30,7 @@ from shardwise.storage import is_local, local_path
 _SUFFIXES = {
     "lance": (".lance",),
     "parquet": (".parquet", ".parq", ".pq", ".arrow"),
-    "files": (".csv", ".tsv", ".jsonl", ".ndjson"),
+    "files": (".csv", ".tsv", ".jsonl", ".ndjson", "wav.scp"),
     "tfrecord": (".tfrecord", ".tfrecords", ".tfrec"),
 }
 _MAGIC = frozenset("*[{")

@@ -30,10 +30,14 @@ def make_segments(
     """The source of segments, and what is done to its samples; `fields` are those that are read.
 
     Raises:
+        TypeError: the field or `cuts` is no name.
         ValueError: there is no such field, it has a decoder, or a `map()` comes before.
         DataError: a row says no offset and duration.
     """
     Audio(rate=rate, channels=channels)  # checks both
+    for name, value in (("field", field), ("cuts", cuts)):
+        if not isinstance(value, str) and (value is not None or name == "field"):
+            raise TypeError(f"segments({name}={value!r:.60}): the name of a field")
     # A row without an offset begins with its sound.
     rows = ["offset", "duration"] if "offset" in fields else ["duration"]
     if cuts is not None:
