@@ -81,7 +81,7 @@ def test_any_part_of_a_sound_is_that_of_its_plain_decode(media_files, name):
         np.testing.assert_allclose(far, expected, rtol=0, atol=within)
 
 
-@pytest.mark.parametrize("container, codec", [("WAV", "GSM610"), ("AU", "G721_32")])
+@pytest.mark.parametrize(("container", "codec"), [("WAV", "GSM610"), ("AU", "G721_32")])
 def test_any_part_of_what_libsndfile_codes_is_that_of_its_plain_decode(container, codec):
     stream = io.BytesIO()
     soundfile.write(stream, samples_of(1, 8000).T, 8000, format=container, subtype=codec)
