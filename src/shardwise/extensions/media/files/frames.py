@@ -58,7 +58,7 @@ def check_backend(function: str, backend: str) -> None:
     if backend != "auto" and not (isinstance(backend, str) and plugins.has(_BACKENDS, backend)):
         known = ("auto", *plugins.own_names(_BACKENDS))
         raise ValueError(
-            f"{function}(backend={backend!r:.60}): must be one of {known}, or an entry point of "
+            f"{function}(backend={backend!r:.60}): use one of {known}, or an entry point of "
             f"the group 'shardwise.{_BACKENDS}'{near_name(backend, known)}"
         )
 
