@@ -105,3 +105,32 @@ def test_eight_channels_do_not_end_the_process(media_files, codec):
     assert np.isfinite(found).all()
     (track,) = index_media(BytesReader(data)).tracks
     assert track.num_channels == 8
+
+
+def labelled(container, labels):
+    """Two samples of a sound whose channels have labels of CoreAudio."""
+    places = struct.pack(">3I", 0, 0, len(labels))
+    places += b"".join(struct.pack(">5I", label, 0, 0, 0, 0) for label in labels)
+    sound = np.arange(2 * len(labels), dtype=">i2").tobytes()
+    if container == "caf":
+        form = struct.pack(">d4s5I", 16000, b"lpcm", 0, 2 * len(labels), 1, len(labels), 16)
+        chunks = {b"desc": form, b"chan": places, b"data": bytes(4) + sound}
+        return b"caff\0\1\0\0" + b"".join(
+            name + struct.pack(">q", len(chunk)) + chunk for name, chunk in chunks.items()
+        )
+    form = struct.pack(">hIhHQ", len(labels), 2, 16, 0x400C, 0xFA << 56)  # 16 kHz in 80 bits
+    chunks = {b"COMM": form, b"CHAN": places, b"SSND": bytes(8) + sound}
+    body = b"AIFF" + b"".join(
+        name + struct.pack(">I", len(chunk)) + chunk for name, chunk in chunks.items()
+    )
+    return b"FORM" + struct.pack(">I", len(body)) + body
+
+
+@pytest.mark.parametrize("container", ["caf", "aiff"])
+def test_channels_whose_labels_are_in_no_order_of_ours_are_refused(container):
+    for labels in ([3], [1, 2], [1, 2, 3, 4, 5, 6], [65536, 65537]):
+        assert sw.audio()(labelled(container, labels)).shape == (len(labels), 2)
+    # PyAV would end the process.
+    for labels in ([2, 1], [1, 2, 3, 4, 33, 34], [1, 65536]):
+        with pytest.raises(sw.DataError, match="channels lie in the order 0"):
+            sw.audio()(labelled(container, labels))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import random
 
 import numpy as np
 import pytest
+import soundfile
 
 import shardwise as sw
 from shardwise.extensions.media.files.byte_reader import BytesReader
@@ -34,8 +36,8 @@ LONGER = {"libvorbis_2c48000_t_0.71.ogg": 128}
 # The end of an edit lies inside a packet, which FFmpeg gives whole.
 _EDITED = ("m4a", "mp4", "mov")
 _MAX_PACKET = 1152
-# libsndfile reads it; FFmpeg's decoder lacks the length of a block, which PyAV does not give.
-_NOT_INDEXED = ("adpcm_ima_wav_1c22050.wav",)
+# Of AAC, where the container does not tell it.
+_AAC_DELAY = 1024
 # Decoders by which a part differs from the whole in the last bits, or rounds to 16 bits.
 _WITHIN = {"mp2": 2.0**-14, "libopus": 1e-6}
 
@@ -75,9 +77,18 @@ def test_any_part_of_a_sound_is_that_of_its_plain_decode(media_files, name):
         expected = whole[:, begin : begin + count]
         part = sw.audio(seconds=count / rate, start=begin / rate, short="error")(data)
         np.testing.assert_allclose(part, expected, rtol=0, atol=within)
-        if name not in _NOT_INDEXED:
-            far = stored.read(begin, begin + count)
-            np.testing.assert_allclose(far, expected, rtol=0, atol=within)
+        far = stored.read(begin, begin + count)
+        np.testing.assert_allclose(far, expected, rtol=0, atol=within)
+
+
+@pytest.mark.parametrize(("container", "codec"), [("WAV", "GSM610"), ("AU", "G721_32")])
+def test_any_part_of_what_libsndfile_codes_is_that_of_its_plain_decode(container, codec):
+    stream = io.BytesIO()
+    soundfile.write(stream, samples_of(1, 8000).T, 8000, format=container, subtype=codec)
+    plain, _ = plain_decode(stream.getvalue())
+    np.testing.assert_array_equal(sw.audio()(stream.getvalue()), plain)
+    part = sw.audio(seconds=0.1, start=1.15)(stream.getvalue())
+    np.testing.assert_array_equal(part, plain[:, 9200:10000])
 
 
 def test_the_family_is_large_and_each_listed_file_is_in_it():
@@ -147,6 +158,8 @@ ORDERS = [
 def test_channels_have_one_order_in_every_container(media_files, name):
     kind = FAMILY[name]
     found = sw.audio()(make_sound(media_files.folder, name))
+    if kind.codec.startswith("aac") and kind.extension == "mka":
+        found = found[:, _AAC_DELAY:]
     expected = samples_of(kind.channels, kind.rate)
     length = min(found.shape[1], expected.shape[1])
     likeness = found[:, :length] @ expected[:, :length].T

@@ -61,7 +61,17 @@ def riff_end(view: memoryview, order: str = "<I") -> int:
     return at - 1 if at == len(view) + 1 else at
 
 
-def _form_end(view: memoryview) -> int:
+def _rifx_end(view: memoryview) -> int:
+    return riff_end(view, ">I")
+
+
+def _aiff_end(view: memoryview) -> int:
+    at = 12
+    while at + 12 <= len(view):
+        if bytes(view[at : at + 4]) == b"CHAN":
+            check_channel_order((at + 4, len(view)), view)
+        (size,) = struct.unpack_from(">I", view, at + 4)
+        at += 8 + size + size % 2
     return riff_end(view, ">I")
 
 
@@ -85,7 +95,7 @@ def _caf_end(view: memoryview) -> int:
     while at + 12 <= len(view):
         (size,) = struct.unpack_from(">q", view, at + 4)
         if bytes(view[at : at + 4]) == b"chan":
-            check_channel_order((at + 8, at + 24), view)
+            check_channel_order((at + 8, len(view)), view)
         if size < 0:
             return len(view)  # the last chunk, of a length that was never put in
         at += 12 + size
@@ -125,8 +135,8 @@ def _mp4_end(view: memoryview) -> int:
 
 _ENDS: dict[bytes, Callable[[memoryview], int]] = {
     b"RIFF": riff_end,
-    b"RIFX": _form_end,
-    b"FORM": _form_end,
+    b"RIFX": _rifx_end,
+    b"FORM": _aiff_end,
     b"RF64": _rf64_end,
     _W64: _w64_end,
     b".snd": _au_end,

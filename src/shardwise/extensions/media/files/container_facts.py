@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
+
+from shardwise.extensions.media.files.pyav_import import import_av
 
 # By option of FFmpeg the attribute of PyAV's context, and the values that say nothing.
 _OPTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -18,6 +21,9 @@ _OPTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 # All options that an index may name: it comes from a file, and other options could do anything.
 PARAMETERS = frozenset(_OPTIONS).union(["codec_tag", "block_align"])
+
+# Codecs of which a packet may hold several blocks, whose size and bits PyAV does not tell.
+_IN_BLOCKS = ("adpcm_ms", "adpcm_ima_wav", "adpcm_g726", "adpcm_g726le", "gsm_ms")
 
 
 def parameters_of(context: Any, packets: list[Any]) -> dict[str, str]:
@@ -36,4 +42,13 @@ def parameters_of(context: Any, packets: list[Any]) -> dict[str, str]:
     if context.codec.canonical_name.startswith("wma"):
         # Each packet is a block; PyAV does not tell the header's number.
         found["block_align"] = str(max(packet.size for packet in packets))
+    if context.codec.canonical_name in _IN_BLOCKS:
+        # The demuxer's own decoder knows them: it gives one frame per block.
+        with suppress(import_av("this sound").error.FFmpegError):
+            if frames := packets[0].decode():
+                block = packets[0].size // len(frames)
+                found["block_align"] = str(block)
+                # Rounded down: each block has a header.
+                samples = frames[0].samples * frames[0].layout.nb_channels
+                found["bits_per_coded_sample"] = str(block * 8 // samples)
     return found

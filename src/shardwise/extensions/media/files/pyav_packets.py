@@ -80,6 +80,26 @@ def decoded_frames(
         raise damaged(track, number, error.strerror or str(error)) from error
 
 
+def decoded_sounds(
+    track: Track, samples: Iterable[tuple[int, bytes | memoryview]], limits: Limits
+) -> Iterator[tuple[int, list[Any]]]:
+    """Decode a run of packets of sound: the number of each and its frames.
+
+    FFmpeg numbers the first frame of a packet only. What WMA's decoder gives at the end belongs to
+    the packet before.
+    """
+    current: int = 0
+    frames: list[Any] = []
+    for number, frame in decoded_frames(track, samples, limits):
+        if number >= 0 and number != current:
+            if frames:
+                yield current, frames
+            current, frames = number, []
+        frames.append(frame)
+    if frames:
+        yield current, frames
+
+
 def _decoded(av: Any, context: Any, packet: Any, *, may_fail: bool) -> list[Any]:
     try:
         return list(context.decode(packet))

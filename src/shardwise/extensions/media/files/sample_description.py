@@ -143,7 +143,16 @@ def check_channel_order(place: Span | None, data: bytes | memoryview) -> None:
     if place is None:
         return
     tag = int.from_bytes(data[place[0] + 4 : place[0] + 8], "big")
-    if tag & 0xFFFF > 2 and tag not in _NATIVE_ORDERS:
+    if tag:
+        is_taken = tag & 0xFFFF <= 2 or tag in _NATIVE_ORDERS
+    else:
+        # Each channel has a label: up to 6 in FFmpeg's own order, from 65536 on in none.
+        count = min(64, int.from_bytes(data[place[0] + 12 : place[0] + 16], "big"))
+        places = range(place[0] + 16, place[0] + 16 + 20 * count, 20)
+        labels = [int.from_bytes(data[at : at + 4], "big") for at in places]
+        is_ordered = labels == sorted(set(labels)) and (labels[-1:] <= [6] or labels[0] > 0xFFFF)
+        is_taken = count < 2 or is_ordered
+    if not is_taken:
         raise DataError(
             f"its channels lie in the order {tag >> 16} of CoreAudio, which PyAV can't take: "
             "convert it, as by `ffmpeg -i FILE FILE.wav`",

@@ -20,7 +20,7 @@ from shardwise.extensions.media.files.byte_reader import RangeFile, RangeReader
 from shardwise.extensions.media.files.coded_frames import read_segments, with_payloads
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import MediaIndex
-from shardwise.extensions.media.files.pyav_packets import damaged, decoded_frames
+from shardwise.extensions.media.files.pyav_packets import damaged, decoded_sounds
 from shardwise.extensions.media.files.sound_samples import samples_of
 from shardwise.extensions.media.files.track import Segment, Track
 from shardwise.extensions.media.files.wave import is_wave
@@ -32,8 +32,10 @@ _RUN_UP_S = 0.25
 _RUN_UPS = {"opus": 1.0}
 # Decoders that draw noise, or forecast from all before: they begin at the first packet.
 _LONG_MEMORY = frozenset((
-    "ac3", "eac3", "speex", "amr_nb", "amr_wb", "gsm", "qcelp", "evrc", "wmav1", "wmav2",
+    "ac3", "eac3", "speex", "amr_nb", "amr_wb", "gsm", "gsm_ms", "qcelp", "evrc", "wmav1", "wmav2",
 ))  # fmt: skip
+# Of ADPCM, whose other kinds go on where the packet before ended, those with a header per block.
+_WITH_HEADERS = ("adpcm_ms", "adpcm_ima_wav", "adpcm_swf")
 # The codec's tag in mp4.
 _MP4A = str(int.from_bytes(b"mp4a", "little"))
 # Codes of wav: Microsoft's ADPCM and IMA's.
@@ -115,19 +117,20 @@ class PacketSound:
         self.rate, self.num_channels = track.rate, track.num_channels
         head = first_packets(track)
         if head:
-            number, frame = next(self._frames(0, head), (0, None))
-            if frame is None:
-                raise damaged(track, number, "the decoder gives no sound")
-            self.rate, self.num_channels = int(frame.sample_rate), int(frame.layout.nb_channels)
+            _, frames = next(self._sounds(0, head), (0, []))
+            if not frames:
+                raise damaged(track, 0, "the decoder gives no sound")
+            self.rate = int(frames[0].sample_rate)
+            self.num_channels = int(frames[0].layout.nb_channels)
         self._scale = Fraction(self.rate, track.rate or self.rate)
         self.num_samples = round(track.length * self._scale)
 
-    def _frames(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
+    def _sounds(self, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:
         track = self._track
         samples = np.arange(first, last)
         segment = Segment(samples, samples)
         (payloads,) = read_segments(self._index, track, [segment], self._reader)
-        return decoded_frames(track, zip(samples.tolist(), payloads, strict=True), self._limits)
+        return decoded_sounds(track, zip(samples.tolist(), payloads, strict=True), self._limits)
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """Samples `[start, stop)`: float32 `[channels, stop - start]`."""
@@ -137,27 +140,25 @@ class PacketSound:
         track, scale = self._track, self._scale
         begin, first, last = packets_of(track, floor(start / scale), ceil(stop / scale))
         ends = [(bounds[first:last] * int(scale)).tolist() for bounds in track.sample_bounds]
-        filled, at, current = 0, 0, -1
-        for number, frame in self._frames(begin, last):
-            if number < 0 and last == len(track.columns.pts):
-                number = last - 1  # what the decoder gives at the end (WMA)
+        filled = 0
+        for number, frames in self._sounds(begin, last):
             if not first <= number < last:
                 continue
-            if frame.is_corrupt:
+            if any(frame.is_corrupt for frame in frames):
                 raise damaged(track, number, "the decoder calls the sound damaged")
-            sound = samples_of(frame)
-            if len(sound) != len(out):
-                raise damaged(track, number, f"it has {len(sound)} channels, not {len(out)}")
-            if number != current:  # a packet may hold several frames
-                at, end, current = ends[0][number - first], ends[1][number - first], number
-                if number < len(track.columns.pts) - 1:
-                    # Decoders leave out the delay by themselves: then the end is in place.
-                    at += max(0, end - at - sound.shape[1])
+            parts = [samples_of(frame) for frame in frames]
+            for part in parts:
+                if len(part) != len(out):
+                    raise damaged(track, number, f"it has {len(part)} channels, not {len(out)}")
+            sound = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+            at, end = ends[0][number - first], ends[1][number - first]
+            if number < len(track.columns.pts) - 1:
+                # Decoders leave out the delay by themselves: then the end is in place.
+                at += max(0, end - at - sound.shape[1])
             low, high = max(at, start), min(at + sound.shape[1], stop)
             if low < high:
                 out[:, low - start : high - start] = sound[:, low - at : high - at]
                 filled += high - low
-            at += sound.shape[1]
         if filled != stop - start:
             raise DataError(
                 f"{track.codec}: {filled} of {stop - start} samples from {start} on could be "
@@ -185,7 +186,8 @@ def packets_of(track: Track, start: int, stop: int) -> tuple[int, int, int]:
     starts, _ = track.sample_bounds
     first = max(0, int(np.searchsorted(starts, start, side="right")) - 1)
     last = max(first + 1, int(np.searchsorted(starts, stop, side="left")))
-    if track.codec in _LONG_MEMORY:
+    goes_on = track.codec.startswith("adpcm_") and track.codec not in _WITH_HEADERS
+    if goes_on or track.codec in _LONG_MEMORY:
         return 0, first, last
     before = starts[first] - int(_RUN_UPS.get(track.codec, _RUN_UP_S) * track.rate)
     begin = min(first - 2, int(np.searchsorted(starts, before, side="right")) - 1)

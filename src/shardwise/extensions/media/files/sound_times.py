@@ -24,7 +24,7 @@ from shardwise.extensions.media.files.opus_vorbis import (
     opus_samples,
     vorbis_lengths,
 )
-from shardwise.extensions.media.files.pyav_packets import decoded_frames
+from shardwise.extensions.media.files.pyav_packets import decoded_sounds
 from shardwise.extensions.media.files.track import Track
 
 # The time of a packet that has none.
@@ -132,13 +132,11 @@ def _decoded_lengths(
 
 def _decoded(track: Track, payloads: list[bytes], numbers: range) -> dict[int, int]:
     """Samples that some packets decode to, by their numbers."""
-    counts: dict[int, int] = {}
     run = [(number, payloads[number]) for number in numbers]
-    for number, frame in decoded_frames(track, run, DEFAULT_LIMITS):
-        count = round(frame.samples * track.rate / frame.sample_rate)
-        owner = number if number >= 0 else numbers[-1]
-        counts[owner] = counts.get(owner, 0) + count
-    return counts
+    return {
+        number: sum(round(each.samples * track.rate / each.sample_rate) for each in frames)
+        for number, frames in decoded_sounds(track, run, DEFAULT_LIMITS)
+    }
 
 
 def natural_lengths(track: Track, lengths: NDArray[np.int64]) -> list[int]:

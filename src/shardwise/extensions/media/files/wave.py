@@ -21,6 +21,7 @@ _CODECS = {
     (1, 8): "pcm_u8", (1, 16): "pcm_s16", (1, 24): "pcm_s24", (1, 32): "pcm_s32",
     (3, 32): "pcm_f32", (3, 64): "pcm_f64", (6, 8): "pcm_alaw", (7, 8): "pcm_mulaw",
 }  # fmt: skip
+_CODES = frozenset(code for code, _ in _CODECS)
 _EXTENSIBLE = 0xFFFE
 _PACKET_SAMPLES = 4096
 
@@ -46,6 +47,8 @@ def read_wave(reader: RangeReader, head: bytes | memoryview, limits: Limits) -> 
     code, channels, rate, _, align = struct.unpack_from(f"{order}HHIIH", form)
     if code == _EXTENSIBLE and len(form) >= 26:
         (code,) = struct.unpack_from(f"{order}H", form, 24)
+    if code not in _CODES:
+        return None
     if not channels or not rate or not align or align % channels:
         raise DataError(f"the wav says {channels} channels, {rate} a second, {align} bytes of each")
     codec = _CODECS.get((code, align // channels * 8))
