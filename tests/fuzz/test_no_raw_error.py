@@ -224,6 +224,7 @@ CALLS = [(door, argument) for door, (_, names, _) in DOORS.items() for argument 
 @given(st.sampled_from(CALLS), HOSTILE)
 @example(("tar", "index"), "s3://")
 @example(("tar", "index"), "http://[")
+@example(("files", "root"), "http://[")
 @example(("tar", "index"), "file:///%00")
 def test_a_hostile_argument_is_an_error_that_was_meant(call, value):
     name, argument = call

@@ -103,7 +103,10 @@ def location_of(url: str) -> StoreLocation:
         )
     if family != "http":
         return StoreLocation(family, f"gs://{host}" if family == "gs" else root, key, f"{root}/")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise StorageError(f"{shown(url)!r} is no URL: {error}") from None
     if parts.query:
         # obstore's keys are paths: the whole URL is a store of one file.
         return StoreLocation(family, url.partition("#")[0], "", url)
