@@ -225,6 +225,8 @@ CALLS = [(door, argument) for door, (_, names, _) in DOORS.items() for argument 
 @example(("tar", "index"), "s3://")
 @example(("tar", "index"), "http://[")
 @example(("files", "root"), "http://[")
+@example(("WeightedSampler", "num_samples"), 2**64)
+@example(("DataLoader", "epoch_size"), 2**64)
 @example(("tar", "index"), "file:///%00")
 def test_a_hostile_argument_is_an_error_that_was_meant(call, value):
     name, argument = call

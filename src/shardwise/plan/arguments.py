@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 
-def whole(name: str, value: SupportsIndex, *, least: int | None = None) -> int:
+def whole(
+    name: str, value: SupportsIndex, *, least: int | None = None, most: int | None = None
+) -> int:
     """Return `value` as an int; numpy integers are fine.
 
     Raises:
         TypeError: it is a float, a str or a bool, which may be meant for another argument.
-        ValueError: it is below `least`.
+        ValueError: it is below `least` or above `most`.
     """
     number = None
     with suppress(TypeError):
@@ -24,6 +26,8 @@ def whole(name: str, value: SupportsIndex, *, least: int | None = None) -> int:
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if least is not None and number < least:
         raise ValueError(f"{name}={number} must be at least {least}")
+    if most is not None and number > most:
+        raise ValueError(f"{name}={number} must be at most {most}")
     return number
 
 

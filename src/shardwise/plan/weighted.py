@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from shardwise.base.arguments import suggest_names
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.last_values import LastValues
-from shardwise.plan.permute import mix, mix_array
+from shardwise.plan.permute import MAX_SIZE, mix, mix_array
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ class WeightedSampler:
         above_zero = int(np.count_nonzero(values))
         default = self.num_ids if self.replacement else above_zero
         count = default if num_samples is None else num_samples
-        self.num_samples = whole("num_samples", count, least=0)
+        self.num_samples = whole("num_samples", count, least=0, most=MAX_SIZE)
         if not self.replacement and self.num_samples > above_zero:
             raise ValueError(
                 f"num_samples={self.num_samples} without replacement, and {above_zero} of "
