@@ -225,6 +225,7 @@ CALLS = [(door, argument) for door, (_, names, _) in DOORS.items() for argument 
 @example(("tar", "index"), "s3://")
 @example(("tar", "index"), "http://[")
 @example(("files", "root"), "http://[")
+@example(("buckets", "batch_size"), 2**62)
 @example(("WeightedSampler", "num_samples"), 2**64)
 @example(("DataLoader", "epoch_size"), 2**64)
 @example(("tar", "index"), "file:///%00")

@@ -50,6 +50,8 @@ DEFAULT_WINDOW, _DEFAULT_BATCHES = 16_384, 64
 _FEW_BATCHES = 16
 # Rows of a global batch that one strand gives: as many as one default window is cut into.
 _STRAND_ROWS = DEFAULT_WINDOW // _DEFAULT_BATCHES
+# A global batch beyond any machine's memory has one strand: strands take memory themselves.
+_MOST_ROWS = 2**28
 # Strands that are kept, of 128 KiB each, for those who ask for many ranks.
 _MOST_STRANDS = 64
 
@@ -86,7 +88,7 @@ class BucketSampler:
         self._asked_window = window
         rows = batch_rows or 0
         self._window = window or max(DEFAULT_WINDOW, _DEFAULT_BATCHES * rows)
-        num_strands = 1 if window else max(1, rows // _STRAND_ROWS)
+        num_strands = 1 if window or rows > _MOST_ROWS else max(1, rows // _STRAND_ROWS)
         # int64 `[strands + 1]`, the rows of a global batch at which each strand begins and ends.
         self._edges: Ints = np.arange(num_strands + 1) * rows // num_strands
         self._seed = seed
