@@ -21,9 +21,13 @@ from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.dataset.kept_arrays import KeptArrays
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media
-from shardwise.extensions.media.files.ranged_files import RecentIndexes, read_ranges
+from shardwise.extensions.media.files.ranged_files import (
+    RangeReader,
+    RecentIndexes,
+    read_ranges,
+)
 from shardwise.sources.per_process import MadeOnce
-from shardwise.storage import File, FilePool, FileStat, StorageOptions, is_local, open_file
+from shardwise.storage import FilePool, FileStat, StorageOptions, is_local, open_file
 
 # Files that are indexed at once: each waits for two or three answers in turn.
 _NUM_READERS = 16
@@ -62,18 +66,6 @@ class _Indexes:
     stats: NDArray[np.uint8]
 
 
-class _Ranges:
-    """A file as the parsers of media read it."""
-
-    def __init__(self, file: File, num_bytes: int) -> None:
-        self._file = file
-        self.num_bytes = num_bytes
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Bytes `[start, stop)`."""
-        return self._file.read(start, stop - start)
-
-
 class LoneFiles:
     """The media files of a `SourceOfFiles`; satisfies `MediaFiles`."""
 
@@ -93,7 +85,7 @@ class LoneFiles:
         self._place = KeptArrays(None, name="media", origin=f"media 2 {digest.hexdigest()}")
         self._table: MadeOnce[_Indexes] = MadeOnce()
         self._stats: MadeOnce[list[FileStat]] = MadeOnce()
-        self._recent = RecentIndexes()
+        self._recent: RecentIndexes[int] = RecentIndexes()
         self._opened()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -174,7 +166,7 @@ class LoneFiles:
         try:
             stat = stat or file.stat()
             file.pin(stat)
-            return index_to_bytes(index_media(_Ranges(file, stat.num_bytes))), stat
+            return index_to_bytes(index_media(RangeReader(file, stat.num_bytes))), stat
         except (MissingShardError, StaleIndexError):
             raise
         except DataError as error:

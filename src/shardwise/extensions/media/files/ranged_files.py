@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.tar.read.ranges import plan_reads
-from shardwise.storage import FilePool, read_files
+from shardwise.storage import File, FilePool, read_files
+
+K = TypeVar("K", bound=Hashable)
 
 # Coded frames of parsed indexes that are kept in memory, at 50 bytes each.
 _MAX_FRAMES = 1_000_000
@@ -66,28 +68,45 @@ def read_ranges(
     yield from found.items()
 
 
-class RecentIndexes:
-    """The parsed indexes that were used last; any thread may ask. It pickles empty."""
+class RangeReader:
+    """A file of storage as the parsers of media read it."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: File, num_bytes: int) -> None:
+        self._file = file
+        self.num_bytes = num_bytes
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes `[start, stop)`."""
+        return self._file.read(start, stop - start)
+
+
+class RecentIndexes(Generic[K]):
+    """The parsed indexes that were used last; any thread may ask. It pickles empty.
+
+    Args:
+        max_frames: coded frames of the indexes that are kept together; one is kept in any case.
+    """
+
+    def __init__(self, max_frames: int = _MAX_FRAMES) -> None:
+        self._max_frames = max_frames
         self._lock: PerProcess[threading.Lock] = PerProcess()
-        self._indexes: OrderedDict[int, MediaIndex] = OrderedDict()
+        self._indexes: OrderedDict[K, MediaIndex] = OrderedDict()
         self._num_frames = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RecentIndexes, ()
+        return RecentIndexes, (self._max_frames,)
 
-    def get(self, sample: int, make: Callable[[int], MediaIndex]) -> MediaIndex:
-        """The index of a sample's file; `make` is called with the sample where it is not kept."""
+    def get(self, key: K, make: Callable[[K], MediaIndex]) -> MediaIndex:
+        """The index of a file; `make` is called with its key where it is not kept."""
         with self._lock.get(threading.Lock):
-            known = self._indexes.get(sample)
+            known = self._indexes.get(key)
         if known is not None:
             return known
-        index = make(sample)
+        index = make(key)
         with self._lock.get(threading.Lock):
-            if self._indexes.setdefault(sample, index) is index:
+            if self._indexes.setdefault(key, index) is index:
                 self._num_frames += _num_frames(index)
-            while self._num_frames > _MAX_FRAMES and len(self._indexes) > 1:
+            while self._num_frames > self._max_frames and len(self._indexes) > 1:
                 self._num_frames -= _num_frames(self._indexes.popitem(last=False)[1])
         return index
 

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media
+from shardwise.extensions.media.files.ranged_files import RangeReader, RecentIndexes
 from shardwise.sources.files.source import FilesSource
-from shardwise.sources.per_process import PerProcess
-from shardwise.storage import FileStat
-from shardwise.storage.protocol import File
 
 # Coded frames of indexes that are kept, at 50 bytes each: 400 hours of FLAC.
 _MAX_FRAMES = 10_000_000
-
-
-class _FileReader:
-    """A file of storage as what media are read from."""
-
-    def __init__(self, file: File, stat: FileStat) -> None:
-        self._file = file
-        self.num_bytes = stat.num_bytes
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Bytes `[start, stop)`."""
-        return bytes(self._file.read(start, stop - start))
 
 
 class ListedFiles:
@@ -40,11 +23,7 @@ class ListedFiles:
 
     def __init__(self, source: FilesSource) -> None:
         self._source = source
-        self._lock: PerProcess[threading.Lock] = PerProcess()
-        self._indexes: OrderedDict[str, MediaIndex] = OrderedDict()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_indexes": OrderedDict()}
+        self._recent: RecentIndexes[str] = RecentIndexes(_MAX_FRAMES)
 
     def identity(self) -> str:
         """That of the list."""
@@ -52,22 +31,13 @@ class ListedFiles:
 
     def index(self, sample: int) -> MediaIndex:
         """The index of a sample's file; DataError if it can't be used."""
-        name = self._source.listing.names[sample]
-        with self._lock.get(threading.Lock):
-            known = self._indexes.get(name)
-        if known is not None:
-            return known
-        with self._source.opened_file(sample) as (file, stat):
-            # The payloads of a whole file are not kept.
-            index = replace(index_media(_FileReader(file, stat)), payloads=None)
-        with self._lock.get(threading.Lock):
-            self._indexes[name] = index
-            while (
-                len(self._indexes) > 1
-                and sum(map(_num_frames, self._indexes.values())) > _MAX_FRAMES
-            ):
-                self._indexes.popitem(last=False)
-        return index
+
+        def make(_: str) -> MediaIndex:
+            with self._source.opened_file(sample) as (file, stat):
+                # The payloads of a whole file are not kept.
+                return replace(index_media(RangeReader(file, stat.num_bytes)), payloads=None)
+
+        return self._recent.get(self._source.listing.names[sample], make)
 
     def place(self, sample: int) -> tuple[str, str]:
         """Url and key of a sample."""
@@ -86,7 +56,3 @@ class ListedFiles:
                     (start, memoryview(file.read(start, stop - start))) for start, stop in ranges
                 ]
             yield sample, parts
-
-
-def _num_frames(index: MediaIndex) -> int:
-    return sum(len(track.columns.pts) for track in index.tracks)

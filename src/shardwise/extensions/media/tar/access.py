@@ -41,7 +41,7 @@ class TarMedia:
         self._field = field
         self._lock: PerProcess[threading.Lock] = PerProcess()
         self._sidecars: OrderedDict[int, MediaSidecar] = OrderedDict()
-        self._indexes = RecentIndexes()
+        self._indexes: RecentIndexes[int] = RecentIndexes()
 
     def __getstate__(self) -> dict[str, Any]:
         empty: dict[str, Any] = {
