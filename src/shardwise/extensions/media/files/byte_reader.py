@@ -17,8 +17,12 @@ class RangeReader(Protocol):
         """The file's size in bytes."""
         ...
 
+    def holds(self, start: int, stop: int) -> bool:
+        """Whether bytes `[start, stop)` are in memory."""
+        ...
+
     def read(self, start: int, stop: int) -> bytes | memoryview:
-        """Bytes `[start, stop)`, which lie inside the file; each call is one request."""
+        """Bytes `[start, stop)`, which lie inside the file; what is not held is one request."""
         ...
 
 
@@ -35,6 +39,10 @@ class BytesReader:
     def __init__(self, data: bytes | memoryview) -> None:
         self._view = memoryview(data)
         self.num_bytes = len(self._view)
+
+    def holds(self, start: int, stop: int) -> bool:
+        """Whether the file has them."""
+        return 0 <= start <= stop <= self.num_bytes
 
     def read(self, start: int, stop: int) -> memoryview:
         """A view of bytes `[start, stop)`."""

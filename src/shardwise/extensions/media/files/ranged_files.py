@@ -75,6 +75,10 @@ class RangeReader:
         self._file = file
         self.num_bytes = num_bytes
 
+    def holds(self, start: int, stop: int) -> bool:
+        """False, but of no bytes."""
+        return start == stop
+
     def read(self, start: int, stop: int) -> bytes:
         """Bytes `[start, stop)`."""
         return self._file.read(start, stop - start)

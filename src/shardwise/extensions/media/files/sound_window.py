@@ -8,6 +8,7 @@ were silence around.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -22,9 +23,13 @@ from shardwise.extensions.media.files.sound import PacketSound, Sound, SoundFile
 
 
 def open_sound(
-    reader: RangeReader, *, index: MediaIndex | None = None, limits: Limits = DEFAULT_LIMITS
+    reader: RangeReader,
+    *,
+    index: MediaIndex | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    near: Fraction | float = 0,
 ) -> Sound:
-    """The sound of a file.
+    """The sound of a file; `near` is the second that is read first.
 
     Raises:
         DataError: the file has none, or is damaged.
@@ -33,7 +38,7 @@ def open_sound(
         if is_plain_sound(bytes(read_exactly(reader, 0, min(40, reader.num_bytes)))):
             return SoundFile(reader)
         index = index_media(reader, limits=limits)
-    return PacketSound(reader, index, limits)
+    return PacketSound(reader, index, limits, near=near)
 
 
 def length_at(sound: Sound, rate: int) -> int:

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from shardwise.dataset.transforms import Transforms
-from shardwise.extensions.media.clips.files import MediaFiles, files_of
+from shardwise.extensions.media.clips.files import files_of
 from shardwise.extensions.media.decoders.audio import Audio
-from shardwise.extensions.media.segments.listed import ListedFiles
 from shardwise.extensions.media.segments.source import SegmentDecoder, SegmentSource
 from shardwise.extensions.media.segments.table import segment_table
-from shardwise.sources.files.source import FilesSource
 from shardwise.sources.protocol import Source
 
 
@@ -50,13 +48,9 @@ def make_segments(
         )
     indices = transforms.indices
     ids = np.arange(source.manifest.num_samples) if indices is None else indices
-    if isinstance(source, FilesSource):
-        files: MediaFiles = ListedFiles(source)
-    else:
-        files = files_of(source, field, ids)
     made = SegmentSource(
         source, indices=indices, fields=fields, field=field, cuts=cuts,
-        files=files,
+        files=files_of(source, field, ids, at_use=True),
         table=segment_table(source, ids, rows, cuts),
         resampled=rate is not None,
     )  # fmt: skip

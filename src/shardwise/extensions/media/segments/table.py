@@ -37,6 +37,10 @@ class SegmentTable:
     durations: NDArray[np.float64]
     names: tuple[str, ...]
 
+    def segments_by(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Segments of each run of sounds, by the sound behind each run's last."""
+        return np.diff(np.searchsorted(self.sounds, ends), prepend=0).astype(np.int64)
+
 
 def segment_table(
     source: Source, ids: NDArray[np.int64], fields: Sequence[str], cuts: str | None
