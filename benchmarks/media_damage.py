@@ -23,13 +23,16 @@ import shardwise as sw
 from shardwise.base.errors import ShardwiseError
 from tests.support.media import ffmpeg
 
-_X264 = "-c:v libx264 -preset fast -crf 24 -sc_threshold 0 -g 25 -bf 2"
+_AAC = "-c:a aac -b:a 64k"
+_X264 = f"-c:v libx264 -preset fast -crf 24 -sc_threshold 0 -g 25 -bf 2 {_AAC}"
 VIDEOS = {
     "h264.mp4": _X264, "h264.mkv": _X264, "h264.ts": _X264, "h264.mov": _X264,
     "fragments.mp4": f"{_X264} -movflags frag_keyframe+empty_moov",
-    "mpeg4.avi": "-c:v mpeg4 -q:v 4 -g 25", "mpeg2.mpg": "-c:v mpeg2video -b:v 600k -g 12 -bf 2",
-    "vp9.webm": "-c:v libvpx-vp9 -crf 35 -b:v 0 -g 30 -deadline realtime -cpu-used 8",
-    "hevc.mp4": "-c:v libx265 -preset ultrafast -crf 24 -x265-params log-level=none:keyint=25",
+    "mpeg4.avi": "-c:v mpeg4 -b:v 600k -g 25 -c:a libmp3lame",
+    "mpeg2.mpg": "-c:v mpeg2video -b:v 600k -g 12 -bf 2 -c:a mp2",
+    "vp9.webm": "-c:v libvpx-vp9 -crf 35 -b:v 0 -g 30 -deadline realtime -cpu-used 8 -c:a libopus",
+    "hevc.mp4": f"-c:v libx265 -preset ultrafast -crf 24 -x265-params log-level=none:keyint=25:"
+    f"open-gop=0 -tag:v hvc1 {_AAC}",
     "av1.mp4": "-c:v libsvtav1 -preset 12 -crf 40 -g 30",
 }  # fmt: skip
 SOUNDS = {
@@ -39,7 +42,10 @@ SOUNDS = {
     "pcm.wav": "-c:a pcm_s16le", "flac.flac": "-c:a flac", "aac.m4a": "-c:a aac -b:a 96k",
     "ac3.mka": "-c:a ac3",
 }  # fmt: skip
-_PICTURES = "-f lavfi -i testsrc2=s=128x96:r=25:d=3.6,noise=alls=12:allf=t -pix_fmt yuv420p"
+_PICTURES = (
+    "-f lavfi -i testsrc2=s=128x96:r=25:d=3.6,noise=alls=12:allf=t -f lavfi "
+    "-i sine=f=440:d=3.6:r=48000 -ac 2 -pix_fmt yuv420p"
+)
 _NOISE = (
     "-f lavfi -i aevalsrc=0.4*sin(2*PI*(200+400*t)*t)|0.3*sin(2*PI*(900-100*t)*t)"
     "+0.05*random(0):s=48000:d=7.3"

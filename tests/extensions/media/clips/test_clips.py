@@ -99,10 +99,10 @@ def test_another_distribution_adds_a_decoder_by_its_name(urls, monkeypatch):
         def load(self):
             return decode
 
-    def decode(track, segment, payloads, form, *, limits, place):
-        calls.append(segment.wanted.tolist())
-        for number in segment.wanted.tolist():
-            place(number, np.full((*form.scaled, 3), number, np.uint8))
+    def decode(run):
+        calls.append(run.segment.wanted.tolist())
+        for number in run.segment.wanted.tolist():
+            run.place(number, np.full((*run.form.scaled, 3), number, np.uint8))
 
     real = plugins._others
     monkeypatch.setattr(

@@ -19,7 +19,6 @@ from shardwise.extensions.media.files.media_index import (
     checksum_of,
     index_media,
 )
-from shardwise.extensions.media.files.references import is_unreferenced, length_bytes
 from shardwise.extensions.media.files.track import Segment, Track
 
 # Frames nearer than this are read by one range: a request costs about as much as 64 KiB.
@@ -156,23 +155,3 @@ def _check(track: Track, segment: Segment, payloads: list[bytes] | list[memoryvi
                 "were indexed: their CRC-32 differs",
                 offset=offset if offset >= 0 else None,
             )
-
-
-def without_unneeded(
-    track: Track, segment: Segment, payloads: list[bytes] | list[memoryview]
-) -> tuple[Segment, list[bytes | memoryview]]:
-    """A segment without the pictures that are neither wanted nor needed by another one.
-
-    About a fifth of the pictures of common H.264 files; of other codecs none is left out.
-    """
-    num_length_bytes = length_bytes(track)
-    if num_length_bytes is None:
-        return segment, list(payloads)
-    wanted = set(segment.wanted.tolist())
-    rows = [
-        row
-        for row, number in enumerate(segment.samples.tolist())
-        if number in wanted or not is_unreferenced(payloads[row], num_length_bytes)
-    ]
-    kept = replace(segment, samples=segment.samples[rows])
-    return kept, [payloads[row] for row in rows]

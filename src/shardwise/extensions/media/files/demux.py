@@ -53,10 +53,13 @@ def demux(data: bytes | memoryview, limits: Limits) -> tuple[list[Track], list[l
                 if s.type in ("video", "audio") and s.codec_context is not None and not _is_cover(s)
             ]
             packets: dict[int, list[Any]] = {stream.index: [] for stream in streams}
-            for packet in container.demux(streams) if streams else ():
-                if packet.size:
-                    packets[packet.stream_index].append(packet)
-                    limits.check_frames(len(packets[packet.stream_index]), "packets")
+            try:
+                for packet in container.demux(streams) if streams else ():
+                    if packet.size:
+                        packets[packet.stream_index].append(packet)
+                        limits.check_frames(len(packets[packet.stream_index]), "packets")
+            except IndexError as error:  # of PyAV: its list of streams is that of the header
+                raise DataError("a stream begins in the middle of the file: damaged") from error
             pairs = [
                 (stream, unpacked(_codec(stream), packets[stream.index]))
                 for stream in streams

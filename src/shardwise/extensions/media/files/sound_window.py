@@ -76,7 +76,7 @@ def read_window(
 
 # Blocks are at least this long, and resampled with as much around them as the filter is wide:
 # soxr HQ has 125 dB of attenuation from 0.91 to 1 of the lower rate's band.
-BLOCK_S, _MARGIN_SAMPLES = 1.0, 256
+BLOCK_S, _MARGIN_SAMPLES = 1.5, 256
 
 
 def _resampled(sound: Sound, rate: int, start: int, stop: int) -> NDArray[np.float32]:
