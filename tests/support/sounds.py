@@ -65,7 +65,7 @@ _CODECS: dict[str, tuple[str, str, str]] = {
     "libopus -frame_duration 60": ("opus webm", "1", "16000"),
     "libopus -application voip -b:a 12k": ("opus webm", "1", "16000"),
     "libvorbis": ("ogg webm mka mp4", "1 2 6 8", "8000 44100 48000"),
-    "ac3": ("ac3 mka mp4", "1 2 6", "48000"),
+    "ac3": ("ac3 mka mp4", "1 2 6", "44100 48000"),
     "eac3": ("eac3 mka", "2 6", "48000"),
     "mp2": ("mp2 mka ts mpg", "1 2", "44100"),
     "wavpack": ("wv mka", "2 8", "44100"),
@@ -78,6 +78,9 @@ _CODECS: dict[str, tuple[str, str, str]] = {
     "adpcm_swf": ("wav flv", "2", "44100"),
     "adpcm_yamaha": ("wav", "2", "22050"),
     "libspeex": ("ogg", "1", "16000"),
+    "nellymoser": ("flv", "1", "22050"),
+    "g723_1 -b:a 6300": ("wav", "1", "8000"),
+    "real_144": ("rm", "1", "8000"),
     "wmav2": ("wma avi", "1 2", "22050 44100"),
     "wmav2 -b:a 24k": ("wma", "1", "22050"),
 }

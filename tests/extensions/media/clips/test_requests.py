@@ -113,5 +113,5 @@ def test_a_segment_is_one_request_of_few_bytes(tmp_path, web, kind, rate, minute
         begin = round(rows[number]["offset"] * shown)
         np.testing.assert_allclose(sound, whole[:, begin : begin + sound.shape[1]], atol=1e-5)
         ((start, stop),) = ranges_of(asked)
-        seconds = 1.25 + (2.3 if rate else 0) + 0.6
+        seconds = 1.25 + (3.3 if rate else 0) + 0.6
         assert stop - start <= seconds / (60 * minutes) * len(data) + 20_000

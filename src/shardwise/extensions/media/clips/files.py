@@ -37,11 +37,7 @@ class MediaFiles(Protocol):
         ...
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file.
-
-        Raises:
-            DataError: the file can't be used; url, key and field say which.
-        """
+        """The index of a sample's file."""
         ...
 
     def place(self, sample: int) -> tuple[str, str]:
@@ -102,11 +98,7 @@ def hold_ranges(
 def files_of(
     source: Source, field: str, ids: NDArray[np.int64], *, at_use: bool = False
 ) -> MediaFiles:
-    """The media files of a source; `at_use` leaves the indexes of lone files to their first use.
-
-    Raises:
-        ValueError: they have no index, and are too many to be indexed now.
-    """
+    """The media files of a source; `at_use` leaves indexes of lone files to their first use."""
     own = having(source, HasMediaFiles)
     if own is not None:
         files: MediaFiles = own.media_files(field)

@@ -108,11 +108,7 @@ class LoneFiles:
     def read(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the files; see `read_ranges`.
-
-        Raises:
-            StaleIndexError: a file is not the one that was indexed.
-        """
+        """Ranges of the files; see `read_ranges`."""
         urls, places = [], {}
         for number, sample in enumerate(wanted):
             url, stat = self.place(sample)[0], self._version(sample)

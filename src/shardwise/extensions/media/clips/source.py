@@ -131,12 +131,7 @@ class ClipSource(ReadsEpochs):
         epoch: int,
         seed: int,
     ) -> Columns:
-        """Read clips: one range each, all remote ones in flight at once.
-
-        Raises:
-            DataError: a shard is damaged, missing, or not the one that was indexed.
-            StorageError: bytes could not be read.
-        """
+        """Read clips: one range each, all remote ones in flight at once."""
         names = self.fields if fields is None else fields
         ids = np.asarray(ids, np.int64)
         spans, numbers = self.table.locate(ids)

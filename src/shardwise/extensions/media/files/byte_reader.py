@@ -50,11 +50,7 @@ class BytesReader:
 
 
 def read_exactly(reader: RangeReader, start: int, stop: int) -> bytes | memoryview:
-    """Read a range that the file must have.
-
-    Raises:
-        DataError: the file ends before it.
-    """
+    """Read a range that the file must have."""
     if not 0 <= start <= stop <= reader.num_bytes:
         raise DataError(
             f"the file has {reader.num_bytes} bytes, and bytes {start} to {stop} are needed: was "

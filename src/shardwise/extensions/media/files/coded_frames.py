@@ -27,11 +27,7 @@ _GAP_BYTES = 64 << 10
 
 @spent_in("demux")
 def with_payloads(index: MediaIndex, reader: RangeReader, limits: Limits) -> MediaIndex:
-    """An index whose frames can be had: one of a scattered container gets their bytes by a demux.
-
-    Raises:
-        StaleIndexError: the file is not the one that was indexed.
-    """
+    """An index whose frames can be had: those of a scattered container by a demux."""
     if index.num_bytes != reader.num_bytes:
         raise StaleIndexError(
             f"the media index is of a file of {index.num_bytes} bytes, and this one has "
@@ -57,9 +53,6 @@ def read_segments(
 
     One range holds them all, with what lies between (sound, pictures that are left out), unless
     gaps are larger than 64 KiB.
-
-    Raises:
-        DataError: a group's checksum is not the one of the index.
     """
     stored = index.payloads_of(track)
     if stored is not None:

@@ -25,9 +25,6 @@ def check_end(data: bytes | memoryview) -> None:
 
     Known for avi, wav (RIFF, RIFX, RF64, W64), aiff, au, caf, mkv, webm, mp4 and ts; mp3 and ogg
     have their own readers. Other containers do not say their length.
-
-    Raises:
-        DataError: it was cut.
     """
     view = memoryview(data)
     head = bytes(view[:64])

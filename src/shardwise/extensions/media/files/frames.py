@@ -70,9 +70,6 @@ def decode_frames(
 
     Returns:
         uint8 `[T, ...]` in `form.layout`.
-
-    Raises:
-        DataError: a frame is not there or damaged; never is another one returned for it.
     """
     track = index.first("video")
     if out is None:

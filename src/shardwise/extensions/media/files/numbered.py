@@ -27,9 +27,6 @@ _NUMBER = re.compile(r"%(?:0\d+)?d")
 def numbered_fields(pattern: str, fields: Iterable[str]) -> list[str]:
     """The fields that a pattern names, in the order of their numbers.
 
-    Raises:
-        ValueError: the pattern has not one number, or names no field.
-
     Examples:
         >>> numbered_fields("%05d.jpg", ["00010.jpg", "00002.jpg", "json"])
         ['00002.jpg', '00010.jpg']

@@ -43,10 +43,6 @@ def decoded_frames(
 
     Yields:
         Number and frame of PyAV, in the order in which they are shown.
-
-    Raises:
-        DataError: the decoder does not take a frame. One that it hands out may be called damaged
-            (`is_corrupt`) all the same.
     """
     av = import_av(f"decoding {track.codec}")
     number = -1

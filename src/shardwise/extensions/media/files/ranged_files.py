@@ -41,10 +41,6 @@ def read_ranges(
 
     Yields:
         A sample, and pairs of a range's start and its bytes.
-
-    Raises:
-        DataError: a file is not the one that was indexed, or ends before a range does.
-        StorageError: bytes could not be read.
     """
     owners: list[tuple[int, int]] = []
     # By range its file, offset and bytes.

@@ -68,9 +68,6 @@ def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None
     Returns:
         None for codecs that are not known here, and where the description changes inside the file:
         FFmpeg has to say.
-
-    Raises:
-        DataError: it is damaged.
     """
     entries = list(walk(stsd, 8, len(stsd)))
     if len(entries) != 1:

@@ -35,6 +35,7 @@ _AAC_LC, _MAX_LOWER_BAND = 2, 24_000
 # Decoders that draw noise, or forecast from all before: they begin at the first packet.
 _LONG_MEMORY = frozenset((
     "ac3", "eac3", "speex", "amr_nb", "amr_wb", "gsm", "gsm_ms", "qcelp", "evrc", "wmav1", "wmav2",
+    "g723_1", "g729", "ilbc", "nellymoser", "ra_144", "ra_288", "sipr", "truespeech",
 ))  # fmt: skip
 # Of ADPCM, whose other kinds go on where the packet before ended, those with a header per block.
 _WITH_HEADERS = ("adpcm_ms", "adpcm_ima_wav", "adpcm_swf")
@@ -50,9 +51,6 @@ def is_plain_sound(head: bytes) -> bool:
     """Whether soundfile is to read a file of this beginning (40 bytes).
 
     That is flac whose length is known, and wav with ADPCM. All else is read by its packets.
-
-    Raises:
-        MissingExtraError: it would, and neither it nor PyAV is installed.
     """
     # The low 36 bits of 8 bytes of STREAMINFO are the number of samples (RFC 9639, 8.2).
     known = int.from_bytes(head[18:26], "big") & ((1 << 36) - 1)
@@ -74,11 +72,7 @@ def _has(module: str) -> bool:
 
 
 class SoundFile:
-    """Sound that libsndfile reads.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """Sound that libsndfile reads."""
 
     def __init__(self, reader: RangeReader) -> None:
         import soundfile
@@ -133,11 +127,12 @@ class PacketSound:
             # The header of an mp4 with HE-AAC may have half the rate, and one channel of two.
             begin, *_ = packets_of(track, floor(near * track.rate), 0)
             head = begin, min(begin + _TELLING, len(track.columns.pts))
-            _, frames = next(self._sounds(*head), (0, []))
-            if not frames:
+            # That of MP3 puts the header's rate into the first one.
+            told = [frame for _, frames in self._sounds(*head) for frame in frames]
+            if not told:
                 raise damaged(track, begin, "the decoder gives no sound")
-            self.rate = int(frames[0].sample_rate)
-            self.num_channels = int(frames[0].layout.nb_channels)
+            self.rate = int(told[-1].sample_rate)
+            self.num_channels = int(told[-1].layout.nb_channels)
         self._scale = Fraction(self.rate, track.rate or self.rate)
         self.num_samples = round(track.length * self._scale)
 

@@ -29,11 +29,7 @@ def open_sound(
     limits: Limits = DEFAULT_LIMITS,
     near: Fraction | float = 0,
 ) -> Sound:
-    """The sound of a file; `near` is the second that is read first.
-
-    Raises:
-        DataError: the file has none, or is damaged.
-    """
+    """The sound of a file; `near` is the second that is read first."""
     if index is None:
         if is_plain_sound(bytes(read_exactly(reader, 0, min(40, reader.num_bytes)))):
             return SoundFile(reader)
@@ -57,9 +53,6 @@ def read_window(
         count: samples.
         rate: the target rate.
         channels: None for the sound's; 1 for the mean of all; more of a sound of one are copies.
-
-    Raises:
-        DataError: the channels can't be made.
     """
     length = length_at(sound, rate)
     low, high = max(0, start), min(length, start + count)

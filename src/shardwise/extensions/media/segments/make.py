@@ -25,13 +25,7 @@ def make_segments(
     rate: int | None,
     channels: int | None,
 ) -> tuple[SegmentSource, Transforms]:
-    """The source of segments, and what is done to its samples; `fields` are those that are read.
-
-    Raises:
-        TypeError: the field or `cuts` is no name.
-        ValueError: there is no such field, it has a decoder, or a `map()` comes before.
-        DataError: a row says no offset and duration.
-    """
+    """The source of segments, and what is done to its samples, which have `fields`."""
     Audio(rate=rate, channels=channels)  # checks both
     for name, value in (("field", field), ("cuts", cuts)):
         if not isinstance(value, str) and (value is not None or name == "field"):

@@ -126,12 +126,7 @@ class SegmentSource:
         return self._owners.manifest("segments", digest.hexdigest(), table.segments_by)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read segments: one range each, all remote ones in flight at once.
-
-        Raises:
-            DataError: a shard is damaged, missing, or not the one that was indexed.
-            StorageError: bytes could not be read.
-        """
+        """Read segments: one range each, all remote ones in flight at once."""
         names = self.fields if fields is None else fields
         ids, table = np.asarray(ids, np.int64), self.table
         samples = self._owners.ids(table.sounds[ids])

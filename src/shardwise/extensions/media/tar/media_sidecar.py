@@ -47,7 +47,7 @@ class MediaSidecar:
     ) -> TarMedia | TarPictures:
         """Open the media files of a field, or its numbered pictures."""
         if "%" in field:
-            return TarPictures(shards, pool=pool, pattern=field)
+            return TarPictures(shards, pool=pool, field=field)
         require_media_field(field)
         return TarMedia(shards, store=store, pool=pool, field=field)
 
