@@ -163,10 +163,7 @@ class Array:
         np.copyto(out, stored.reshape(out.shape), casting="unsafe")
 
     def decode_column(self, column: BytesColumn) -> NDArray[Any] | list[NDArray[Any]]:
-        """Decode a column without missing rows to `[rows, *shape]`.
-
-        Without a shape, rows of one length give `[rows, length]`, others a list of arrays.
-        """
+        """Decode to `[rows, *shape]`; without a shape to `[rows, length]` or a list of arrays."""
         _check_whole(column)
         if not len(column):
             return np.empty((0, *(self.shape or ())), self._native)

@@ -157,10 +157,7 @@ def _whole_or_error(rows: RawRows, field: Field, column: Column) -> bool:
 
 
 def _first_error(rows: RawRows, error: DataError, fields: Sequence[Field]) -> DataError:
-    """The error that going row by row would have met: maybe one of these fields, in a row before.
-
-    No decoder is called twice for a row.
-    """
+    """The error that going row by row would have met first; no decoder runs twice for a row."""
     bad = np.flatnonzero(rows.ids == error.index)
     row = int(bad[0]) if len(bad) else 0
     for field in fields:

@@ -55,10 +55,7 @@ class KeptArrays:
         self.paths = [place / f"{file_name}.swc" for place in places]
 
     def load(self) -> dict[str, NDArray[Any]] | None:
-        """The arrays, read-only views of the mapped file; None where there are none.
-
-        A damaged file counts as none; the log says so.
-        """
+        """Read-only views of the mapped file; None without one, or for a damaged one (logged)."""
         for path in self.paths:
             try:
                 return read_arrays(path, self.digest)
@@ -92,10 +89,7 @@ class KeptArrays:
 
 
 def kept_or_made(place: KeptArrays | None, kind: type[T], make: Callable[[], T]) -> T:
-    """A dataclass of arrays and whole numbers: as it is kept, else made and kept.
-
-    No place keeps nothing.
-    """
+    """A dataclass of arrays and whole numbers, kept or made and kept; no place keeps nothing."""
     arrays = None if place is None else place.load()
     if arrays is not None:
         kept: T = kind(**{name: a if a.ndim else a.item() for name, a in arrays.items()})

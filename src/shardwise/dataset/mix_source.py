@@ -28,10 +28,7 @@ _Ids = NDArray[np.int64]
 
 
 class MixSource:
-    """Datasets behind one another, to those who ask a dataset for its source.
-
-    It reads samples as the datasets decode them, with the randomness of epoch 0 and seed 0.
-    """
+    """Decoded datasets behind one another as one source, with epoch 0's randomness of seed 0."""
 
     default_shuffle: Literal["full", "window"] = "full"
 

@@ -130,11 +130,7 @@ class _Active:
 
 
 def check_dividers(*names: str) -> None:
-    """Refuse a version, where it is in use, that divides data with something else than these.
-
-    Raises:
-        FrameworkError: `accelerate.data_loader` lacks one of the names.
-    """
+    """Refuse an Accelerate in use that divides data by other names than these."""
     if is_initialized():
         version = f"accelerate {accelerate.__version__}"
         require(data_loader, *names, version=version, tested=_TESTED)

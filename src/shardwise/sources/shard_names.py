@@ -18,10 +18,7 @@ _MIN_RUN = 8
 
 
 class NumberedNames(NamedTuple):
-    """Names that differ in one ascending number, which has `width` digits at least.
-
-    `first` is the number of the first name, `length` how many names there are.
-    """
+    """Names with one ascending number of `width` digits or more: `length` of them from `first`."""
 
     prefix: str
     suffix: str

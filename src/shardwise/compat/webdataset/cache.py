@@ -48,10 +48,7 @@ def pipe_cleaner(spec: str) -> str:
 
 
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
-    """The name of a URL's file in a cache: its last part, with `ndir` directories before it.
-
-    Of other URLs, such as `pipe:`, the last 128 letters, quoted. Two URLs may have one name.
-    """
+    """A URL's last part with `ndir` directories; of others, the last 128 letters, quoted."""
     assert isinstance(url, str), url  # WebDataset's tests expect this error
     parsed = urllib.parse.urlparse(url)
     if parsed.scheme in _NAMED_BY_PATH:
@@ -248,10 +245,7 @@ class Cached(PipelineStage):
 
 @dataclass(eq=False, repr=False)
 class LMDBCached(PipelineStage):
-    """Keeps all samples in an LMDB database; once it is complete they come from there.
-
-    Each reader (rank and worker) has keys of its own, so that several can share a database.
-    """
+    """Keeps all samples in LMDB, by reader; once complete, they come from there."""
 
     fname: str
     map_size: float = 1e12

@@ -74,10 +74,7 @@ def claim(path: Path, url: str) -> bool:
 
 @contextlib.contextmanager
 def new_file(places: list[Path], url: str) -> Iterator[IO[bytes]]:
-    """A file to write, which is the URL's when all of it is there.
-
-    It gets the first of the names if no other URL has that; the last is this URL's alone.
-    """
+    """A file to write, which gets the first free name of a URL when it is whole."""
     name, own = places[0], places[-1]
     own.parent.mkdir(parents=True, exist_ok=True)
     sweep(own.parent)
@@ -125,10 +122,7 @@ def _lock(file: IO[bytes], how: int) -> bool:
 
 @dataclass(eq=False, repr=False)
 class LRUCleanup:
-    """Deletes the files used longest ago while a directory holds more than `cache_size` bytes.
-
-    Files that a `FileCache` reads from, in any process, stay.
-    """
+    """Deletes the files used longest ago beyond `cache_size` bytes, but none in use."""
 
     cache_dir: str | os.PathLike[str] | None = None
     cache_size: float = int(1e12)

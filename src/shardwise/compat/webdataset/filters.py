@@ -193,10 +193,7 @@ def _shuffle_shards(source: Iterable[Any]) -> Iterator[Any]:
 
 @dataclass(eq=False, repr=False)
 class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
-    """A shuffle whose order depends on `seed` and `epoch` alone.
-
-    Each run takes the next epoch; in a worker that was started for one epoch only, the pipeline's.
-    """
+    """A shuffle by `seed` and `epoch` alone; each run takes the next epoch (or the pipeline's)."""
 
     bufsize: int = 1000
     initial: int = 100

@@ -14,10 +14,7 @@ _MAX_IN_A_ROW = 1_000_000
 
 
 class LeftOut:
-    """What a stage leaves out in a row, and that the pass had samples.
-
-    Made while the pass is built. `says` makes the message of the number; `num` is that in a row.
-    """
+    """Counts what a stage leaves out in a row (`num`); `says` makes the message of the number."""
 
     def __init__(self, says: Callable[[int], str] | None = None) -> None:
         self._says = says or nothing_passes

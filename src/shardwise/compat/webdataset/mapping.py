@@ -23,10 +23,7 @@ Handler = Callable[[Exception], Any]
 def each_result(
     data: Iterable[Any], function: Callable[[Any], Any], handler: Handler, none: Any = LeftOut
 ) -> Iterator[tuple[Any, Any]]:
-    """Samples with what a function makes of them, but for results that are `none`.
-
-    The handler decides where the function raises.
-    """
+    """Pairs of sample and result, but for results that are `none`; errors go to the handler."""
     left_out = LeftOut()
 
     def results() -> Iterator[tuple[Any, Any]]:
@@ -135,10 +132,7 @@ def _decode(
 def _map(
     data: Iterable[Any], f: Callable[[Any], Any], handler: Handler = reraise_exception
 ) -> Iterator[Any]:
-    """Apply a function; None as its result leaves the sample out.
-
-    Where samples are dicts, the result gets the sample's `__key__` if it has none.
-    """
+    """Apply a function; None leaves a sample out, dicts without `__key__` get the sample's."""
     return _with_keys(each_result(data, f, handler, None))
 
 

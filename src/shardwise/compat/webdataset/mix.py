@@ -79,10 +79,7 @@ def random_samples(
 
 @dataclass(eq=False, repr=False)
 class RandomMix(IterableDataset[Any]):
-    """Samples of datasets that are drawn with the weights `probs`, by (seed, epoch, rank, worker).
-
-    It ends where a dataset has no more, or with `longest` where all have no more.
-    """
+    """Draw from datasets by `probs` and (seed, epoch, rank, worker); ends with one, or all."""
 
     datasets: Sequence[Iterable[Any]]
     probs: Sequence[float] | None = None

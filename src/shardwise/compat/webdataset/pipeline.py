@@ -207,10 +207,7 @@ class DataPipeline(StageList):
         self._epochs.put(end)
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
-        """Make epochs of `nsamples` items of the pipeline, each going on behind the last.
-
-        The workers of a loader yield them together; those of a `DataPipeline`, as many each.
-        """
+        """Make epochs of `nsamples` items, over a loader's workers (a `DataPipeline`'s: each)."""
         return self.repeat(nbatches=max(nsamples, nbatches))
 
     def repeat(self, nepochs: int = -1, nbatches: int = -1) -> Self:
@@ -297,11 +294,7 @@ class DataPipeline(StageList):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says, with the next iteration.
-
-        Raises:
-            StateError: it belongs to other shards, another seed or size, or other ranks.
-        """
+        """Go on where a state of the same shards, seed, size and ranks says; else StateError."""
         reader = self._reader()
         positions.check_state(state, {**self._identity(), "world_size": reader.world_size})
         positions.restore_drawn_seeds(self.pipeline, state, reader.rank)

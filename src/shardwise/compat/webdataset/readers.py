@@ -135,10 +135,7 @@ def generators(seed: Any = None) -> tuple[random.Random, random.Random]:
 
 
 def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
-    """Give each rank its share: every n-th item.
-
-    With a group, the ranks of one number in it are alike: later stages shuffle alike there, too.
-    """
+    """Give each rank every n-th item; ranks alike in a group are shuffled alike, too."""
     reader = _rotated(find_reader(group))
     current = CURRENT_PASS.get()
     if group is not None and current is not None:

@@ -134,10 +134,7 @@ class StageList(IterableDataset[Any], PipelineStage):
             skip = 0
 
     def _is_over(self, position: Position, num_barren: int) -> bool:
-        """Whether all later passes are empty, too, after some that gave nothing.
-
-        Samples that came and did not go out are reported: as an error where an epoch would wait.
-        """
+        """Whether later passes are empty, too; left-out samples are a warning, or an error."""
         num = position.num_prefix or position.left_out[0]
         if not num:
             return True

@@ -86,10 +86,7 @@ class TarStream:
 
 
 class Unpacked:
-    """A stream, unpacked if it is compressed; where unpacking fails it ends, with a `problem`.
-
-    `earlier` reads bytes of a stream that can go back and is not compressed, else it is None.
-    """
+    """A stream, unpacked; it ends with a `problem`. `earlier` rereads an uncompressed file."""
 
     def __init__(self, stream: Any) -> None:
         self.problem: Exception | None = None

@@ -106,10 +106,7 @@ def iterate_ranges(
 
 
 class _RangeSampler(torch.utils.data.Sampler[int]):
-    """Indices of ranges: the ranges in the order of (seed, epoch), each one shuffled.
-
-    The first epoch keeps the ranges in storage order unless `shufflefirst` is set.
-    """
+    """Ranges by (seed, epoch), each shuffled; in order at first, without `shufflefirst`."""
 
     def __init__(
         self, ranges: Sequence[Range], *, seed: int, shuffle: bool, shufflefirst: bool

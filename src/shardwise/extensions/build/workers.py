@@ -62,10 +62,7 @@ class Workers(Protocol):
         ...
 
     def wait(self) -> dict[int, BaseException | None]:
-        """Wait for a shard at least: those that have ended, with what each raised.
-
-        `WorkerDiedError` stands for a shard that may or may not be done.
-        """
+        """Wait for a shard at least: those that ended, with their errors or `WorkerDiedError`."""
         ...
 
 

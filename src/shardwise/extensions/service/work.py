@@ -90,10 +90,7 @@ class Server:
         return self.outbox is not None and len(self.held) < self.credits
 
     def weight(self, shard: int) -> bytes:
-        """For rendezvous hashing: of all servers, the heaviest one for a shard reads it.
-
-        Each client finds the same one, and a server that comes or goes moves its own shards only.
-        """
+        """Rank servers for a shard (rendezvous hashing): all clients agree, few shards move."""
         return hashlib.blake2b(f"{self.address} {shard}".encode(), digest_size=8).digest()
 
     def send(self, work: Work) -> None:

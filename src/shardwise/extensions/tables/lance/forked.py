@@ -105,10 +105,7 @@ def _end(owner: int, process: subprocess.Popen[bytes], pipe: Connection[Any, Any
 
 
 def main(descriptor: int) -> None:
-    """The reader process: answer `(method, arguments)` with `(True, result)` or `(False, error)`.
-
-    One question at a time, on a socket that only the owner has; it ends when the owner does (I8).
-    """
+    """Answer `(method, arguments)` by `(True, result)` or `(False, error)` till the owner ends."""
     from shardwise.extensions.tables.lance.table import LanceTable
 
     # Ctrl-C goes to every process of the terminal; the owner decides when to end.

@@ -96,10 +96,7 @@ class _Block:
 
 
 class BlockCache:
-    """Reads rows by id, and caches blocks of them, up to `max_bytes` together.
-
-    `take` reads rows by ids that ascend without repeats; `num_bytes` is what all blocks take now.
-    """
+    """Reads rows by id (`take`: ascending ids), and caches blocks up to `max_bytes`."""
 
     def __init__(self, take: Take, *, num_rows: int, max_bytes: int) -> None:
         self._take = take

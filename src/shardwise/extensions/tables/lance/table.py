@@ -69,10 +69,7 @@ class Description:
 
 
 class LanceTable:
-    """A version of a table, by its number or tag; None for the latest.
-
-    The uri is as Lance takes it, and so are the names of the object store's settings.
-    """
+    """A version of a table, by its number or tag (None: the latest); names are Lance's."""
 
     def __init__(self, uri: str, version: int | str | None, settings: Mapping[str, str]) -> None:
         self.uri = uri

@@ -106,10 +106,7 @@ def fields_of(
 
 
 def cast_column(column: Any, kind: pa.DataType | None, num_rows: int, name: str) -> Any:
-    """A column of a file as the table has it: cast to `kind`, unless that is None.
-
-    One that the file does not have (None) is nulls.
-    """
+    """A file's column cast to `kind`, unless that is None; nulls where the file lacks it."""
     if column is None:
         return no_values(kind, num_rows)
     if kind is None or column.type == kind:

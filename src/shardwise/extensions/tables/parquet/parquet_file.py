@@ -93,10 +93,7 @@ class ParquetFile:
         )
 
     def read(self, group: int, names: Sequence[str]) -> tuple[pa.Table, int]:
-        """A row group with these fields (of structs, "a.b"), and the bytes read for it.
-
-        Columns that the file does not have are left out.
-        """
+        """A row group's fields ("a.b" of structs) that are there, and the bytes read for it."""
         check_version(self._file, self._stat)
         footer = self._footer()
         # A read for each column of a local file is quicker than finding out what will be read.
@@ -252,10 +249,7 @@ class _PyarrowFile:
 
 
 class _RangeRecorder(_PyarrowFile):
-    """A file without a column that can be decoded, which records the ranges that pyarrow reads.
-
-    `spans` are (begin, end) in the file.
-    """
+    """A file that no column decodes from, which records what pyarrow reads: (begin, end)."""
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__(num_bytes)
@@ -274,10 +268,7 @@ class _RangeRecorder(_PyarrowFile):
 
 
 class _BufferedFile(_PyarrowFile):
-    """A file of which some ranges are in memory already.
-
-    `num_read` counts the bytes of the file that were read, those ranges among them.
-    """
+    """A file with some ranges in memory; `num_read` counts the bytes read, those included."""
 
     def __init__(
         self, file: File, num_bytes: int, fetched: Mapping[tuple[int, int], memoryview]

@@ -144,10 +144,7 @@ class Tables:
 
 
 def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableFile:
-    """Open one file: an Arrow file if its name ends in ".arrow", else Parquet.
-
-    `stat` is the version to read; None for the present one.
-    """
+    """Open the present, or the given, version of an Arrow (".arrow") or Parquet file."""
     kind = ArrowFile if url.endswith(".arrow") else ParquetFile
     return kind(pool.get(url), stat)
 

@@ -72,10 +72,7 @@ class ShardReport:
 
 
 def examine_shard(url: str, *, store: IndexStore) -> ShardReport:
-    """Scan the headers of a shard and load its index. Payloads are not read, nothing is written.
-
-    Damage is reported, and never raised.
-    """
+    """Scan headers and load the index, reading no payloads; damage is reported, not raised."""
     report = ShardReport(url, Oddities(url))
     try:
         report.saved = store.look(url)

@@ -93,10 +93,7 @@ class ListedShards:
         return self._open()[1]
 
     def _open(self) -> tuple[ManifestFile, Manifest]:
-        """Read the file, once a process: one that got this pickled reads it at the first look.
-
-        Errors then come from a read, where they are reported, and not from unpickling.
-        """
+        """Read the file once a process, at the first look: errors come from reads, not pickles."""
         if self._opened is not None:
             return self._opened
         content, version = self._load()
@@ -150,10 +147,7 @@ class ListedShards:
         deque(checked, maxlen=0)
 
     def check(self, shard: int, *, save: bool = True) -> FileStat:
-        """Hold a shard against its entry; `stat` does that once.
-
-        With `save`, an index that had to be made or fetched is kept on this machine.
-        """
+        """Hold a shard against its entry; with `save`, a new index is kept on this machine."""
         url, content, store = self.manifest.urls[shard], self.content, self._store
         try:
             stat = store.stat(url)

@@ -26,10 +26,7 @@ _MAX_EMPTY_CELLS = 50_000_000
 
 
 class SampleTable:
-    """Collects the members of one shard into a table of samples and fields.
-
-    Members that can't be fields are counted in `ignored`, by why.
-    """
+    """Collects a shard's members into samples and fields; counts others in `ignored`, by why."""
 
     def __init__(self, url: str, ignored: Counter[str]) -> None:
         self.url = url

@@ -57,10 +57,7 @@ class StoredRun:
 
 
 def stored_runs(reader: Reader, start: int, stop: int) -> Iterator[StoredRun]:
-    """Yield samples `[start, stop)` of local shards without digests in order.
-
-    As runs that may be copied, or must be encoded.
-    """
+    """Yield samples `[start, stop)` of local shards as runs to copy, or to encode."""
     buffer = bytearray(_PIECE_BYTES)
     while start < stop:
         shard, row = reader.shards.locate(start)
