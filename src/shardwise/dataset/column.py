@@ -68,15 +68,7 @@ def split_member(name: str, fields: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class ColumnReader:
-    """Reads the values of a column, some samples at a time; pickles with its dataset.
-
-    Attributes:
-        name: the column's name, for messages.
-        samples: the dataset, of which only what is needed is read.
-        field: the field that has the values; None where `fn` makes them of whole samples.
-        path: names of members inside a field of documents.
-        fn: sample -> value.
-    """
+    """Reads a column: `fn` of samples, or a field (and members in it, by `path`); pickles."""
 
     name: str
     samples: IndexedSamples

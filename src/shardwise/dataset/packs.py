@@ -106,10 +106,7 @@ class PackSource:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """A shard for each one of the documents: a pack is of the shard that its window begins in.
-
-        The fingerprint is made of the documents', of all lengths and of the options.
-        """
+        """The documents' shards, by where a pack's window begins; lengths and options count."""
         packs, data = self.packs, self.dataset
         sizes = data.shard_sizes
         inner = data.manifest.shards

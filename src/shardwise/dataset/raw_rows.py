@@ -39,13 +39,7 @@ class RawRows:
     watch: DecodeWatch | None = None
 
     def begin(self, row: int, part: int, value: Any = None) -> None:
-        """Tell the watch that a decoder or function begins on the sample in this row.
-
-        A value with an attribute `described`, such as a clip, is named by it.
-
-        Raises:
-            DecodeTimeoutError: it was stopped there before.
-        """
+        """Tell the watch what begins on this row's sample (`described`, if its value says that)."""
         if self.watch is not None:
             detail = getattr(value, "described", "")
             if not isinstance(detail, str):  # an object of the user's

@@ -159,11 +159,7 @@ def _is_digit(character: str) -> bool:
 
 
 class PackedNames(Sequence[str]):
-    """Names that stand behind one another in a column of bytes, decoded at access.
-
-    `text` is uint8 `[bytes]`, all names; `ends` says where each ends in it. The columns of a file
-    are checked by `of`.
-    """
+    """Names in a column of bytes, each up to its end in `ends`, decoded at access."""
 
     __slots__ = ("_ends", "_first", "_last", "_text")
 

@@ -30,14 +30,7 @@ class UnfitVideoError(DataError):
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip that was chosen.
-
-    Attributes:
-        numbers: int64 `[T]`, the frames; -1 for one of zeros.
-        start: the first frame.
-        fps: its frames a second.
-        fps_id: which of the rates that `fps` offers.
-    """
+    """A chosen clip: frames, int64 `[T]` (-1: zeros), the first one, its rate and which that is."""
 
     numbers: NDArray[np.int64]
     start: int

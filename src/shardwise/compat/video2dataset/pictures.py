@@ -15,14 +15,7 @@ from shardwise.base.errors import DataError
 
 @dataclass(frozen=True)
 class PictureSize:
-    """What becomes of pictures.
-
-    Attributes:
-        resize: the shorter side, or (height, width); None leaves the size.
-        crop: (height, width); None crops nothing.
-        is_random: the crop lies anywhere; else in the centre.
-        dtype: of the tensors.
-    """
+    """How pictures are resized (the shorter side, or both) and cropped (anywhere, or centred)."""
 
     resize: int | tuple[int, int] | None = None
     crop: tuple[int, int] | None = None

@@ -226,13 +226,7 @@ def chosen(
 
 @dataclass(eq=False, repr=False)
 class ShardSamples:
-    """The samples of one shard, made of its members as they come.
-
-    Attributes:
-        about: entries of all samples: `__url__`, and `__local_path__` where there is one.
-        sample: the sample under way.
-        is_stopped: whether the handler said to stop.
-    """
+    """The samples of one shard, made of its members as they come; `about` goes into each."""
 
     about: dict[str, Any]
     handler: Callable[[Exception], Any] = reraise_exception

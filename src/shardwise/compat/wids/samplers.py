@@ -39,11 +39,7 @@ def chunked(start: int, stop: int, size: int) -> list[Range]:
 
 
 def shuffled(ranges: Sequence[Range], seed: int, epoch: int, *, turn: bool = False) -> list[Range]:
-    """The ranges in the order of an epoch.
-
-    With `turn` the line begins somewhere in the middle of itself, so that its equal parts hold
-    other samples in every epoch, however few the ranges are.
-    """
+    """The ranges in an epoch's order; with `turn` the line begins in the middle of itself."""
     order = Permutation(len(ranges), mix(_ORDER, seed, epoch))(np.arange(len(ranges)))
     line = [ranges[place] for place in order.tolist()]
     length = sum(stop - start for start, stop in line)

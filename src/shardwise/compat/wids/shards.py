@@ -168,14 +168,7 @@ _Opened: TypeAlias = tuple[LRUCache, dict[str, MadeOnce[IndexedTarSamples]], Loc
 
 
 class LRUShards:
-    """The `lru_size` shards that were used last, opened; remote ones are copied here first.
-
-    Args:
-        lru_size: shards that stay open.
-        keep: kept as an attribute.
-        localname: gives the path of the copy of a remote shard.
-        opener: opens a shard, given its URL; None for one by one, as `localname` says.
-    """
+    """The `lru_size` shards used last, opened; remote ones are copied to `localname(url)`."""
 
     def __init__(
         self,

@@ -137,12 +137,7 @@ class Recipe:
     def samples(
         self, ids: NDArray[np.int64], outcome: Outcome
     ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """The samples that are made of each input, with its number; counts what is not.
-
-        Raises:
-            DataError: an input is damaged, or a function raised, and errors are not recorded.
-            TypeError: a function returned what is no sample.
-        """
+        """The samples that are made of each input, with its number; counts what is not."""
         for number, value, result, function in self._mapped(self._kept(ids, outcome)):
             is_damaged = function is None and isinstance(result, Exception)
             key = None if is_damaged else _key_of(number, value)

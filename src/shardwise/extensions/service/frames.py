@@ -115,13 +115,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A frame's header and payload, ready to be sent any number of times.
-
-    Attributes:
-        header: JSON.
-        buffers: the arrays, with padding between them.
-        num_payload: bytes of these.
-    """
+    """A frame's JSON header and `num_payload` bytes of buffers, to send any number of times."""
 
     header: bytes
     buffers: tuple[Any, ...]

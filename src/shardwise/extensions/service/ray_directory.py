@@ -101,12 +101,7 @@ class RayDirectory:
     def follow(
         self, changed: Callable[[ServerList], None], failed: Callable[[str], None]
     ) -> Callable[[], None]:
-        """Tell of the servers, and of each change, in a thread of its own.
-
-        Args:
-            changed: gets the servers.
-            failed: gets the reason where they could not be asked for; they are asked for again.
-        """
+        """Call `changed` with the servers at each change, or `failed` with why, in a thread."""
         answers: SimpleQueue[Future[Any] | None] = SimpleQueue()
         threading.Thread(
             target=self._follow,

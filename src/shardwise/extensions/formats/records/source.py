@@ -46,13 +46,7 @@ _MAX_LANES = 64
 
 @dataclass(frozen=True)
 class RecordShard:
-    """The records of one shard, as a process has opened it.
-
-    Attributes:
-        starts: int64 `[records]`, where each begins.
-        ends: int64 `[records]`, where it ends.
-        content: all bytes of the shard, uint8; None where records are read from the file.
-    """
+    """An opened shard: where records begin and end, int64; all bytes, if they are in memory."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]

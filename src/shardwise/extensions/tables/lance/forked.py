@@ -79,12 +79,7 @@ class _Reader:
         weakref.finalize(self, _end, os.getpid(), self._process, self._pipe)
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method in the process.
-
-        Raises:
-            EOFError, OSError: the process has ended.
-            ShardwiseError: what the method raised.
-        """
+        """Call a method in the process; EOFError or OSError if that has ended."""
         self._pipe.send((method, arguments))
         is_good, answer = self._pipe.recv()
         if not is_good:

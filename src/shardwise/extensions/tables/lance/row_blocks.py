@@ -41,13 +41,7 @@ class RowBatch(BatchColumns):
 
 @dataclass(frozen=True)
 class BatchRows:
-    """Rows of several batches, in the order of a read.
-
-    Attributes:
-        batches: what was read, now or before.
-        batch_of: int64 `[rows]`, the number of a row's batch.
-        rows: int64 `[rows]`, its row in that batch.
-    """
+    """Rows of several batches in a read's order: the batch of each, and its row in that."""
 
     batches: Sequence[RowBatch]
     batch_of: NDArray[np.int64]

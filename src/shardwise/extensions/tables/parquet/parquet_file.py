@@ -43,15 +43,7 @@ _TOO_LARGE = "chunked array"
 
 @dataclass(frozen=True)
 class FileInfo:
-    """The facts in a file's footer.
-
-    Attributes:
-        url: where it lies.
-        stat: which version of it this is.
-        schema: its Arrow schema.
-        rows: int64 `[groups]`, rows a row group.
-        sizes: int64 `[groups]`, its bytes before compression, all columns together.
-    """
+    """A file's version and schema; rows, and bytes before compression, per row group."""
 
     url: str
     stat: FileStat

@@ -26,15 +26,7 @@ from shardwise.storage import StorageOptions, is_local
 
 @dataclasses.dataclass
 class ShardReport:
-    """A shard, its headers and the index that is kept of it.
-
-    Attributes:
-        oddities: counts of the walk through the headers.
-        saved: the index as it is kept; None where the shard can't be opened.
-        built: an index of the headers as they are; None where the shard is damaged.
-        damage: why there is no `built`.
-        problems: everything wrong with the shard and its index; filled by `verify_shard`.
-    """
+    """A shard's headers, kept index, the one `built` of them (None: `damage`), and problems."""
 
     url: str
     oddities: Oddities

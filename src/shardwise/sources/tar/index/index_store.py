@@ -43,14 +43,7 @@ def open_uncached(url: str, options: StorageOptions | None) -> File:
 
 @dataclass(frozen=True)
 class SavedIndex:
-    """A shard's index as it is kept.
-
-    Attributes:
-        stat: the shard as it is now.
-        state: "fresh"; "missing", "stale" or "damaged" where it can't be used as it is.
-        index: the index, fresh or stale.
-        error: how it is damaged.
-    """
+    """A shard's index as kept: "fresh", or "missing", "stale" or "damaged" (see `error`)."""
 
     stat: FileStat
     state: Literal["fresh", "missing", "stale", "damaged"]

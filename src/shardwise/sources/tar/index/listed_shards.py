@@ -121,14 +121,7 @@ class ListedShards:
         return iter(())
 
     def stat(self, shard: int) -> FileStat:
-        """A shard as it is at its first use, which is when it is held against its entry.
-
-        Raises:
-            MissingShardError: it is not there.
-            StaleIndexError: it is not the shard that the manifest lists, or its index is not.
-            DataError: its index is damaged.
-            StorageError: something could not be read.
-        """
+        """A shard as it was at its first use, when it is held against its entry."""
         stat = self._stats.get(shard)
         if stat is None:
             stat = self.check(shard)

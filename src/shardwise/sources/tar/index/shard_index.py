@@ -189,27 +189,12 @@ class ShardIndex:
 
     @classmethod
     def load(cls, path: str, *, check: bool = True) -> ShardIndex:
-        """Map an index file into memory; `check` verifies its checksum, which reads it once.
-
-        Raises:
-            FileNotFoundError: there is none.
-            DataError: it is damaged, cut short or of another version; the message says what to do.
-        """
+        """Map an index file (`check` verifies it); FileNotFoundError, or DataError with advice."""
         return cls(*decode(map_file(path), path=path, check=check), path=path)
 
 
 class Keys(Sequence[str]):
-    """The keys of a shard's samples, decoded at access.
-
-    Names in a tar are bytes. They are decoded as UTF-8; other bytes become lone surrogates, as in
-    Python's own file names.
-
-    Args:
-        text: uint8 `[total]`, all keys one after another.
-        ends: `[num_keys]`, where each key ends in it; None if all have `length` bytes.
-        length: see `ends`.
-        num_keys: the number of keys.
-    """
+    """The keys of a shard's samples, decoded at access: UTF-8, other bytes as lone surrogates."""
 
     __slots__ = ("_ends", "_length", "_num_keys", "_text")
 

@@ -47,11 +47,7 @@ def is_shard_list(url: str) -> bool:
 
 
 def read_shard_list(url: str, *, options: StorageOptions | None = None) -> list[ListedShard]:
-    """Read the shards that a JSON file of wids, open_clip or timm lists, in its order.
-
-    "info.json#train" names one of several splits of timm's. Relative names are taken from the
-    list's directory.
-    """
+    """Read the shards that a JSON file of wids, open_clip or timm ("info.json#split") lists."""
     path, split = _split_fragment(url)
     path = local_path(path) if is_local(path) else path
     listed = _parse(_read_json(path, options), path, split)
