@@ -154,7 +154,7 @@ class Place:
 
     @contextmanager
     def locked(self) -> Iterator[str]:
-        """Keep other builders out (not in a store), after a killed one's workers; yields the token."""
+        """Keep other builders out, after a killed one's workers (not in a store); yields a token."""
         token = secrets.token_hex(8)
         if not self.is_local:
             yield token
