@@ -154,7 +154,7 @@ class Place:
 
     @contextmanager
     def locked(self) -> Iterator[str]:
-        """Keep other builders out, after a killed one's workers (not in a store); yields a token."""
+        """Keep other builders out once killed ones' workers have ended; yields its token."""
         token = secrets.token_hex(8)
         if not self.is_local:
             yield token
