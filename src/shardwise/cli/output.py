@@ -99,7 +99,6 @@ def finish(
 
 
 def _shown(value: Any) -> Any:
-    """A value of JSON with masked URLs."""
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, Mapping):

@@ -145,7 +145,6 @@ def plan(
 
 
 def _equal_sizes(num_samples: int, num_shards: int) -> NDArray[np.int64]:
-    """Samples a shard, int64 `[shards]`, as equal as they can be."""
     sizes = np.full(num_shards, num_samples // num_shards, dtype=np.int64)
     sizes[: num_samples % num_shards] += 1
     return sizes

@@ -132,7 +132,6 @@ class Array:
         return np.dtype("uint8" if self._native == np.bool_ else self.dtype)
 
     def _shape_of(self, num_bytes: int) -> tuple[int, ...]:
-        """The shape of a payload; raises if its length is wrong."""
         itemsize = self._stored.itemsize
         if self.shape is None:
             if num_bytes % itemsize:

@@ -223,7 +223,6 @@ class _Column:
 
 
 def _parts(reader: ColumnReader, progress: Progress, num_workers: int) -> Iterator[NDArray[Any]]:
-    """The values of runs of samples, in their order."""
     num_samples, step = len(reader.samples), _rows_of(reader.samples.source)
     done = 0
     with _reporter(reader.name, num_samples, progress) as report:

@@ -103,7 +103,6 @@ def _difference(one: Dataset, other: Dataset) -> str | None:
 
 
 def _form(dataset: Dataset, name: str) -> str:
-    """What a source has of a field."""
     source = dataset.source
     layout = traits_of(source).layouts.get(name)
     if layout is not None:

@@ -149,17 +149,14 @@ class _PartWatch:
         self._places = places
 
     def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
-        """See `DecodeWatch`."""
         number = sample if sample < 0 else sample + self._start
         self._watch.begin(number, key, part if part < 0 else self._places[part], detail)
 
     def end(self) -> None:
-        """See `DecodeWatch`."""
         self._watch.end()
 
 
 def _buffers(out: Mapping[str, NDArray[Any]], num_rows: int) -> dict[str, NDArray[Any]]:
-    """Arrays for some of the rows of `out`."""
     return {n: np.empty((num_rows, *rows.shape[1:]), rows.dtype) for n, rows in out.items()}
 
 

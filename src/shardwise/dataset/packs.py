@@ -172,7 +172,6 @@ class PackSource:
         return made
 
     def _tokens(self, of: _Pieces, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """The tokens of all documents, read by one call, at their places in the packs."""
         documents = self.packs.documents[of.pieces]
         unique, inverse = np.unique(documents, return_inverse=True)
         try:

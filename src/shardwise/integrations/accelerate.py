@@ -125,7 +125,6 @@ class _Active:
 
     @property
     def end_of_dataloader(self) -> bool:
-        """Whether the batch in hand is the last one."""
         return self.num_left == 0
 
 

@@ -79,7 +79,6 @@ def known_as(stage: Any) -> Any:
 
 
 def kind_of(stage: Any) -> str:
-    """What to do with a stage: "sample", "decode", "shuffle", ..."""
     known = known_as(stage)
     if known not in _KINDS:
         raise refusal(stage, *_ADVICE.get(known, _OWN))
@@ -124,7 +123,6 @@ def why_no_pipeline(value: Any) -> str:
 
 
 def name_of(stage: Any) -> str:
-    """A stage as the user wrote it, about."""
     if not isinstance(stage, FilterFunction):
         return getattr(stage, "__name__", None) or type(stage).__name__
     name = "slice" if stage.f is itertools.islice else _name(stage.f).removeprefix("_")
@@ -190,7 +188,6 @@ def is_function(stage: Any) -> bool:
 
 
 def fields_of(stage: FilterFunction) -> list[list[str]]:
-    """The fields that a `to_tuple` names, each with its alternatives."""
     given = stage.args
     fields = given[0].split() if len(given) == 1 and isinstance(given[0], str) else given
     return [name.split(";") if isinstance(name, str) else list(name) for name in fields]
@@ -258,7 +255,6 @@ def check_sample(stage: Any, first: dict[str, Any], dataset: Dataset) -> None:
 
 
 def is_reordered(stage: Any, urls: list[str]) -> bool:
-    """Whether a stage of the program's own gives the list of shards in another order."""
     return _is_another_order(stage, _urls(_run(stage, urls), len(urls) + 1), urls)
 
 

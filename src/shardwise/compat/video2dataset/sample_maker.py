@@ -37,7 +37,6 @@ class Selection:
 
     @property
     def asks_metadata(self) -> bool:
-        """Whether decoded fields are asked for."""
         return not (self.aesthetics is None and self.languages is None and self.unsafe is None)
 
     def refuse(self, sample: Mapping[str, Any]) -> str | None:

@@ -129,7 +129,6 @@ class Batches:
     is_stateless = True
 
     def __call__(self, source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The batches."""
         items = iter(source)
         while batch := list(islice(items, self.size)):
             if len(batch) < self.size and self.drop_last:

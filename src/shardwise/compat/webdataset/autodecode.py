@@ -83,7 +83,6 @@ decoders: dict[str, Callable[[bytes], Any]] = {
 
 
 def basichandlers(key: str, data: bytes) -> Any:
-    """Decode a field by the table `decoders`; None if its extension is not there."""
     decode = decoders.get(key.rpartition(".")[2])
     return None if decode is None else decode(data)
 
@@ -161,7 +160,6 @@ class ImageHandler:
 
 
 def _pixels(data: bytes, colours: str) -> Pixels:
-    """The image as uint8 `[height, width(, channels)]`."""
     codec = _JPEG.get(colours)
     if codec is not None and is_plain_jpeg(memoryview(data)):
         try:
@@ -189,7 +187,6 @@ class Continue:
 
 
 def gzfilter(key: str, data: bytes) -> Continue | None:
-    """Unpack a field that ends in `.gz`; the decoders behind this one decode what was in it."""
     return Continue(key[:-3], gzip.decompress(data)) if key.endswith(".gz") else None
 
 

@@ -158,7 +158,6 @@ class LRUCleanup:
         self.last_run = time.time()
 
     def _files(self) -> Iterator[tuple[Any, int, Path]]:
-        """Order, size and path of each file that may go."""
         assert self.cache_dir is not None
         for directory, _, names in os.walk(self.cache_dir):
             for name in names:

@@ -30,8 +30,6 @@ from shardwise.compat.webdataset.utils import pipelinefilter
 
 
 def _method(make_stage: Callable[..., Any]) -> Any:
-    """A method with the arguments of `make_stage`, whose stage it adds."""
-
     def method(self: FluidInterface, *args: Any, **kw: Any) -> Any:
         return self.compose(make_stage(*args, **kw))
 

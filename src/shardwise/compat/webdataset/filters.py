@@ -224,7 +224,6 @@ def compose2(f: Callable[[Any], Any], g: Callable[[Any], Any]) -> Callable[[Any]
 
 
 def compose(*args: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Make one function of several, the first of which is called first."""
     return reduce(compose2, args)
 
 

@@ -43,7 +43,6 @@ def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
 
 
 def _program(command: Sequence[str], url: str, mode: str, bufsize: int) -> Pipe:
-    """Run the program that reads or writes a URL, without a shell."""
     if shutil.which(command[0]) is None:
         raise OSError(f"{shown(url)!r} needs the program {command[0]!r}, which is not installed")
     ignored = _READER_GONE if mode[0] == "r" else _WRITER_GONE

@@ -127,7 +127,6 @@ class StatefulLoader(DataLoader[Any]):
         return self._is_done or (self._is_loaded and self.epoch == self.next_epoch)
 
     def close(self) -> None:
-        """End the workers that live between epochs."""
         end = getattr(self._iterator, "_shutdown_workers", None)
         if end is not None:
             end()
@@ -150,7 +149,6 @@ class StatefulLoader(DataLoader[Any]):
         return {**self._tagged.dataset._state(epoch, named, self._reader()), **sizes}
 
     def start_state(self) -> dict[str, Any]:
-        """The state that the next iteration begins with."""
         if self._is_at_start:
             return self._state(self.next_epoch, self._places, self._last_worker)
         return self._state(self.next_epoch, {}, -1)

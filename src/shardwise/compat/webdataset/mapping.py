@@ -309,7 +309,6 @@ default_decoders: list[tuple[str, Callable[..., Any]]] = [
 
 
 def find_decoder(decoders: Sequence[tuple[str, Any]], path: str) -> Any:
-    """The last decoder whose pattern matches the name, or None."""
     name = path.rpartition("/")[2]
     if name.startswith("__"):
         return utils.identity

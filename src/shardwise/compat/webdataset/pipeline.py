@@ -152,13 +152,11 @@ class DataPipeline(StageList):
         return self._whole_passes(self._begin(self._reader()), ENDLESS)
 
     def _whole_passes(self, position: Position, limit: int) -> Iterator[Any]:
-        """An epoch of the passes that are its own, up to a number of items."""
         num = self._num_passes
         end = ENDLESS if num == ENDLESS else self._first_pass(position.epoch) + num
         return self._cut(self._passes(position, end), position, limit)
 
     def _sized(self, position: Position) -> Iterator[Any]:
-        """An epoch of a given size, cut from the endless line of passes."""
         num = self._share(position.reader)
         if not self.goes_on:
             return self._cut(self._joined_passes(position), position, num)
@@ -281,7 +279,6 @@ class DataPipeline(StageList):
         return replace(at)
 
     def _state(self, epoch: int, places: dict[str, Any], reader: Reader) -> dict[str, Any]:
-        """The places of all workers that are at the reader's rank."""
         return {
             "version": positions.VERSION,
             **self._identity(),

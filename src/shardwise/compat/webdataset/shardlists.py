@@ -278,7 +278,6 @@ class ResampledShards(IterableDataset[Any]):
     def _draw(
         self, words: list[int], turns: range, reader: int, num_readers: int
     ) -> Iterator[dict[str, Any]]:
-        """Every n-th shard of the endless line of permutations."""
         lap, order = -1, list[str]()
         for turn in turns if self.urls else ():
             place = turn * num_readers + reader

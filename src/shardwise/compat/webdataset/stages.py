@@ -86,7 +86,6 @@ class StageList(IterableDataset[Any], PipelineStage):
         return isinstance(source, ResampledShards) and source.in_passes
 
     def _run(self, position: Position, source: Any, stages: list[Any]) -> Iterator[Any]:
-        """Some of the stages, as those of the pass `position.number`."""
         token = CURRENT_PASS.set(replace(position, seed=as_seed(self.seed), num_keyed=0))
         try:
             for stage in stages:
@@ -116,7 +115,6 @@ class StageList(IterableDataset[Any], PipelineStage):
             yield item
 
     def _pass(self, position: Position, skip: int = 0) -> Iterator[Any]:
-        """One pass, without the first `skip` items of its prefix."""
         stages = self.pipeline[self._prefix_length() :]
         return self._run(position, self._prefix(position, skip), stages)
 

@@ -137,8 +137,6 @@ class _Earlier:
 
 
 class _Rest:
-    """A stream whose first bytes have been read already."""
-
     def __init__(self, start: bytes, stream: Any) -> None:
         self._start = start
         self._stream = stream

@@ -85,7 +85,6 @@ def check_infos(data: Arrays, infos: list[str], required_infos: Any = None) -> A
 
 
 def _code(a: NDArray[Any]) -> str:
-    """The stored name of an array's dtype."""
     if a.dtype.name not in long_to_short:
         known = ", ".join(long_to_short)
         raise ValueError(f"an array of {a.dtype} can't be stored as .ten: use {known}")
@@ -118,7 +117,6 @@ def decode_header(h: Buffer) -> tuple[tuple[int, ...], np.dtype[Any], str]:
 
 
 def encode_list(l: Sequence[Any], infos: Sequence[str] | None = None) -> list[Any]:  # noqa: E741
-    """Arrays as chunks, a header and the elements for each."""
     if infos is not None and len(l) != len(infos):
         raise ValueError(f"{len(l)} arrays and {len(infos)} infos: give one name for each array")
     result = []
@@ -131,7 +129,6 @@ def encode_list(l: Sequence[Any], infos: Sequence[str] | None = None) -> list[An
 
 
 def decode_list(l: Sequence[Buffer], infos: Any = False) -> Any:  # noqa: E741
-    """Arrays from chunks; they are views of the chunks."""
     if len(l) % 2:
         raise ValueError(f"{len(l)} chunks: a header without its elements stands at the end")
     arrays, names = [], []
@@ -150,7 +147,6 @@ def decode_list(l: Sequence[Buffer], infos: Any = False) -> Any:  # noqa: E741
 
 
 def roundup(n: int, k: int = 64) -> int:
-    """The next multiple of `k`."""
     return -(-n // k) * k
 
 
@@ -206,7 +202,6 @@ def decode_buffer(buf: Buffer, infos: Any = False) -> Any:
 
 
 def write_chunk(stream: BinaryIO, buf: Any) -> None:
-    """Write one chunk with magic word, length and padding."""
     num_bytes = bytelen(buf)
     stream.write(_CHUNK.pack(magic_bytes, num_bytes))
     stream.write(bytedata(buf))
@@ -227,7 +222,6 @@ def read_chunk(stream: BinaryIO) -> bytes | None:
 
 
 def write(stream: BinaryIO, l: Sequence[Any], infos: Sequence[str] | None = None) -> None:  # noqa: E741
-    """Write a list of arrays to a stream."""
     for chunk in encode_list(l, infos=infos):
         write_chunk(stream, chunk)
 

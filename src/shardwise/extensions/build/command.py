@@ -28,7 +28,6 @@ def _ray_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _ray(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | bool:
-    """What `sw.build` takes as `ray`."""
     from shardwise.extensions.build.arguments import check_ray
 
     if not value:

@@ -39,8 +39,6 @@ class GetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The parts of a URL that a request needs."""
-
     is_tls: bool
     host: str
     port: int
@@ -191,14 +189,11 @@ class _Source(io.RawIOBase):
         self._deadline = deadline
 
     def makefile(self, mode: str) -> io.BufferedReader:  # noqa: ARG002 - it is always "rb"
-        """The bytes that arrive until the deadline."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """True: `io.RawIOBase` says False."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """See `io.RawIOBase`."""
         self._connection.settimeout(_left(self._deadline))
         return self._connection.recv_into(buffer)

@@ -154,7 +154,6 @@ class Recipe:
                     yield number, made
 
     def _kept(self, ids: NDArray[np.int64], outcome: Outcome) -> Iterator[_Step]:
-        """The inputs that the filter keeps, and those that are errors."""
         for number, value in self.source.read(ids):
             outcome.num_in += 1
             if isinstance(value, DataError):
@@ -193,7 +192,6 @@ class Recipe:
                     yield number, value, _called(self.map, value, **options), self.map
 
     def _checked(self, number: int, value: Any, result: Any) -> list[dict[str, Any]]:
-        """The samples that a function returned, each with a key."""
         key = _key_of(number, value)
         results = result if isinstance(result, list) else [result]
         samples = []

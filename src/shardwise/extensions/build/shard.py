@@ -77,7 +77,6 @@ def make_shard(job: Job, number: int) -> Outcome:
 
 
 def _write(job: Job, number: int, path: str) -> Outcome:
-    """Write the samples of a shard; without samples no file."""
     outcome = Outcome()
     writer: CopyingWriter | ParquetShard | None = None
     keys: set[str] = set()

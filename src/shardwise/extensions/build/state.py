@@ -129,7 +129,6 @@ def write_errors(place: Place, failures: Sequence[Failure], *, as_table: bool) -
 
 
 def _table(rows: list[dict[str, Any]]) -> bytes | None:
-    """The bytes of a Parquet file; None without pyarrow."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -238,7 +238,6 @@ def _say(connection: Connection, kind: Kind, body: dict[str, Any]) -> None:
 
 
 def _hear(connection: Connection, kind: Kind) -> dict[str, Any]:
-    """What a server says."""
     frame = read_frame(connection, _SMALL)
     if frame.kind == Kind.REFUSED and isinstance(frame.body, dict):
         raise ServiceError(escaped(str(frame.body.get("reason"))[:_MAX_REASON]))

@@ -95,18 +95,15 @@ class _Link:
         self._thread = threading.Thread(target=self._run, name="shardwise_link", daemon=True)
 
     def start(self) -> None:
-        """Start its thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the connection."""
         self._closed.set()
         connection = self._connection
         if connection is not None:
             connection.close()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its thread."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:

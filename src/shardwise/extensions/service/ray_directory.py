@@ -185,6 +185,5 @@ class RayDirectory:
 
 
 def _line(error: Exception) -> str:
-    """An error of Ray's in one line, without its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return escaped(lines[0]) if lines else type(error).__name__

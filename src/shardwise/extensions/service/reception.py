@@ -153,7 +153,6 @@ class Reception:
         peer.connection.close()
 
     def _serve(self, peer: _Peer) -> None:
-        """Do what can be done for a peer without waiting."""
         try:
             if peer.steps is None:
                 if not os.read(peer.connection.socket.fileno(), 64 << 10):

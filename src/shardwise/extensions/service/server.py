@@ -143,7 +143,6 @@ class BatchServer:
         self._pool.close(timeout_s=1.0)
 
     def _take(self, connection: Connection, admission: Admission) -> None:
-        """Serve a client from now on, in threads of its own."""
         with self._lock:
             is_full = len(self._connections) >= self._max_clients
             if not is_full:
@@ -249,7 +248,6 @@ class BatchServer:
         job: _Job,
         outbox: SimpleQueue[tuple[int, Answer] | None],
     ) -> None:
-        """Take requests until the connection ends."""
         under_way = threading.Semaphore(MAX_CREDITS)
         while True:
             frame = read_frame(connection, _REQUEST)

@@ -159,7 +159,6 @@ class _Table:
             self._order = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The batch of each row, and its place in there."""
         places = ids if self._order is None else self._order[ids]
         batch = np.searchsorted(self._ends, places, side="right")
         return batch, places - (self._ends[batch] - self._sizes[batch])

@@ -55,7 +55,6 @@ def _numbers(array: pa.Array, dtype: np.dtype[Any]) -> Numbers:
 
 
 def _buffer(buffer: Any, dtype: Any, offset: int, count: int) -> NDArray[Any]:
-    """`count` items of an Arrow buffer as an array, without a copy."""
     dtype = np.dtype(dtype)
     if buffer is None or not count:
         return np.zeros(count, dtype)

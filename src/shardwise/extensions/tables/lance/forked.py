@@ -87,7 +87,6 @@ class _Reader:
         return answer
 
     def exit_code(self) -> int | None:
-        """What the process ended with."""
         return self._process.wait()
 
 

@@ -189,7 +189,6 @@ class BlockCache:
     def _fetch(
         self, names: Names, size: int, blocks: dict[int, RowBatch], num_rows: Mapping[int, int]
     ) -> None:
-        """Read whole blocks into the cache and into `blocks`."""
         numbers = sorted(num_rows)
         for at in range(0, len(numbers), _BLOCKS_A_READ):
             chunk = numbers[at : at + _BLOCKS_A_READ]

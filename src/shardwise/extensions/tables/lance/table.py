@@ -196,7 +196,6 @@ def _version_is_gone(version: int | str, versions: Sequence[int]) -> str:
 
 
 def _plain_schema(schema: pa.Schema) -> tuple[pa.Schema, frozenset[str]]:
-    """The schema with large binaries for blobs, and the blobs' names."""
     blobs: set[str] = set()
 
     def plain(field: pa.Field, name: str) -> pa.Field:

@@ -136,7 +136,6 @@ class _FileSchema:
 
 
 def _different(infos: Sequence[FileInfo]) -> list[FileInfo]:
-    """The first file of each schema."""
     firsts: list[FileInfo] = []
     for info in infos:
         # Most files are alike to the letter.

@@ -218,17 +218,14 @@ class _PyarrowFile:
         self._at = 0
 
     def tell(self) -> int:
-        """Where the next read begins."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}[whence]
         self._at = base + offset
         return self._at
 
     def read(self, size: int = -1) -> Any:
-        """Read from here, as far as the file goes."""
         at = self._at
         left = max(0, self._num_bytes - at) if at >= 0 else 0
         size = left if size < 0 else min(size, left)
@@ -271,7 +268,6 @@ class _BufferedFile(_PyarrowFile):
         self.num_read = sum(map(len, fetched.values()))
 
     def read_at(self, at: int, size: int) -> Any:
-        """What is in memory is not copied."""
         data = self._fetched.get((at, at + size))
         if data is None:
             self.num_read += size

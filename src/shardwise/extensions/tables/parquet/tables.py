@@ -184,7 +184,6 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
 
 
 def _cast(partition: Partition, kind: pa.DataType) -> Partition:
-    """The values of directories, in a type that `schema=` may have named."""
     try:
         values = tuple(pa.array(partition.values).cast(kind).to_pylist())
     except pa.ArrowException as error:

@@ -161,7 +161,6 @@ def _payload_problems(
     options: StorageOptions | None,
     progress: Callable[[int], object] | None,
 ) -> Iterator[Problem]:
-    """Read all payloads; yield those that can't be read, or differ from their digests."""
     try:
         file = open_uncached(url, options)
         for field, rows, digests in payload_digests(file, index, progress=progress):

@@ -144,7 +144,6 @@ def _unusable(path: str, reason: str) -> DataError:
 
 
 def _remedy(path: str) -> str:
-    """The command that makes an index again."""
     shard = path.removesuffix(".swi")
     hashed = _HASHED_NAME.fullmatch(shard)
     if hashed is None:

@@ -182,7 +182,6 @@ def _typed(value: Any, kind: type, what: str, path: str) -> Any:
 
 
 def _count(value: Any, name: str, path: str) -> int:
-    """A count: an int, or digits as some scripts write them."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:

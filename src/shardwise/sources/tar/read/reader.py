@@ -72,7 +72,6 @@ class _Request:
     plan: ReadPlan
 
     def columns(self, buffer: NDArray[np.uint8]) -> dict[str, BytesColumn]:
-        """Views of the buffer that the plan's reads have filled."""
         starts = self.plan.starts.reshape(self.sizes.shape)
         return {
             name: BytesColumn(buffer, starts[i], self.sizes[i]) for i, name in enumerate(self.names)

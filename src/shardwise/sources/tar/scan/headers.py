@@ -71,7 +71,6 @@ def parse_sizes(blocks: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def _octal(digits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Octal numbers of full width: `(values, whether all of it are digits)`."""
     values = digits - np.uint8(ord("0"))
     is_digit = values < 8
     # One call for all rows is much faster than one a row, and nearly always enough.

@@ -190,7 +190,6 @@ def _concatenate(parts: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 
 def _hash(keys: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A 64-bit number for each key: equal for equal keys, whatever the array's width."""
     words = keys.view("<u8")
     hashes = lengths.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for column in range(words.shape[1]):

@@ -185,7 +185,6 @@ class _Rows:
 
 
 def _runs_of(file: File, rows: _Rows, start: int, buffer: bytearray) -> Iterator[StoredRun]:
-    """Yield the runs of rows of which the first has the id `start`."""
     num_rows = len(rows.keys)
     # Up to `done`, rows were yielded; those behind it, up to `first`, must be encoded.
     done = first = misses = 0
@@ -224,7 +223,6 @@ def _stretches(fits: NDArray[np.bool_], first: int) -> Iterator[tuple[int, int]]
 
 
 def _read(file: File, offset: int, length: int, buffer: bytearray) -> memoryview:
-    """Bytes of a file, in the buffer where they fit."""
     if length > len(buffer):
         return memoryview(file.read(offset, length))
     data = memoryview(buffer)[:length]

@@ -195,7 +195,6 @@ class TarWriter:
         fields: Set[str],
         blocks: Any = None,
     ) -> None:
-        """Append the members of samples, and what the sidecar says of them."""
         goes_on = self._shard is not None and self._fits(self._shard, len(data))
         fields = self._fields | fields if goes_on else fields
         if len(fields) > MAX_FIELDS:
