@@ -192,9 +192,9 @@ class ShardView(Sequence[Shard]):
     def __getitem__(self, number: slice) -> tuple[Shard, ...]: ...
 
     def __getitem__(self, number: int | slice) -> Shard | tuple[Shard, ...]:
-        if isinstance(number, slice):
-            return tuple(self[each] for each in range(*number.indices(len(self))))
         manifest, place = self._manifest, range(len(self))[number]
+        if isinstance(place, range):
+            return tuple(map(self.__getitem__, place))
         return Shard(
             manifest.urls[place], manifest.sizes.item(place), manifest.shard_bytes.item(place)
         )
