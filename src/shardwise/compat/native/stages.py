@@ -138,7 +138,6 @@ def _name(value: Any) -> str:
 
 
 def argument(stage: FilterFunction, place: int, name: str, default: Any) -> Any:
-    """One of a stage's arguments, by its place behind the source or by name."""
     return stage.args[place] if len(stage.args) > place else stage.kw.get(name, default)
 
 
@@ -230,7 +229,6 @@ def urls_of(source: Any) -> tuple[list[str], bool]:
 
 
 def first_sample(stage: Any, urls: list[str]) -> dict[str, Any] | None:
-    """The first sample that a stage of the program makes of shards; None if it gives shards."""
     first = next(_run(stage, urls), None)
     if isinstance(first, dict) and "__key__" in first:
         return first
@@ -244,7 +242,6 @@ def first_sample(stage: Any, urls: list[str]) -> dict[str, Any] | None:
 
 
 def check_sample(stage: Any, first: dict[str, Any], dataset: Dataset) -> None:
-    """Hold the first sample that a stage made against the one in the tar."""
     there = {name: value for name, value in first.items() if name[:2] != "__" or name == "__key__"}
     if not len(dataset) or there != {name: _raw(value) for name, value in dataset[0].items()}:
         raise refusal(

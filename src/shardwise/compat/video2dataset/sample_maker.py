@@ -40,7 +40,6 @@ class Selection:
         return not (self.aesthetics is None and self.languages is None and self.unsafe is None)
 
     def refuse(self, sample: Mapping[str, Any]) -> str | None:
-        """Why a decoded sample is not selected; None if it is."""
         if self.aesthetics is not None and _entry(sample, "AESTHETIC_SCORE") < self.aesthetics:
             return "aesthetics"
         if self.languages is not None and _language(sample) not in self.languages:

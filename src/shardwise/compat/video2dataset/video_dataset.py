@@ -41,7 +41,6 @@ class VideoDataset(WebDataset):
 
     @property
     def left_out(self) -> dict[str, int]:
-        """How many samples were left out, by reason, over all workers of this rank."""
         return self.counts_left_out.counts()
 
     def __iter__(self) -> Iterator[Any]:

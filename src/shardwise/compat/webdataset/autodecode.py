@@ -58,7 +58,6 @@ def npy_loads(data: bytes) -> np.ndarray[Any, Any]:
 
 
 def npz_loads(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    """Decode the arrays of `numpy.savez` by their names; pickled elements are refused."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return dict(arrays)
 
@@ -292,7 +291,6 @@ class Decoder:
 
 
 def make_decoder(*args: Any, **kw: Any) -> Decoder:
-    """A decoder of functions, and of names of images such as "rgb"."""
     return Decoder([ImageHandler(x) if isinstance(x, str) else x for x in args], **kw)
 
 

@@ -70,7 +70,6 @@ class _Opener:
     _open: Callable[[str], dict[str, Any]]
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Open the URLs, each one a str or a dict with the entry `url`."""
         named = (item["url"] if isinstance(item, dict) else os.fspath(item) for item in urls)
         return (opened for _, opened in each_result(named, self._open, self.handler))
 
@@ -265,7 +264,6 @@ class LMDBCached(PipelineStage):
             self.__dict__.pop("db").close()
 
     def is_complete(self) -> bool:
-        """Whether a whole pass of this reader is kept."""
         with self.db.begin(write=False) as transaction:
             return transaction.get(f"_{self._prefix}".encode()) is not None
 

@@ -111,7 +111,6 @@ def remove_unused(path: Path) -> bool:
 
 
 def _lock(file: IO[bytes], how: int) -> bool:
-    """Lock a file; False if it is locked already."""
     try:
         fcntl.flock(file, how)
     except OSError as error:
@@ -136,7 +135,6 @@ class LRUCleanup:
         self.cache_dir = cache_dir
 
     def cleanup(self) -> None:
-        """Delete files until the rest fits, or all that is left is in use."""
         if self.cache_dir is None or not Path(self.cache_dir).exists():
             return
         if self.interval is not None and time.time() - self.last_run < self.interval:

@@ -32,7 +32,6 @@ from shardwise.compat.webdataset.utils import (
 
 
 def combine_values(b: Any, combine_tensors: bool = True, combine_scalars: bool = True) -> Any:
-    """One field of a batch: numbers to an array, tensors and arrays of one shape stacked."""
     first = b[0]
     if isinstance(first, int | float):
         return np.array(list(b)) if combine_scalars else list(b)
@@ -50,7 +49,6 @@ def combine_values(b: Any, combine_tensors: bool = True, combine_scalars: bool =
 def default_collation_fn(
     samples: list[Any], combine_tensors: bool = True, combine_scalars: bool = True
 ) -> Any:
-    """Make a batch of samples, which are all tuples or all dicts with the same fields."""
     first = samples[0]
     if isinstance(first, dict):
         if any(row.keys() != first.keys() for row in samples):
@@ -99,7 +97,6 @@ def _unlisted(data: Iterable[Any]) -> Iterator[Any]:
 
 
 def _unbatched(data: Iterable[Any]) -> Iterator[Any]:
-    """Take batches apart: tuples, lists or dicts of fields, which may be dicts themselves."""
     for batch in data:
         if not isinstance(batch, dict | list | tuple):
             raise TypeError(f"unbatched needs tuples, lists or dicts, not {type(batch).__name__}")
@@ -119,7 +116,6 @@ def _row(field: Any, i: int) -> Any:
 
 
 def pick(buf: list[Any], rng: random.Random) -> Any:
-    """Take a random item out of a list, and put the last one in its place."""
     return _take(buf, rng.randrange(len(buf)))
 
 

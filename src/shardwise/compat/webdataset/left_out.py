@@ -37,7 +37,6 @@ class LeftOut:
             raise ValueError(self._says(self.num))
 
     def filter(self, data: Iterable[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
-        """The samples that a predicate holds for."""
         for sample in data:
             if not predicate(sample):
                 self.add(sample)
@@ -52,7 +51,6 @@ class LeftOut:
 
 
 def nothing_passes(num: int) -> str:
-    """Say that samples came and none went out."""
     return (
         f"the stages of the pipeline let none of {num} samples through: look at the predicates of "
         "select(), the functions and handlers of map(), and batched(partial=False)"
@@ -60,7 +58,6 @@ def nothing_passes(num: int) -> str:
 
 
 def nothing_in_shards(num: int) -> str:
-    """Say that shards came and no sample."""
     return (
         f"the last {num} shards gave no sample: they are empty, or a handler= leaves out what is "
         "wrong with them; without it the error is raised"

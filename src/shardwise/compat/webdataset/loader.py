@@ -118,7 +118,6 @@ class StatefulLoader(DataLoader[Any]):
             dataset._epochs.set(self.epoch + 1)
 
     def _reader(self) -> Reader:
-        """The first of the workers, as this process knows them."""
         ranks = find_ranks(inherited=self._tagged.dataset._inherited_ranks)
         return Reader(ranks.rank, ranks.world_size, 0, max(1, self.num_workers))
 

@@ -50,7 +50,6 @@ def getfirst(
     default: Any = None,
     missing_is_error: bool = True,
 ) -> Any:
-    """The value of the first of several keys ("jpg;png", or a list) that is there."""
     if isinstance(keys, str):
         if " " in keys:
             raise ValueError(f"{keys!r}: alternatives stand with ';' between them, without blanks")
@@ -144,7 +143,6 @@ def _with_keys(results: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
 
 
 def _associate(data: Iterable[Any], associator: Any, **kw: Any) -> Iterator[Any]:  # noqa: ARG001
-    """Add to each sample what a dict, or a function, gives for its key."""
     for sample in data:
         key = sample["__key__"]
         sample.update(associator(key) if callable(associator) else associator.get(key, {}))

@@ -157,7 +157,6 @@ class MultiShardSample(IterableDataset[Any]):
             self.sources.append(MSSource(one.get("name", "@" + bucket), choose, resample, urls))
 
     def set_epoch(self, seed: int) -> None:
-        """Draw from this seed on."""
         self.rng = random.Random(seed)  # noqa: S311
 
     def get_shards_for_epoch(self) -> list[str]:

@@ -68,7 +68,6 @@ class DataPipeline(StageList):
         return self.__dict__ | own
 
     def compose(self, *args: Any) -> Self:
-        """A new pipeline with more stages; it shares the stages that are there."""
         result = copy.copy(self)
         result.pipeline = [*self.pipeline, *args]
         result._epochs = EpochCounter(self.next_epoch)
@@ -76,7 +75,6 @@ class DataPipeline(StageList):
         return result
 
     def close(self) -> None:
-        """Close the stages that can be closed; the pipeline can't be used any more."""
         self._open_passes = None
         for stage in self.pipeline:
             if hasattr(stage, "close"):
@@ -298,7 +296,6 @@ class DataPipeline(StageList):
         self._resume_from(state["epoch"], self._loaded_positions(state, reader))
 
     def _loaded_positions(self, state: dict[str, Any], reader: Reader) -> list[Position]:
-        """Where the readers of this rank, one of which is `reader`, go on by a state."""
         epoch, result = state["epoch"], []
         for name, place in state["places"].items():
             worker = state.get("worker", int(name))

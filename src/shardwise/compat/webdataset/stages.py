@@ -165,7 +165,6 @@ class StageList(IterableDataset[Any], PipelineStage):
 def division_warning(
     stages: list[Any], reader: Reader, ranks: Ranks, *, is_asked: bool
 ) -> str | None:
-    """What may be wrong about how the shards are divided, and how to say what is meant."""
     source = stages[0]
     num = len(getattr(source, "urls", ()))
     splits = readers.split_by_node in stages

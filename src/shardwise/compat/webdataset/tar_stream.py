@@ -102,7 +102,6 @@ class Unpacked:
                 self.earlier = None
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; b"" at the end."""
         # Of a compressed stream that is cut, `read` would lose what was unpacked before the cut.
         read = getattr(self._stream, "read1", None) or self._stream.read
         try:
@@ -154,7 +153,6 @@ def check_tar_format(fname: str) -> bool:
 
 
 def why_no_tar(fname: str) -> str | None:
-    """What is wrong with a tar; None for a whole one."""
     with open(fname, "rb") as file:
         tar: TarStream | Scan
         if file.read(_MAGIC_BYTES).startswith(tuple(_COMPRESSIONS)):
@@ -238,7 +236,6 @@ class ShardSamples:
 
     @property
     def has_any(self) -> bool:
-        """Whether a sample has come out."""
         return bool(self._seen)
 
     def add(self, members: Iterable[Member]) -> Iterator[dict[str, Any]]:

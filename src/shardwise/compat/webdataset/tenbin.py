@@ -37,7 +37,6 @@ short_to_long = {short: long for long, short in long_to_short.items()}
 
 
 def bytelen(a: Any) -> int:
-    """The number of bytes of an array or a bytes-like object."""
     return memoryview(bytedata(a)).nbytes
 
 
@@ -69,7 +68,6 @@ def str64(s: str) -> int:
 
 
 def unstr64(i: int) -> str:
-    """The characters that `str64` packed."""
     return struct.pack("<q", i).decode("ascii").strip("\0")
 
 
@@ -92,7 +90,6 @@ def _code(a: NDArray[Any]) -> str:
 
 
 def encode_header(a: NDArray[Any], info: str = "") -> memoryview:
-    """The header chunk of an array: its dtype, name and shape."""
     if a.ndim > _MAX_DIMENSIONS:
         raise ValueError(
             f"an array of {a.ndim} dimensions: at most {_MAX_DIMENSIONS} can be stored"
@@ -101,7 +98,6 @@ def encode_header(a: NDArray[Any], info: str = "") -> memoryview:
 
 
 def decode_header(h: Buffer) -> tuple[tuple[int, ...], np.dtype[Any], str]:
-    """Shape, dtype and name from a header chunk."""
     num_bytes = bytelen(h)
     if num_bytes % 8 or not 24 <= num_bytes <= 8 * (3 + _MAX_DIMENSIONS):
         raise ValueError(f"a header of {num_bytes} bytes: not an array in tenbin format")
@@ -151,7 +147,6 @@ def roundup(n: int, k: int = 64) -> int:
 
 
 def encode_chunks(l: Sequence[Any]) -> bytearray:  # noqa: E741
-    """Chunks one behind the other, each with magic word, length and padding."""
     stream = io.BytesIO()
     for chunk in l:
         write_chunk(stream, chunk)
@@ -209,7 +204,6 @@ def write_chunk(stream: BinaryIO, buf: Any) -> None:
 
 
 def read_chunk(stream: BinaryIO) -> bytes | None:
-    """Read one chunk; None at the end of the stream."""
     head = stream.read(_CHUNK.size)
     if not head:
         return None
@@ -227,7 +221,6 @@ def write(stream: BinaryIO, l: Sequence[Any], infos: Sequence[str] | None = None
 
 
 def read(stream: BinaryIO, n: int = sys.maxsize, infos: Any = False) -> Any:
-    """Read up to `n` arrays from a stream."""
     chunks: list[Buffer] = []
     while len(chunks) < 2 * n and (chunk := read_chunk(stream)) is not None:
         chunks.append(chunk)
@@ -240,14 +233,12 @@ def _check_name(fname: str, nocheck: bool) -> None:
 
 
 def save(fname: str, *args: Any, infos: Sequence[str] | None = None, nocheck: bool = False) -> None:
-    """Write arrays to a `.ten` file."""
     _check_name(fname, nocheck)
     with open(fname, "wb") as stream:
         write(stream, args, infos=infos)
 
 
 def load(fname: str, infos: Any = False, nocheck: bool = False) -> Any:
-    """Read the arrays of a `.ten` file."""
     _check_name(fname, nocheck)
     with open(fname, "rb") as stream:
         return read(stream, infos=infos)

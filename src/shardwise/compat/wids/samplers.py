@@ -26,7 +26,6 @@ _BLOCK = 8192
 
 
 def lengths_to_ranges(lengths: Sequence[int]) -> list[Range]:
-    """One range a shard, for the lengths of shards that follow one another."""
     ends = np.cumsum(np.asarray(lengths, dtype=np.int64)).tolist()
     return [(end - int(length), end) for end, length in zip(ends, lengths, strict=True)]
 
@@ -66,7 +65,6 @@ def cut(line: Sequence[Range], start: int, stop: int) -> list[Range]:
 
 
 def indices(ranges: Sequence[Range], seed: int, epoch: int, *, shuffle: bool) -> Iterator[int]:
-    """The indices of ranges, one range after another; each one shuffled if asked for."""
     for number, (start, stop) in enumerate(ranges):
         size = stop - start
         within = Permutation(size, mix(_WITHIN, seed, epoch, number, start)) if shuffle else None
@@ -277,7 +275,6 @@ def _bounds(dataset: Sized, num_samples: int | tuple[int, int] | None) -> tuple[
 
 
 def _ranks(rank: int | None, num_replicas: int | None) -> Ranks:
-    """Rank and world size: what is not given is found."""
     if rank is None and num_replicas is not None:
         rank = discover().rank
     elif rank is not None and num_replicas is None:

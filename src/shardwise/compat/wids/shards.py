@@ -87,7 +87,6 @@ class IndexedTarSamples:
 
     @classmethod
     def all_of(cls, source: TarSource) -> list[Self]:
-        """The shards of an open source, one by one."""
         shards = []
         first = 0
         for shard in source.manifest.shards:
@@ -195,7 +194,6 @@ class LRUShards:
 
     @property
     def lru(self) -> LRUCache:
-        """The open shards of this process by URL."""
         return self._here[0]
 
     def __len__(self) -> int:
