@@ -98,7 +98,7 @@ class MapFunction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transforms:
-    """What is done to a source's samples, in order of the fields; each method returns a new one."""
+    """The fields, decoders, functions and indices of a dataset; each method returns a new one."""
 
     selected: tuple[str, ...] | None = None
     required: frozenset[str] = frozenset()

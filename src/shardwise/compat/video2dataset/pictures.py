@@ -15,7 +15,7 @@ from shardwise.base.errors import DataError
 
 @dataclass(frozen=True)
 class PictureSize:
-    """How pictures are resized (the shorter side, or both) and cropped (anywhere, or centred)."""
+    """The size of resized pictures (the shorter side, or both), and their crop's."""
 
     resize: int | tuple[int, int] | None = None
     crop: tuple[int, int] | None = None

@@ -28,7 +28,7 @@ class UnwantedError(Exception):
 
 @dataclass(frozen=True)
 class Selection:
-    """What a sample must have: fields, scores in its json, a language as `langdetect` says."""
+    """The conditions for a sample: fields, scores in its json, a language of its text."""
 
     keys: tuple[str, ...]
     aesthetics: float | None = None

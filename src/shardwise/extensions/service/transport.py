@@ -18,7 +18,7 @@ class Connection(Protocol):
 
     @property
     def local_endpoint(self) -> bytes:
-        """What the other end needs to send by this (empty for nothing), sent under the proof."""
+        """The bytes that the other end needs to send by this, under the proof; empty for none."""
         return b""
 
     def set_remote_endpoint(self, endpoint: bytes) -> None:
