@@ -22,14 +22,10 @@ from shardwise.sources.samples import DecodeWatch
 
 @dataclass(slots=True)  # not frozen: that would cost a single sample a microsecond
 class RawRows:
-    """Samples as the source read them, and their names in messages.
+    """Samples as the source read them, with their ids in the dataset.
 
-    Attributes:
-        ids: int64 `[rows]`, the samples' ids in the dataset; `columns.ids` has the source's.
-        columns: what the source read.
-        url_of: the url of the shard that holds a sample, by its id in the source.
-        keys: the seed and the epoch, and the generators that keyed decoders get.
-        watch: learns which decoder or function begins, or None.
+    `url_of` names a sample's shard in messages, `keys` make the generators of keyed decoders, and
+    `watch` learns which decoder or function begins.
     """
 
     ids: NDArray[np.int64]

@@ -59,16 +59,8 @@ class Outcome:
 class Recipe:
     """How shards are made of an input; pickles for worker processes.
 
-    Attributes:
-        source: what is read.
-        map: input -> sample, None or several samples; None for the inputs as they are.
-        filter: sample -> whether it stays, called before `map`.
-        samples_per_shard: inputs a shard.
-        order: None for the source's order, "window" or "full".
-        seed: of the order, and of the generators that `map` gets.
-        suffix: ".tar" or ".parquet".
-        records: whether errors of inputs are recorded, not raised.
-        media: whether tar shards get sidecars of the frames of their media.
+    `filter` is called before `map`, which gives None or several samples; with `records`, errors
+    of inputs are recorded, not raised.
     """
 
     source: Input

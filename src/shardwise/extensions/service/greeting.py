@@ -158,18 +158,8 @@ def greeting_steps(
 ) -> Generator[memoryview, None, Admission]:
     """Greet a client as a server, up to its proof; yields the buffer to fill next.
 
-    Args:
-        connection: to the client. What is sent on it fits into the kernel's buffers.
-        token: the job's token, or None.
-        has_dataset: whether the server was started with a dataset.
-
-    Returns:
-        What the client asks, once it has proven the token.
-
-    Raises:
-        Refusal: `refuse` tells the client.
-        FrameError: it is no client.
-        OSError: see `Connection`.
+    Returns what the client asks. Raises Refusal, which `refuse` tells the client, FrameError for
+    what is not a client, or OSError. What is sent fits into the kernel's buffers.
     """
     hello = yield from _hearing(Kind.HELLO)
     if hello.get("protocol") != _PROTOCOL:

@@ -46,10 +46,7 @@ def require_ray() -> None:
 class RayDirectory:
     """Finds, starts and counts the servers of one service on Ray.
 
-    Args:
-        count: servers to start where this process is the first one.
-        name: of the service, for all who share it; None for one of this job's own.
-        options: of each server's actor, by Ray's names, over the defaults.
+    Whoever gives the same `name` shares it; None is one of this job's own.
     """
 
     def __init__(self, count: int, *, name: str | None, options: Mapping[str, Any]) -> None:

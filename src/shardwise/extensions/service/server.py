@@ -73,15 +73,7 @@ class _Job:
 
 
 class BatchServer:
-    """Serves batches until it is closed.
-
-    Args:
-        listener: where clients connect.
-        dataset: what it serves; None for what its clients bring, under a token.
-        token: the secret that its clients must have; None for none, which UCX does not allow.
-        num_threads: threads that build batches.
-        cache_bytes: of made batches that are kept for other trainers of the same plan.
-    """
+    """Serves batches of a dataset, or of what clients bring under the token, until closed."""
 
     def __init__(
         self,

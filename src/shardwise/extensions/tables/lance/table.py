@@ -46,17 +46,9 @@ def is_usable_here() -> bool:
 
 @dataclass(frozen=True)
 class Description:
-    """What a version of a table holds, in the order of its fragments.
+    """A version of a table: schema (blobs as binaries) and, by fragment, live rows and bytes.
 
-    Attributes:
-        version: its number.
-        schema: its columns; blobs are large binaries here.
-        blobs: the columns that are stored as blobs.
-        fragments: int64 `[fragments]`, Lance's numbers of the fragments.
-        sizes: int64 `[fragments]`, rows that are not deleted.
-        num_bytes: int64 `[fragments]`, bytes of the files; 0 where Lance did not write them down.
-        digest: names the files of all fragments: a table made anew under the same name and
-            version has another one.
+    The digest names all files: a table made anew under the same name and version has another.
     """
 
     version: int

@@ -48,14 +48,8 @@ _Found: TypeAlias = tuple[int, IndexHeader | None, FileStat]
 class OpenedShards:
     """Shards as they were when they were opened. Pickles as narrow columns.
 
-    Opening them loads their indexes, compares them with the shards, and builds the missing ones.
-
-    Attributes:
-        manifest: the shards with their counts.
-        fields: the names of all fields that any sample has, in storage order.
-        key_lengths: the lengths of keys in shards with samples; None is one of different lengths.
-        has_digests: whether a shard has digests of its payloads.
-        unsaved: by number, indexes that could not be saved: building them again would scan again.
+    Opening them loads their indexes, compares them with the shards, and builds the missing ones,
+    which are `unsaved` where they can't be written. A None among `key_lengths` is no one length.
     """
 
     def __init__(self, urls: Sequence[str], store: IndexStore) -> None:

@@ -36,15 +36,9 @@ _PLAIN_FIELD = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """Samples `[start, stop)`, which stand one behind the other in a shard.
+    """Samples `[start, stop)`, adjacent in a shard; without `keys` they must be encoded.
 
-    Attributes:
-        keys: their keys; none where the samples must be encoded.
-        fields: the fields that any of them has.
-        num_bytes: bytes of their payloads.
-        data: their members, headers and paddings included; overwritten when the next run is asked
-            for.
-        members: where these lie in `data`.
+    `data` has their members with headers and padding, until the next run is requested.
     """
 
     start: int
