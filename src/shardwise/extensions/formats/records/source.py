@@ -46,7 +46,7 @@ _MAX_LANES = 64
 
 @dataclass(frozen=True)
 class RecordShard:
-    """An opened shard: where records begin and end, int64, or mapped; all bytes, if they are kept."""
+    """An opened shard: where records begin and end, int64 (or mapped); all bytes, if kept."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
