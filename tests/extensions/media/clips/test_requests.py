@@ -113,5 +113,7 @@ def test_a_segment_is_one_request_of_few_bytes(tmp_path, web, kind, rate, minute
         begin = round(rows[number]["offset"] * shown)
         np.testing.assert_allclose(sound, whole[:, begin : begin + sound.shape[1]], atol=1e-5)
         ((start, stop),) = ranges_of(asked)
+        first = ds.load(np.array([0, number, 1]))[field][1]
+        np.testing.assert_array_equal(first, sound)
         seconds = 1.25 + (3.3 if rate else 0) + 0.6
         assert stop - start <= seconds / (60 * minutes) * len(data) + 20_000

@@ -37,7 +37,7 @@ _BAD = b"!"
 
 @runtime_checkable
 class SourceOfFiles(Protocol):
-    """A source whose first field is a file of its own for each sample; see `Source`."""
+    """A source whose first field is a file per sample; see `Source`."""
 
     @property
     def manifest(self) -> Manifest:
@@ -109,13 +109,12 @@ class LoneFiles:
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
         """Ranges of the files; see `read_ranges`."""
-        urls, places = [], {}
-        for number, sample in enumerate(wanted):
+        urls, places = dict[str, int](), {}
+        for sample in wanted:
             url, stat = self.place(sample)[0], self._version(sample)
             self._pool.pin(url, stat)
-            urls.append(url)
-            places[sample] = (number, 0, stat.num_bytes)
-        return iter([*read_ranges(self._pool, urls, places, wanted, field=self._field)])
+            places[sample] = (urls.setdefault(url, len(urls)), 0, stat.num_bytes)
+        return iter([*read_ranges(self._pool, [*urls], places, wanted, field=self._field)])
 
     def _index(self, sample: int) -> MediaIndex:
         with self._source.opened_file(sample, self._pool.options) as (file, stat):
@@ -128,11 +127,9 @@ class LoneFiles:
 
 
 class IndexedFiles(LoneFiles):
-    """Lone files that are all indexed at once.
+    """Lone files that are all indexed at once; the user's cache keeps indexes and versions.
 
-    Their indexes are kept in the user's cache, with the version of each file. Local files that
-    changed since are indexed again. A remote one, whose listing has no versions, is an error when
-    it is first read, and the next call indexes all again.
+    A remote file that changed is an error at its first read, since its listing has no versions.
     """
 
     def __init__(self, source: SourceOfFiles, field: str, ids: NDArray[np.int64]) -> None:
@@ -206,11 +203,8 @@ class IndexedFiles(LoneFiles):
             except DataError as error:
                 return _BAD + error.reason.encode(), stat
 
-    def _row(self, sample: int) -> int:
-        return int(np.searchsorted(self._samples, sample))
-
     def _index(self, sample: int) -> MediaIndex:
-        table, row = self._opened(), self._row(sample)
+        table, row = self._opened(), int(np.searchsorted(self._samples, sample))
         begin = int(table.ends[row - 1]) if row else 0
         block = table.blocks[begin : int(table.ends[row])].tobytes()
         if not block.startswith(_BAD):
@@ -222,4 +216,4 @@ class IndexedFiles(LoneFiles):
         def read() -> list[FileStat]:
             return [FileStat(*each) for each in json.loads(self._opened().stats.tobytes())]
 
-        return self._stats.get(read)[self._row(sample)]
+        return self._stats.get(read)[int(np.searchsorted(self._samples, sample))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,6 @@ class Owners:
     source: Source
     indices: NDArray[np.int64] | None
     fields: tuple[str, ...]
-
-    @property
-    def default_shuffle(self) -> Literal["full", "window"]:
-        """The source's own."""
-        return self.source.default_shuffle
 
     def ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Ids in the source."""

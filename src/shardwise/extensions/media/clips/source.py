@@ -94,7 +94,7 @@ class ClipSource(ReadsEpochs):
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
         """The videos' own."""
-        return self._owners.default_shuffle
+        return self.source.default_shuffle
 
     @cached_property
     def traits(self) -> SourceTraits:

@@ -105,7 +105,7 @@ class SegmentSource:
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
         """The sounds' own."""
-        return self._owners.default_shuffle
+        return self.source.default_shuffle
 
     @cached_property
     def traits(self) -> SourceTraits:
