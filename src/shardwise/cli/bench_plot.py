@@ -18,12 +18,7 @@ _WINDOWS = 12
 
 
 def drawable(path: Path) -> None:
-    """Check that a picture can be drawn into a file, before the run.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        ValueError: matplotlib has no such format, or the directory does not exist.
-    """
+    """Check that a picture can be drawn into a file, before the run."""
     known = sorted(_figure().canvas.get_supported_filetypes())
     if path.suffix.removeprefix(".").lower() not in known:
         raise ValueError(f"--plot {path}: the name must end in one of {', '.join(known)}")
@@ -37,10 +32,7 @@ def draw(
     marks: Sequence[tuple[float, int]],
     ready: Sequence[tuple[float, float]],
 ) -> None:
-    """Draw a result, as `--json` gives it, into a file whose ending says the format.
-
-    `marks` and `ready` are those of `Run`.
-    """
+    """Draw a result of `--json`, with a `Run`'s `marks` and `ready`, into a file."""
     figure = _figure()
     by_stage, over_time = figure.subfigures(1, 2, width_ratios=[2, 3])
     bars = by_stage.subplots()
@@ -70,10 +62,7 @@ def draw(
 
 
 def _rates(marks: Sequence[tuple[float, int]]) -> tuple[list[float], list[float]]:
-    """The ends of windows, from 0 on, and the samples per second in each.
-
-    Batches come in bursts, so a rate from one to the next says nothing.
-    """
+    """The ends of windows and samples per second in each: batches come in bursts."""
     times = np.array([0.0, *(seconds for seconds, _ in marks)])
     samples = np.cumsum([0, *(count for _, count in marks)])
     ends = np.linspace(0, times[-1], _WINDOWS + 1)

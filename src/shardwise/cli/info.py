@@ -114,13 +114,7 @@ def _show_data(document: dict[str, Any]) -> None:
 def _describe_shard(
     url: str, index_dir: str | None, *, accept_unfinished: bool
 ) -> tuple[dict[str, Any], ShardIndex]:
-    """One shard as JSON, and its index: the kept one if it is fresh, else one built in memory.
-
-    Raises:
-        DataError: the shard is missing or, where it has no fresh index, damaged; or it has no end,
-            and that is not accepted.
-        StorageError: it could not be read.
-    """
+    """One shard as JSON, and its index: the kept one if it is fresh, else one built in memory."""
     store = IndexStore(index_dir)
     saved = store.look(url)
     index = saved.index
@@ -150,7 +144,6 @@ def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
 
 
 def _describe_field(name: str, parts: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
-    """One field as JSON: the samples that have it, and its bytes in these."""
     sizes = np.concatenate(parts)
     sizes = sizes[sizes >= 0]
     return {
@@ -215,7 +208,6 @@ def _show(document: dict[str, Any], list_all: bool) -> None:
 
 
 def _num_unfit(states: Mapping[str, int]) -> int:
-    """The number of shards with an index that reading refuses."""
     return states.get("stale", 0) + states.get("damaged", 0)
 
 

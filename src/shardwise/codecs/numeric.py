@@ -74,9 +74,6 @@ def integer() -> Integer:
 
     The value is an int of 64 bits; a batch is int64 `[B]`. `int` as a decoder means this.
 
-    Raises:
-        ValueError: (when called) it is no whole number, or does not fit into 64 bits.
-
     Examples:
         >>> integer()(b" -42\n")
         -42
@@ -102,9 +99,6 @@ def floating() -> Floating:
 
     A batch is float64 `[B]`. `float` as a decoder means this.
 
-    Raises:
-        ValueError: (when called) it is no number.
-
     Examples:
         >>> floating()(b"1e-3")
         0.001
@@ -114,12 +108,7 @@ def floating() -> Floating:
 
 @dataclass(frozen=True, repr=False)
 class Array:
-    """A decoder of raw arrays; `array` makes it.
-
-    Attributes:
-        dtype: name of the stored dtype, with its byte order.
-        shape: the shape, or None for one dimension of any length.
-    """
+    """A decoder of raw arrays; `array` makes it."""
 
     dtype: str
     shape: tuple[int, ...] | None = None
@@ -143,7 +132,6 @@ class Array:
         return np.dtype("uint8" if self._native == np.bool_ else self.dtype)
 
     def _shape_of(self, num_bytes: int) -> tuple[int, ...]:
-        """The shape of a payload; raises if its length is wrong."""
         itemsize = self._stored.itemsize
         if self.shape is None:
             if num_bytes % itemsize:
@@ -174,10 +162,7 @@ class Array:
         np.copyto(out, stored.reshape(out.shape), casting="unsafe")
 
     def decode_column(self, column: BytesColumn) -> NDArray[Any] | list[NDArray[Any]]:
-        """Decode a column without missing rows to `[rows, *shape]`.
-
-        Without a shape, rows of one length give `[rows, length]`, others a list of arrays.
-        """
+        """Decode to `[rows, *shape]`; without a shape to `[rows, length]` or a list of arrays."""
         _check_whole(column)
         if not len(column):
             return np.empty((0, *(self.shape or ())), self._native)

@@ -30,13 +30,7 @@ _MADE = RESERVED - {"__key__"}
 
 @dataclass(frozen=True, slots=True)
 class MapFunction:
-    """One function of a `map()`.
-
-    Attributes:
-        fn: sample -> sample.
-        takes_rng: it has a parameter called `rng`.
-        place: how many functions run before it.
-    """
+    """One function of a `map()`; `place` is how many run before it."""
 
     fn: Callable[..., Any]
     takes_rng: bool
@@ -44,11 +38,7 @@ class MapFunction:
 
     @classmethod
     def of(cls, fn: Callable[..., Any], place: int) -> MapFunction:
-        """Look at the function's signature once.
-
-        Raises:
-            TypeError: it can't be called as fn(sample) or fn(sample, rng=...).
-        """
+        """Look at the function's signature once."""
         if not callable(fn):
             raise TypeError(f"map() takes a function of a sample, not {fn!r}")
         try:
@@ -67,12 +57,7 @@ class MapFunction:
         return cls(fn, takes_rng=takes_rng, place=place)
 
     def __call__(self, sample: dict[str, Any], rows: RawRows, row: int) -> dict[str, Any]:
-        """Transform the sample in this row.
-
-        Raises:
-            DataError: the function raised.
-            TypeError: it returned no dict, or a "__key__" that is no str.
-        """
+        """Transform the sample in this row."""
         key = sample["__key__"]
         own = () if _MADE.isdisjoint(sample) else _MADE & sample.keys()
         # The user's code: it may return anything.
@@ -113,15 +98,7 @@ class MapFunction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transforms:
-    """Immutable; each method returns a new one.
-
-    Attributes:
-        selected: the fields that are read, in order; None for all.
-        required: fields asked for by name.
-        decoders: field -> decoder.
-        maps: functions of samples, in the order in which they run.
-        indices: int64 `[samples]`, the source's ids of the samples; None for all.
-    """
+    """The fields, decoders, functions and indices of a dataset; each method returns a new one."""
 
     selected: tuple[str, ...] | None = None
     required: frozenset[str] = frozenset()
@@ -218,11 +195,7 @@ class Transforms:
 
 
 def columns_of(rows: RawRows, samples: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]]:
-    """Turn transformed samples into columns again.
-
-    Raises:
-        DataError: they do not all have the same fields; it names the first odd one.
-    """
+    """Turn transformed samples into columns again."""
     if not samples:
         return {"__key__": []}
     names = samples[0].keys()

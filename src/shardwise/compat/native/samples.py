@@ -131,8 +131,9 @@ def _only_looks_up(function: Any) -> bool:
     if name in code.co_cellvars or {"eval", "exec", "locals", "vars"} & {*code.co_names}:
         return False
     for step, after, second in zip(steps, steps[1:], steps[2:], strict=False):
-        names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-        if "FAST" in step.opname and name in names:
+        if isinstance(step.argval, tuple) and name in step.argval:
+            return False
+        if "FAST" in step.opname and step.argval == name:
             is_entry = after.opname == "LOAD_CONST" and (
                 second.opname == "BINARY_SUBSCR" or second.argrepr == "[]"
             )

@@ -15,10 +15,7 @@ _MAX_IN_A_ROW, _MAX_WITH_KEYS = 1_000_000, 100_000_000
 
 
 class LeftOut:
-    """What a stage leaves out in a row, and that the pass had samples.
-
-    Made while the pass is built. `says` makes the message of the number; `num` is that in a row.
-    """
+    """Counts what a stage leaves out in a row (`num`); `says` makes the message of the number."""
 
     def __init__(self, says: Callable[[int], str] | None = None) -> None:
         self._says = says or nothing_passes
@@ -28,11 +25,7 @@ class LeftOut:
         self._first: Any = None
 
     def add(self, sample: Any) -> None:
-        """Count a sample that is left out.
-
-        Raises:
-            ValueError: all samples were left out, again and again.
-        """
+        """Count a sample that is left out."""
         self._of_pass[0] += 1
         self.num += 1
         name = _name_of(sample)
@@ -45,7 +38,6 @@ class LeftOut:
             raise ValueError(self._says(self.num))
 
     def filter(self, data: Iterable[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
-        """The samples that a predicate holds for."""
         for sample in data:
             if not predicate(sample):
                 self.add(sample)
@@ -60,7 +52,6 @@ class LeftOut:
 
 
 def nothing_passes(num: int) -> str:
-    """Say that samples came and none went out."""
     return (
         f"the stages of the pipeline let none of {num} samples through: look at the predicates of "
         "select(), the functions and handlers of map(), and batched(partial=False); where a rare "
@@ -69,7 +60,6 @@ def nothing_passes(num: int) -> str:
 
 
 def nothing_in_shards(num: int) -> str:
-    """Say that shards came and no sample."""
     return (
         f"the last {num} shards gave no sample: they are empty, or a handler= leaves out what is "
         "wrong with them; without it the error is raised"

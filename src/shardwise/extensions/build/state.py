@@ -20,17 +20,10 @@ _ERRORS = ("errors.parquet", "errors.jsonl")
 
 @dataclass(frozen=True)
 class BuildState:
-    """The content of `build.json`.
+    """The content of `build.json`: what the shards depend on, what there is, and what failed.
 
-    Attributes:
-        identity: what the shards depend on: another one is refused.
-        generation: 0, or the number of the retry under way or done last.
-        is_complete: whether it is done; else the next call goes on with it.
-        files: the names of the shards that hold samples.
-        sizes: their bytes, where the output is a local directory.
-        failed: the inputs that failed, by the shard that they are missing in.
-        report: what `build` returned last; empty before.
-        functions_of_retry: a digest of the functions that the retry calls.
+    `generation` numbers the retries, whose functions have the digest `functions_of_retry`;
+    `failed` has the inputs by the shard that they are missing in, `sizes` those of local files.
     """
 
     identity: dict[str, Any]
@@ -43,11 +36,7 @@ class BuildState:
     functions_of_retry: str = ""
 
     def require(self, identity: dict[str, Any], place: Place, *, retries: bool) -> None:
-        """Refuse another build's output. A retry may call other functions.
-
-        Raises:
-            StateError: the identities differ; the message has both.
-        """
+        """Refuse another build's output. A retry may call other functions."""
         there = dict(self.identity)
         if self.generation and not self.is_complete:
             there["functions"] = self.functions_of_retry
@@ -81,11 +70,7 @@ def identity_of(recipe: Recipe, pattern: str) -> dict[str, Any]:
 
 
 def load_state(place: Place) -> BuildState | None:
-    """What a directory says of itself; None where no build was.
-
-    Raises:
-        DataError: `build.json` is damaged.
-    """
+    """What a directory says of itself; None where no build was."""
     data = place.read(STATE_NAME)
     if data is None:
         return None
@@ -121,9 +106,6 @@ def write_errors(place: Place, failures: Sequence[Failure], *, as_table: bool) -
         place: the output directory.
         failures: the inputs that failed.
         as_table: False for JSON in any case: beside Parquet shards, a table would be read as one.
-
-    Returns:
-        The file's name; None without failures: a file of an earlier run is then removed.
     """
     if not failures:
         for name in _ERRORS:
@@ -140,7 +122,6 @@ def write_errors(place: Place, failures: Sequence[Failure], *, as_table: bool) -
 
 
 def _table(rows: list[dict[str, Any]]) -> bytes | None:
-    """The bytes of a Parquet file; None without pyarrow."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -62,28 +62,14 @@ class Workers(Protocol):
         ...
 
     def wait(self) -> dict[int, BaseException | None]:
-        """Wait for a shard at least: those that have ended, with what each raised.
-
-        `WorkerDiedError` stands for a shard that may or may not be done.
-        """
+        """Wait for a shard at least: those that ended, with their errors or `WorkerDiedError`."""
         ...
 
 
 def hand_out(
     workers: Workers, numbers: Sequence[int], *, is_done: Callable[[int], bool]
 ) -> Iterator[int]:
-    """Make shards, in any order; the number of each as it is done.
-
-    Args:
-        workers: who makes them.
-        numbers: the shards to make.
-        is_done: whether a shard's note is there, asked after its worker died.
-
-    Raises:
-        WorkerError: workers die again and again of a shard; the message has its number.
-        DataError: as `make_shard` says.
-        TypeError: a function can't be pickled.
-    """
+    """Make shards, in any order; the number of each as it is done."""
     todo, num_running, deaths = deque(numbers), 0, Counter[int]()
     while todo or num_running:
         while todo and num_running < workers.limit:
@@ -110,7 +96,6 @@ def hand_out(
 
 
 def _refuse_deaths(lost: dict[int, WorkerDiedError], deaths: Counter[int], advice: str) -> None:
-    """Give a build up whose workers die of the same shards."""
     fatal = sorted(number for number in lost if deaths[number] >= _MAX_DEATHS)
     if not fatal:
         return
@@ -123,15 +108,7 @@ def _refuse_deaths(lost: dict[int, WorkerDiedError], deaths: Counter[int], advic
 
 @contextmanager
 def local_workers(job: Job, num_workers: int) -> Iterator[Workers]:
-    """Workers until the block ends; shards that are being made then are finished.
-
-    Args:
-        job: the build.
-        num_workers: processes, or threads for copies; 0 for this thread.
-
-    Raises:
-        TypeError: a function can't be pickled.
-    """
+    """Workers until the block ends; shards that are being made then are finished."""
     if not num_workers:
         yield _ThisProcess(job)
         return
@@ -210,15 +187,12 @@ class _Pool:
         return results
 
     def close(self) -> None:
-        """End the pool, after the shards that it is making."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
 
 class _State:
-    """What a worker process keeps: its build."""
-
     def __init__(self) -> None:
         self.pickled = b""
         self.job: Job | None = None

@@ -46,10 +46,7 @@ def require_ray() -> None:
 class RayDirectory:
     """Finds, starts and counts the servers of one service on Ray.
 
-    Args:
-        count: servers to start where this process is the first one.
-        name: of the service, for all who share it; None for one of this job's own.
-        options: of each server's actor, by Ray's names, over the defaults.
+    Whoever gives the same `name` shares it; None is one of this job's own.
     """
 
     def __init__(self, count: int, *, name: str | None, options: Mapping[str, Any]) -> None:
@@ -67,12 +64,7 @@ class RayDirectory:
         return self._count
 
     def open(self) -> None:
-        """Join the Ray cluster, and find the named actor or make it; waits for no server.
-
-        Raises:
-            ServiceError: there is no cluster to join, or this process is a fork of one that joined.
-            ValueError: an option of the actors is none of Ray's.
-        """
+        """Join the Ray cluster, and find the named actor or make it; waits for no server."""
         import ray
 
         if os.getpid() != self._pid and ray.is_initialized():
@@ -93,11 +85,7 @@ class RayDirectory:
             self._join()
 
     def scale(self, count: int) -> None:
-        """Have the named actor start or end servers.
-
-        Raises:
-            ServiceError: it can't be reached.
-        """
+        """Have the named actor start or end servers."""
         import ray
 
         self.open()
@@ -110,15 +98,7 @@ class RayDirectory:
     def follow(
         self, changed: Callable[[ServerList], None], failed: Callable[[str], None]
     ) -> Callable[[], None]:
-        """Tell of the servers, and of each change, in a thread of its own.
-
-        Args:
-            changed: gets the servers.
-            failed: gets the reason where they could not be asked for; they are asked for again.
-
-        Returns:
-            What ends this, and does not wait.
-        """
+        """Call `changed` with the servers at each change, or `failed` with why, in a thread."""
         answers: SimpleQueue[Future[Any] | None] = SimpleQueue()
         threading.Thread(
             target=self._follow,
@@ -202,6 +182,5 @@ class RayDirectory:
 
 
 def _line(error: Exception) -> str:
-    """An error of Ray's in one line, without its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return escaped(lines[0]) if lines else type(error).__name__

@@ -46,18 +46,6 @@ from shardwise.storage.urls import beside
 
 @dataclass(frozen=True)
 class _Index:
-    """What `index.json` says.
-
-    Attributes:
-        chunks: url, samples and bytes of each.
-        serializers: of each leaf.
-        forms: of each leaf.
-        nodes: field -> where it is in the tree of a sample.
-        compression: of the chunks; "" for none.
-        level: what is compressed: "chunk", "batch" or "sample".
-        may_have_rows: whether chunks may be Arrow rows.
-    """
-
     chunks: tuple[Shard, ...]
     serializers: tuple[str, ...]
     forms: tuple[Form, ...]

@@ -44,15 +44,6 @@ class _Column(NamedTuple):
 
 @dataclass(frozen=True)
 class _Stored:
-    """One shard by the index.
-
-    Attributes:
-        shard: the file with all samples as they are.
-        zip_url: of the compressed file; "" if there is none.
-        compression: how.
-        hashes: of the compressed file, by the name of the algorithm.
-    """
-
     shard: Shard
     zip_url: str
     compression: str
@@ -60,8 +51,6 @@ class _Stored:
 
 
 class _Index(NamedTuple):
-    """All shards, and the columns of each."""
-
     shards: list[_Stored]
     columns: list[_Column]
 

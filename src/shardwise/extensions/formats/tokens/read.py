@@ -38,10 +38,7 @@ class TokenReader:
         self._maps: PerProcess[dict[int, _Map]] = PerProcess()
 
     def blocks(self, file: int, numbers: NDArray[np.int64], block: int) -> NDArray[Any]:
-        """Blocks of a local file: `[blocks, block + 1]`, block i from token i * block on.
-
-        One gather from a view of overlapping rows.
-        """
+        """Gather blocks of a local file, `[blocks, block + 1]`, from a view of overlapping rows."""
         mapped, size = self._map(file), self.dtype.itemsize
         shape = (len(mapped.tokens) - 1) // block, block + 1
         view: NDArray[Any] = np.ndarray(
@@ -54,13 +51,7 @@ class TokenReader:
     def runs(
         self, files: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> NDArray[Any]:
-        """Runs of tokens, one behind the other: `[sum of counts]`.
-
-        Args:
-            files: int64 `[runs]`, the file of each.
-            starts: int64 `[runs]`, its first token in that file.
-            counts: int64 `[runs]`, its tokens.
-        """
+        """Runs of tokens, one behind the other: `[sum of counts]`."""
         out = np.empty(int(counts.sum()), self.dtype)
         size, ends = self.dtype.itemsize, np.cumsum(counts)
         if not self.are_local:

@@ -16,10 +16,7 @@ from shardwise.sources.tar.scan.names import split_names
 
 @dataclass(frozen=True)
 class Problem:
-    """A defect or oddity of a shard or its index, and its place.
-
-    `hint` is what to do about it; "" where the message says so.
-    """
+    """A defect or oddity of a shard or its index, its place, and what to do (`hint`, or "")."""
 
     url: str
     message: str
@@ -74,14 +71,7 @@ _IGNORED_HINTS = {
 
 
 class Oddities:
-    """Counts of one shard's members and samples, and the first place of each oddity.
-
-    Attributes:
-        num_members: regular files that are fields of samples.
-        fields: samples that have each field.
-        ignored: members that can't be fields, by why.
-        is_complete: whether all headers were seen.
-    """
+    """Counts of one shard's members and samples, and the first place of each oddity."""
 
     def __init__(self, url: str) -> None:
         self.url = url

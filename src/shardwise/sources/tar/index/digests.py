@@ -29,10 +29,6 @@ def payload_digests(
     Yields:
         `(field, rows, digests)`: for some rows of the index (int64 `[k]`, those that have the
         field), the CRC-32 of each payload (uint32 `[k]`). All of a field come in ascending order.
-
-    Raises:
-        DataError: the shard ends before a payload does.
-        StorageError: it could not be read.
     """
 
     def read_into(offset: int, view: memoryview) -> None:
@@ -62,7 +58,6 @@ def payload_digests(
 def _walk(
     read_into: _ReadInto, offsets: NDArray[np.int64], sizes: NDArray[np.int64], buffer: NDArray[Any]
 ) -> Iterator[int]:
-    """The digests of payloads that lie in ascending order."""
     view = buffer.data
     ends = offsets + sizes
     # The buffer holds the bytes from `begin` to `end` of the file.

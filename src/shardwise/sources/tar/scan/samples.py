@@ -26,10 +26,7 @@ _MAX_EMPTY_CELLS = 50_000_000
 
 
 class SampleTable:
-    """Collects the members of one shard into a table of samples and fields.
-
-    Members that can't be fields are counted in `ignored`, by why.
-    """
+    """Collects a shard's members into samples and fields; counts others in `ignored`, by why."""
 
     def __init__(self, url: str, ignored: Counter[str]) -> None:
         self.url = url
@@ -87,12 +84,7 @@ class SampleTable:
             self.num_samples += len(firsts)
 
     def finish(self, *, has_end: bool) -> tuple[dict[str, NDArray[Any]], frozenset[str]]:
-        """The columns of the index, and the fields that some sample lacks.
-
-        Raises:
-            DataError: a sample has two members for one field; members of a sample stand apart; the
-                shard has no end and its last sample lacks what all others have.
-        """
+        """The columns of the index, and the fields that some sample lacks."""
         num_fields = len(self.fields)
         num_empty = num_fields * self.num_samples - self.num_members
         if num_empty > max(_MAX_EMPTY_CELLS, 8 * self.num_members):
@@ -198,7 +190,6 @@ def _concatenate(parts: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 
 def _hash(keys: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A 64-bit number for each key: equal for equal keys, whatever the array's width."""
     words = keys.view("<u8")
     hashes = lengths.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for column in range(words.shape[1]):

@@ -73,11 +73,7 @@ class HeaderRun:
 class HeaderScan:
     """One walk through the headers of a tar, from the header at `start` to the tar's end.
 
-    Attributes:
-        position: where the next header begins.
-        num_bytes_read: what was read of headers and blocks so far.
-        has_end: after the walk: whether the shard ended in a block of zeros. Without one it may
-            have been cut between two members.
+    Without a block of zeros at the end (`has_end`) it may have been cut between two members.
     """
 
     def __init__(self, source: ByteSource, *, url: str, start: int = 0) -> None:
@@ -93,11 +89,7 @@ class HeaderScan:
         self._known: str | None = None
 
     def runs(self) -> Iterator[HeaderRun]:
-        """The headers in order.
-
-        Raises:
-            DataError: the shard is damaged or cut short. All headers before that were yielded.
-        """
+        """The headers in order."""
         num_bytes = self.source.available(0, BLOCK)
         if not num_bytes:
             raise DataError("an empty file: not a tar, not even one without members", url=self.url)

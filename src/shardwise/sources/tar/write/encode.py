@@ -22,12 +22,7 @@ _BOOKKEEPING = re.compile(r"__.*__", re.DOTALL)
 
 
 def encode_sample(sample: Mapping[str, Any]) -> tuple[str, list[tuple[str, bytes]]]:
-    """Turn a sample into its key and its members, `(name, bytes)`, sorted by field.
-
-    Raises:
-        ValueError: the key or a field's name can't be read back as it is, or a value is no JSON.
-        TypeError: a value is of a type that has no one meaning as bytes.
-    """
+    """Turn a sample into its key and its members, `(name, bytes)`, sorted by field."""
     if "__key__" not in sample:
         raise ValueError(f"a sample needs a '__key__'; this one has {sorted(sample, key=str)}")
     key = sample["__key__"]
@@ -44,7 +39,6 @@ def encode_sample(sample: Mapping[str, Any]) -> tuple[str, list[tuple[str, bytes
 
 
 def _check_key(key: object) -> None:
-    """Refuse a key that is not read back as it is written."""
     if not isinstance(key, str):
         raise TypeError(f"'__key__' must be a str, not {key!r}: str(...) or f'{{n:08d}}' makes one")
     parts = key.split("/")
@@ -70,7 +64,6 @@ def _check_key(key: object) -> None:
 
 
 def _check_field(field: object, key: str) -> None:
-    """Refuse a field's name that is not read back as it is written."""
     if not isinstance(field, str):
         raise TypeError(f"sample {key!r}: a field's name must be a str, not {field!r}")
     problem = None
