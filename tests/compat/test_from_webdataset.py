@@ -7,6 +7,7 @@ import warnings
 from copy import deepcopy
 from itertools import islice
 from multiprocessing import Value
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -424,6 +425,23 @@ def test_a_predicate_that_catches_exceptions_chooses_what_the_pipeline_has(shard
     keys = [sample["__key__"] for sample in pipeline]
     assert [sample["__key__"] for sample in sw.from_webdataset(pipeline)] == keys
     assert 0 < len(keys) < N
+
+
+def test_a_sample_that_can_not_be_read_is_an_error_though_the_predicate_catches_it(
+    shards, monkeypatch
+):
+    def predicate(sample):
+        try:
+            return int(sample["cls"]) < 5
+        except Exception:  # noqa: BLE001 - as programs write it
+            return True
+
+    pipeline = pipe(shards).select(predicate)
+    damaged = Mock(side_effect=sw.DataError("damaged"))
+    monkeypatch.setattr(TarSource, "read", damaged)
+    monkeypatch.setattr(TarSource, "read_sample", damaged)
+    with pytest.raises(sw.DataError, match="damaged"):
+        sw.from_webdataset(pipeline)
 
 
 class ByItems:
