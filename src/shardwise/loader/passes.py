@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from copy import copy
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.stats.counts import Counts
@@ -16,11 +17,23 @@ from shardwise.loader.account import Account
 from shardwise.loader.batch_maker import BatchMaker
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
-from shardwise.loader.position import Position
+from shardwise.loader.position import Pass, Position
 from shardwise.plan import LoaderState, Plan
 from shardwise.sources.samples import Samples
 
 _logger = logging.getLogger("shardwise")
+
+
+class Metrics(Protocol):
+    """Writes down what `stats` says while passes are under way, in a thread of its own."""
+
+    def begin(
+        self, current: Pass, rank: int, dataset: Samples, stats: Callable[..., dict[str, Any]]
+    ) -> None:
+        """Begin a pass; `stats(since)` may be called from any thread."""
+
+    def close(self) -> None:
+        """Write the last line, and end the thread."""
 
 
 class Passes:
@@ -30,6 +43,7 @@ class Passes:
         dataset: what is read.
         counts: of the batches that are returned.
         coverage: the coverage directory; None for none.
+        metrics: writes what is counted; None for nothing.
         is_default: whether the remainder was left to the library.
     """
 
@@ -38,11 +52,14 @@ class Passes:
         dataset: Samples,
         counts: Counts,
         coverage: str | os.PathLike[str] | None,
+        metrics: Metrics | None,
         *,
         is_default: bool,
     ) -> None:
         self.position = Position()
         self.account = Account(dataset, coverage)
+        self.metrics = metrics
+        self._dataset = dataset
         self._counts = counts
         self._drop_notice = DropNotice(is_default=is_default)
         self.notice = EpochNotice()
@@ -67,6 +84,8 @@ class Passes:
         self.notice.begin(plan, current.epoch, rank, num_repeated=self._num_left)
         self.account.begin(current, rank=rank)
         self._counts.begin()
+        if self.metrics is not None:
+            self.metrics.begin(current, rank, self._dataset, partial(maker.stats, self._counts))
         requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
         with closing(maker.run(requests)) as batches:
             while True:
@@ -76,10 +95,11 @@ class Passes:
                         "the newest iterator goes on; make a second loader to iterate twice at once"
                     )
                 check_ranks()
-                asked_at = time.perf_counter()
+                asked_at = self._counts.asked_at = time.perf_counter()
                 with maker.output.range("shardwise.next"):
                     batch = next(batches, None)
                 if batch is None:
+                    self._counts.asked_at = None
                     break
                 ready_at = time.perf_counter()
                 with maker.output.range("shardwise.to_tensors"):

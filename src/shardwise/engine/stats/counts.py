@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from shardwise.base.shown import shown
 from shardwise.base.stages import Stages
 from shardwise.engine.request import Batch, Concurrency
 from shardwise.engine.stats.bottleneck import find_bottleneck
+from shardwise.engine.stats.wait_histogram import WaitHistogram, percentiles, subtract
 from shardwise.plan import Plan
 from shardwise.sources.samples import Samples
 from shardwise.storage import IO_COUNTS
@@ -45,17 +47,23 @@ class Counts:
         self._shards = ShardTimes(dataset)
         self._last: float | None = None
         self._storage = StorageCounts()
-        self.clear()
-
-    def clear(self) -> None:
-        """Count from zero."""
-        self._samples = self._batches = self._queries = self._ready = 0
+        # When the batch that is awaited was asked for.
+        self.asked_at: float | None = None
+        # Called with each batch and its times, as `add` is.
+        self.listener: Callable[..., None] | None = None
+        self._samples = self._batches = self._ready = 0
         self._skipped = self._replaced = self._dropped = self._padded = 0
         self._on_device = self._on_cpu = 0
         self._wait_s = self._wall_s = 0.0
+        self._waits = WaitHistogram()
         self._stages = Stages()
+        # The sums at the last reset.
+        self._base: Mapping[str, Any] = {}
+
+    def clear(self) -> None:
+        """Count from zero; those who go by `since` still get what they have not seen."""
+        self._base = self._totals()
         self._shards.clear()
-        self._storage.take()
 
     def opened(self, seconds: float) -> None:
         """Count the seconds of opening shards and their indexes."""
@@ -73,6 +81,7 @@ class Counts:
         """
         until = returned_at if self._warm_pid == os.getpid() else ready_at
         self._warm_pid = os.getpid()
+        self.asked_at = None
         self._batches += 1
         self._samples += batch.num_rows
         self._skipped += batch.num_skipped
@@ -80,34 +89,69 @@ class Counts:
         self._on_device += batch.num_on_device
         self._on_cpu += batch.num_on_cpu
         self._wait_s += ready_at - asked_at
+        self._waits.add(ready_at - asked_at)
         self._wall_s += until - (asked_at if self._last is None else self._last)
         self._last = returned_at
         if batch.num_ready is not None:
-            self._queries += 1
             self._ready += batch.num_ready
         self._stages.merge(batch.stages)
         self._stages.add("hand over", until - ready_at)
         for ids, seconds in batch.chunks:
             self._shards.add(ids, seconds)
+        if self.listener is not None:
+            self.listener(batch, asked_at=asked_at, ready_at=ready_at, returned_at=returned_at)
 
     def end_epoch(self, plan: Plan) -> None:
         """Count the samples that an epoch dropped and repeated, over all ranks."""
         self._dropped += plan.num_dropped
         self._padded += plan.num_padded
 
-    def to_dict(self, concurrency: Concurrency, *, num_cores: int) -> dict[str, Any]:
-        """All counts; see `DataLoader.stats`."""
-        storage = self._storage.since(self._stages.storage)
+    def to_dict(
+        self,
+        concurrency: Concurrency,
+        *,
+        num_cores: int,
+        since: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """All counts; see `DataLoader.stats`. Any thread may ask.
+
+        Raises:
+            ValueError: `since` is no stats of this loader.
+        """
+        asked_at, totals = self.asked_at, self._totals()
+        counts = difference(totals, self._base if since is None else _seen(since, totals))
+        batches, wall_s = counts["batches"], counts["wall_s"]
+        ready = counts.pop("ready")
         stats = {
+            **counts,
+            "wait_ms": percentiles(counts["wait_ms"]),
+            "waiting_s": 0.0 if asked_at is None else time.perf_counter() - asked_at,
+            "rate": counts["samples"] / wall_s if wall_s else 0.0,
+            "queue_depth": ready / batches if batches else 0.0,
+            "slowest_shards": self._shards.slowest(_NUM_SLOWEST),
+            "executor": concurrency.executor,
+            "num_workers": concurrency.num_workers,
+            "num_threads": concurrency.num_threads,
+            "next_executor": concurrency.next_executor or None,
+            "totals": totals,
+        }
+        bottleneck = find_bottleneck(
+            stats, concurrency=concurrency, num_cores=num_cores, pin_memory=self._pin_memory
+        )
+        return {**stats, "bound_by": bottleneck.bound_by, "verdict": bottleneck.text}
+
+    def _totals(self) -> dict[str, Any]:
+        """All sums since the loader was made, resets or not."""
+        storage = self._storage.since(self._stages.storage)
+        return {
             "samples": self._samples,
             "batches": self._batches,
-            "seconds": dict(self._stages.seconds),
+            "seconds": self._stages.seconds.copy(),
             "wait_s": self._wait_s,
+            "wait_ms": self._waits.to_pairs(),
             "wall_s": self._wall_s,
             "cpu_s": self._stages.cpu_s,
-            "rate": self._samples / self._wall_s if self._wall_s else 0.0,
-            "queue_depth": self._ready / self._queries if self._queries else 0.0,
-            "slowest_shards": self._shards.slowest(_NUM_SLOWEST),
+            "ready": self._ready,
             "bytes": self._stages.num_bytes,
             "bytes_fetched": storage["bytes"],
             **{name: storage[name] for name in _OF_STORAGE},
@@ -118,15 +162,38 @@ class Counts:
             "padded": self._padded,
             "decoded_on_device": self._on_device,
             "decoded_on_cpu": self._on_cpu,
-            "executor": concurrency.executor,
-            "num_workers": concurrency.num_workers,
-            "num_threads": concurrency.num_threads,
-            "next_executor": concurrency.next_executor or None,
         }
-        bottleneck = find_bottleneck(
-            stats, concurrency=concurrency, num_cores=num_cores, pin_memory=self._pin_memory
-        )
-        return {**stats, "bound_by": bottleneck.bound_by, "verdict": bottleneck.text}
+
+
+def _seen(since: Mapping[str, Any], totals: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The sums up to earlier stats."""
+    seen: Mapping[str, Any] = since.get("totals", {})
+    if since and not seen:
+        raise ValueError("since= has no 'totals': give what loader.stats() returned, or {}")
+    for name in ("batches", "samples"):
+        if seen.get(name, 0) > totals[name]:
+            raise ValueError(
+                f"since= has {seen[name]} {name} and this loader {totals[name]}: it is of another "
+                "loader"
+            )
+    return seen
+
+
+def difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """What was counted between two sums; nothing below 0, as another process's counts may be."""
+    counted: dict[str, Any] = {}
+    for name, own in now.items():
+        other = before.get(name)
+        if other is None:
+            counted[name] = own
+        elif isinstance(own, Mapping):
+            parts = difference(own, other)
+            counted[name] = {key: value for key, value in parts.items() if value}
+        elif isinstance(own, list):
+            counted[name] = subtract(own, other)
+        else:
+            counted[name] = max(0, own - other)
+    return counted
 
 
 # Chunks are looked up together, this many in one numpy call.
@@ -156,7 +223,8 @@ class ShardTimes:
             # Copied: a view would keep the ids of many steps.
             self._chunks.append((ids[::stride].copy(), seconds / len(ids)))
             if len(self._chunks) >= _MAX_CHUNKS:
-                self._fold()
+                self._seconds, self._rows = self._folded()
+                self._chunks.clear()
 
     def clear(self) -> None:
         """Begin again."""
@@ -169,11 +237,11 @@ class ShardTimes:
         Returns:
             dicts with `url` and `seconds_a_sample`; none where there are less than two shards.
         """
-        self._fold()
-        seen = np.flatnonzero(self._rows)
+        sums, counts = self._folded()
+        seen = np.flatnonzero(counts)
         if self._ends is None or len(seen) < 2:
             return []
-        means = self._seconds[seen] / self._rows[seen]
+        means = sums[seen] / counts[seen]
         order = np.argsort(-means, kind="stable")[:count]
         return [
             {
@@ -183,22 +251,21 @@ class ShardTimes:
             for shard, mean in zip(seen[order].tolist(), means[order].tolist(), strict=True)
         ]
 
-    def _fold(self) -> None:
-        """Add the chunks to the sums."""
-        if not self._chunks:
-            return
-        if self._ends is None:
-            self._ends = np.cumsum(self._dataset.shard_sizes)
-            self._seconds, self._rows = np.zeros(len(self._ends)), np.zeros(len(self._ends))
-        if len(self._ends) > 1:
-            lengths = [len(ids) for ids, _ in self._chunks]
-            means = np.repeat([mean for _, mean in self._chunks], lengths)
-            shards = np.searchsorted(
-                self._ends, np.concatenate([ids for ids, _ in self._chunks]), side="right"
-            )
-            np.add.at(self._seconds, shards, means)
-            np.add.at(self._rows, shards, 1.0)
-        self._chunks.clear()
+    def _folded(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The sums with the chunks; changes none of them, since any thread may ask."""
+        chunks = self._chunks.copy()
+        if chunks and self._ends is None:
+            ends = np.cumsum(self._dataset.shard_sizes)
+            self._seconds, self._rows = np.zeros(len(ends)), np.zeros(len(ends))
+            self._ends = ends
+        if self._ends is None or len(self._ends) == 1 or not chunks:
+            return self._seconds, self._rows
+        seconds, rows = self._seconds.copy(), self._rows.copy()
+        means = np.repeat([mean for _, mean in chunks], [len(ids) for ids, _ in chunks])
+        shards = np.searchsorted(self._ends, np.concatenate([i for i, _ in chunks]), side="right")
+        np.add.at(seconds, shards, means)
+        np.add.at(rows, shards, 1.0)
+        return seconds, rows
 
 
 class StorageCounts:

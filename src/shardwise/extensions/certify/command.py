@@ -11,6 +11,7 @@ import click
 from shardwise.cli.data import open_data
 from shardwise.cli.options import common_options, shard_options
 from shardwise.cli.output import clean, finish, format_count, plural, write_line, write_table
+from shardwise.dataset import Dataset
 from shardwise.extensions.certify.coverage_files import read_coverage
 from shardwise.extensions.certify.epoch_verdict import EpochVerdict, verdict_of
 from shardwise.extensions.certify.lineage import lineage_of
@@ -36,10 +37,16 @@ def certify(
     DIR is what the loaders had as coverage=DIR. With URLS, the lines must be of that data. Exit
     code 1 if a sample was not handed out exactly once, or nothing tells.
     """
-    coverage = read_coverage(Path(directory))
     data = None
     if urls:
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+    document = certified(Path(directory), data)
+    finish(document, show_verdict, is_well=document["ok"])
+
+
+def certified(directory: Path, data: Dataset | None = None) -> dict[str, Any]:
+    """The verdict on a coverage directory as JSON; with `data`, its lines must be of that."""
+    coverage = read_coverage(directory)
     faults = coverage.faults
     orders: list[dict[str, Any]] = []
     processes_by_order = by_order(coverage.processes)
@@ -66,11 +73,11 @@ def certify(
             }
         )
     is_ok = not faults and all(epoch["ok"] for order in orders for epoch in order["epochs"])
-    document = {"ok": is_ok, "orders": orders, "faults": faults, "notes": coverage.notes}
-    finish(document, _show, is_well=is_ok)
+    return {"ok": is_ok, "orders": orders, "faults": faults, "notes": coverage.notes}
 
 
-def _show(document: dict[str, Any]) -> None:
+def show_verdict(document: dict[str, Any]) -> None:
+    """Write a document of `certified`."""
     for order in document["orders"]:
         _show_order(order)
     _show_texts("fault", document["faults"])

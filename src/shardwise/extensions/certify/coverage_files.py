@@ -155,7 +155,9 @@ def read_coverage(directory: Path) -> Coverage:
     """
     coverage = Coverage()
     try:
-        paths = sorted(path for path in directory.iterdir() if path.suffix == ".jsonl")
+        # Lines of metrics may lie beside them.
+        files = [path for path in directory.iterdir() if path.suffix == ".jsonl"]
+        paths = sorted(path for path in files if not path.name.startswith("metrics-"))
         originals, kept = _first_lines(paths)
         for path in paths:
             if (original := originals.get(path, path)) != path:
