@@ -45,7 +45,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
     },
-    # What writes down the counts of a loader: a `Metrics` of `shardwise.loader.passes`.
+    # What writes down the counts of a loader: directory, coverage -> `MetricsFile`.
     "metrics": {"lines": "shardwise.extensions.monitor.metrics_file:MetricsFile"},
     # A `RemoteStorage` of `shardwise.storage.remote`.
     "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},

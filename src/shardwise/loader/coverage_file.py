@@ -125,13 +125,7 @@ class CoverageFile:
 
 
 def local_directory(option: str, directory: str | os.PathLike[str]) -> Path:
-    """The directory that an option names, made if it is not there.
-
-    Raises:
-        StorageError: it can't be made.
-        TypeError: it is no path.
-        ValueError: it is the URL of a store, or no file can have its name.
-    """
+    """The directory that an option names, made if it is not there; raises as `CoverageFile`."""
     if "://" in path_text(option, directory):
         raise ValueError(
             f"{option}={os.fspath(directory)!r}: give a local directory, to which a line can "

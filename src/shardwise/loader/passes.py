@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from copy import copy
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.stats.counts import Counts
@@ -17,23 +17,11 @@ from shardwise.loader.account import Account
 from shardwise.loader.batch_maker import BatchMaker
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
-from shardwise.loader.position import Pass, Position
+from shardwise.loader.position import Position
 from shardwise.plan import LoaderState, Plan
 from shardwise.sources.samples import Samples
 
 _logger = logging.getLogger("shardwise")
-
-
-class Metrics(Protocol):
-    """Writes down what `stats` says while passes are under way, in a thread of its own."""
-
-    def begin(
-        self, current: Pass, rank: int, dataset: Samples, stats: Callable[..., dict[str, Any]]
-    ) -> None:
-        """Begin a pass; `stats(since)` may be called from any thread."""
-
-    def close(self) -> None:
-        """Write the last line, and end the thread."""
 
 
 class Passes:
@@ -43,7 +31,7 @@ class Passes:
         dataset: what is read.
         counts: of the batches that are returned.
         coverage: the coverage directory; None for none.
-        metrics: writes what is counted; None for nothing.
+        metrics: an extension's `MetricsFile`, which reads the counts in its thread; or None.
         is_default: whether the remainder was left to the library.
     """
 
@@ -52,7 +40,7 @@ class Passes:
         dataset: Samples,
         counts: Counts,
         coverage: str | os.PathLike[str] | None,
-        metrics: Metrics | None,
+        metrics: Any,
         *,
         is_default: bool,
     ) -> None:

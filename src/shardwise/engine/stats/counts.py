@@ -92,8 +92,7 @@ class Counts:
         self._waits.add(ready_at - asked_at)
         self._wall_s += until - (asked_at if self._last is None else self._last)
         self._last = returned_at
-        if batch.num_ready is not None:
-            self._ready += batch.num_ready
+        self._ready += batch.num_ready or 0
         self._stages.merge(batch.stages)
         self._stages.add("hand over", until - ready_at)
         for ids, seconds in batch.chunks:
@@ -107,21 +106,12 @@ class Counts:
         self._padded += plan.num_padded
 
     def to_dict(
-        self,
-        concurrency: Concurrency,
-        *,
-        num_cores: int,
-        since: Mapping[str, Any] | None = None,
+        self, concurrency: Concurrency, *, num_cores: int, since: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """All counts; see `DataLoader.stats`. Any thread may ask.
-
-        Raises:
-            ValueError: `since` is no stats of this loader.
-        """
+        """All counts, for any thread; see `DataLoader.stats`."""
         asked_at, totals = self.asked_at, self._totals()
         counts = difference(totals, self._base if since is None else _seen(since, totals))
-        batches, wall_s = counts["batches"], counts["wall_s"]
-        ready = counts.pop("ready")
+        batches, wall_s, ready = counts["batches"], counts["wall_s"], counts.pop("ready")
         stats = {
             **counts,
             "wait_ms": percentiles(counts["wait_ms"]),
@@ -166,34 +156,27 @@ class Counts:
 
 
 def _seen(since: Mapping[str, Any], totals: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The sums up to earlier stats."""
+    """The sums up to earlier stats, which are {} or this loader's."""
     seen: Mapping[str, Any] = since.get("totals", {})
-    if since and not seen:
-        raise ValueError("since= has no 'totals': give what loader.stats() returned, or {}")
-    for name in ("batches", "samples"):
-        if seen.get(name, 0) > totals[name]:
-            raise ValueError(
-                f"since= has {seen[name]} {name} and this loader {totals[name]}: it is of another "
-                "loader"
-            )
+    if (since and not seen) or seen.get("batches", 0) > totals["batches"]:
+        raise ValueError(
+            f"since= is no earlier stats() of this loader: it has {seen.get('batches')} batches, "
+            f"and the loader {totals['batches']}"
+        )
     return seen
 
 
 def difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """What was counted between two sums; nothing below 0, as another process's counts may be."""
-    counted: dict[str, Any] = {}
-    for name, own in now.items():
-        other = before.get(name)
-        if other is None:
-            counted[name] = own
-        elif isinstance(own, Mapping):
-            parts = difference(own, other)
-            counted[name] = {key: value for key, value in parts.items() if value}
-        elif isinstance(own, list):
-            counted[name] = subtract(own, other)
-        else:
-            counted[name] = max(0, own - other)
-    return counted
+
+    def between(own: Any, other: Any) -> Any:
+        if isinstance(own, Mapping):
+            return {name: each for name, each in difference(own, other).items() if each}
+        return subtract(own, other) if isinstance(own, list) else max(0, own - other)
+
+    return {
+        name: between(own, before[name]) if name in before else own for name, own in now.items()
+    }
 
 
 # Chunks are looked up together, this many in one numpy call.

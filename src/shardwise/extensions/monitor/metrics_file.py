@@ -34,7 +34,7 @@ _KEPT = ("totals", "waiting_s", "bound_by", "verdict", "slowest_shards", "execut
 
 
 class MetricsFile:
-    """`shardwise.loader.passes.Metrics`: a thread and a file for each process.
+    """A thread and a file for each process of a loader, from its first pass on.
 
     Raises:
         StorageError, TypeError, ValueError: `directory` can't be made.
