@@ -19,6 +19,7 @@ from shardwise.base.errors import DataError, ShardwiseError, message_of
 from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.keyed_random import seeded_generator, takes_rng
 from shardwise.dataset.raw_rows import name_of
+from shardwise.extensions.build.conversion import tar_key
 from shardwise.extensions.build.fetch import Fetch, FetchError
 from shardwise.extensions.build.inputs import Input
 from shardwise.plan import FullSampler, SequentialSampler, WindowSampler
@@ -211,7 +212,11 @@ class Recipe:
                 )
             # Of several, each needs a key of its own.
             own = key if result is not results else f"{key}-{place:03d}"
-            samples.append({"__key__": own, **sample})
+            made = {"__key__": own, **sample}
+            # Keys of other formats, "a.jsonl:7"; a key that a user chose is written as it is.
+            if self.suffix == ".tar" and made["__key__"] == own and self.source.has_own_keys:
+                made["__key__"] = tar_key(own)
+            samples.append(made)
         return samples
 
     def fail(
