@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardwise.base.abilities import having
 from shardwise.base.arguments import suggest_names
 from shardwise.dataset import Dataset
+from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.plan.protocol import seed_of
 from shardwise.sources.samples import (
@@ -174,6 +175,11 @@ def fingerprint_of(dataset: object) -> str:
     """The fingerprint of a dataset of this package; "" for any other."""
     own = having(dataset, FingerprintedSamples)
     return own.fingerprint if own is not None and isinstance(own.fingerprint, str) else ""
+
+
+def recipe_of(dataset: Any) -> str:
+    """A digest of what a dataset of this package does to its samples; "" for any other."""
+    return recipe_digest(dataset) if fingerprint_of(dataset) else ""
 
 
 def _length_column(dataset: object, name: str) -> NDArray[Any]:

@@ -15,6 +15,7 @@ from shardwise.dataset import Dataset
 from shardwise.extensions.certify.coverage_files import read_coverage
 from shardwise.extensions.certify.epoch_verdict import EpochVerdict, verdict_of
 from shardwise.extensions.certify.lineage import lineage_of
+from shardwise.extensions.certify.record import finish_comparison, write_record
 from shardwise.extensions.certify.runs import by_order, runs_at_once, runs_of
 
 # Lines of one kind that are shown; the JSON document has all.
@@ -25,22 +26,31 @@ MAX_SHOWN = 20
 @click.argument("directory", metavar="DIR")
 @click.argument("urls", nargs=-1, metavar="[URLS]...")
 @shard_options
+@click.option("--record", metavar="FILE", help="Write what the model was trained on, as JSON.")
+@click.option("--compare", metavar="FILE", help="DIR is a record, too: show how they differ.")
 @common_options
 def certify(
     directory: str,
     urls: tuple[str, ...],
     index: str | None,
     accept_unfinished: bool,
+    record: str | None,
+    compare: str | None,
 ) -> None:
     """Add up what all ranks of all runs handed out, and compare it with the plan.
 
     DIR is what the loaders had as coverage=DIR. With URLS, the lines must be of that data. Exit
-    code 1 if a sample was not handed out exactly once, or nothing tells.
+    code 1 if a sample was not handed out exactly once, or nothing tells; or if records differ.
     """
     data = None
+    if compare is not None:
+        finish_comparison(directory, compare)
+        return
     if urls:
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
     document = certified(Path(directory), data)
+    if record is not None:
+        write_record(record, document, data)
     finish(document, show_verdict, is_well=document["ok"])
 
 
@@ -66,6 +76,7 @@ def certified(directory: Path, data: Dataset | None = None) -> dict[str, Any]:
             {
                 "fingerprint": line.fingerprint,
                 "order": line.order,
+                "recipes": sorted({process.line.recipe for process in processes} - {""}),
                 "num_samples": line.num_samples,
                 "epochs": [verdict.to_dict() for verdict in verdicts],
                 "epochs_without_lines": _without_lines(verdicts),
