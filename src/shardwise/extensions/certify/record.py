@@ -38,7 +38,7 @@ def write_record(path: str, verdict: Mapping[str, Any], data: Dataset | None) ->
             order["samples_by_source"] = sources or {"": _sum(order["epochs"], "handed_out")}
         order["left_out"] = {
             name: _sum(order["epochs"], name)
-            for name in ("skipped", "replaced", "dropped", "excluded", "skipped_on_purpose")
+            for name in ("left_out", "skipped", "replaced", "dropped")
         }
     made_by = {"shardwise": __version__, "python": platform.python_version()}
     record = {"version": _VERSION, "made_by": made_by, **verdict, "orders": orders}
@@ -66,7 +66,8 @@ def _describe(data: Any) -> dict[str, Any]:
 def finish_comparison(one: str, other: str) -> None:
     """End the command with the entries in which two records differ."""
     before, after = (dict(_entries(_read(path), "")) for path in (one, other))
-    names = [name for name in before | after if before.get(name) != after.get(name)]
+    # Each run has a name of its own.
+    names = [n for n in before | after if before.get(n) != after.get(n) and ".runs." not in n]
     differences = [{"entry": n, "one": before.get(n), "other": after.get(n)} for n in sorted(names)]
     document = {"ok": not differences, "differences": differences}
     finish(document, _show, is_well=not differences)

@@ -13,7 +13,7 @@ from shardwise.cli import output
 from shardwise.cli.options import common_options
 from shardwise.extensions.monitor.metrics_lines import overview, read_lines
 
-_TITLES = (">rank", ">epoch", ">done", ">samples/s", ">waits", ">p99 ms", "bound by", ">egress/s")
+_TITLES = (">rank", ">epoch", ">done", ">rate", ">waits", ">p99 ms", "bound by", ">egress")
 # The last minute: a line is written every 10 s.
 _NUM_LINES = 7
 
@@ -25,8 +25,8 @@ _NUM_LINES = 7
 def watch(directory: str, once: bool) -> None:
     """Show what all ranks of a run do: rate, waits, bottleneck, and the straggler.
 
-    DIR is what the loaders have as metrics=DIR. Each rank writes a line every 10 s; the table is of
-    the last minute. Ctrl-C ends it.
+    DIR is what the loaders have as metrics=DIR. The table is of the last minute: samples a second,
+    the share of the time that waits for data, and bytes a second from stores. Ctrl-C ends it.
     """
     if once or output.wants_json() or not sys.stdout.isatty():
         output.finish(_read(directory), show_ranks)
