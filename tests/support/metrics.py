@@ -17,7 +17,7 @@ def lines_of(directory: Path) -> list[list[dict[str, Any]]]:
     return [lines for lines in files if lines]
 
 
-def write_rank(directory: Path, rank: int, waits: list[float], **changes: Any) -> Path:
+def write_rank(directory: Path, rank: int, waits: list[float], /, **changes: Any) -> Path:
     """A file of a rank of four that waits for these shares of each interval of 10 s.
 
     `changes` are made to each line. The last line is written now.

@@ -51,7 +51,7 @@ class Counts:
         self.asked_at: float | None = None
         # Called with each batch and its times, as `add` is.
         self.listener: Callable[..., None] | None = None
-        self._samples = self._batches = self._ready = 0
+        self._samples = self._batches = self._queries = self._ready = 0
         self._skipped = self._replaced = self._dropped = self._padded = 0
         self._on_device = self._on_cpu = 0
         self._wait_s = self._wall_s = 0.0
@@ -92,6 +92,7 @@ class Counts:
         self._waits.add(ready_at - asked_at)
         self._wall_s += until - (asked_at if self._last is None else self._last)
         self._last = returned_at
+        self._queries += batch.num_ready is not None
         self._ready += batch.num_ready or 0
         self._stages.merge(batch.stages)
         self._stages.add("hand over", until - ready_at)
@@ -111,13 +112,13 @@ class Counts:
         """All counts, for any thread; see `DataLoader.stats`."""
         asked_at, totals = self.asked_at, self._totals()
         counts = difference(totals, self._base if since is None else _seen(since, totals))
-        batches, wall_s, ready = counts["batches"], counts["wall_s"], counts.pop("ready")
+        wall_s, queries, ready = counts["wall_s"], counts.pop("queries"), counts.pop("ready")
         stats = {
             **counts,
             "wait_ms": percentiles(counts["wait_ms"]),
             "waiting_s": 0.0 if asked_at is None else time.perf_counter() - asked_at,
             "rate": counts["samples"] / wall_s if wall_s else 0.0,
-            "queue_depth": ready / batches if batches else 0.0,
+            "queue_depth": ready / queries if queries else 0.0,
             "slowest_shards": self._shards.slowest(_NUM_SLOWEST),
             "executor": concurrency.executor,
             "num_workers": concurrency.num_workers,
@@ -141,6 +142,7 @@ class Counts:
             "wait_ms": self._waits.to_pairs(),
             "wall_s": self._wall_s,
             "cpu_s": self._stages.cpu_s,
+            "queries": self._queries,
             "ready": self._ready,
             "bytes": self._stages.num_bytes,
             "bytes_fetched": storage["bytes"],
