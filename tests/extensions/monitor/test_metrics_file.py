@@ -29,13 +29,12 @@ def loader(directory, data=DATA, **options):
 
 @contextmanager
 def options_of(executor):
-    if executor != "service":
-        yield {"inline": {}, "threads": {"num_threads": 2}, "processes": {"num_workers": 1}}[
-            executor
-        ]
-        return
-    with serving(DATA) as servers:
-        yield {"executor": service(",".join(addresses(servers)))}
+    if executor == "service":
+        with serving(DATA) as servers:
+            yield {"executor": service(",".join(addresses(servers))), "num_threads": None}
+    else:
+        workers = {"inline": 0, "threads": 0, "processes": 1}[executor]
+        yield {"num_workers": workers, "num_threads": 0 if executor == "inline" else 1}
 
 
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes", "service"])

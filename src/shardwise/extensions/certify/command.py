@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from shardwise.cli.data import open_data
-from shardwise.cli.options import common_options, shard_options
+from shardwise.cli.options import PathType, common_options, shard_options
 from shardwise.cli.output import clean, finish, format_count, plural, write_line, write_table
 from shardwise.dataset import Dataset
 from shardwise.extensions.certify.coverage_files import read_coverage
@@ -26,7 +26,12 @@ MAX_SHOWN = 20
 @click.argument("directory", metavar="DIR")
 @click.argument("urls", nargs=-1, metavar="[URLS]...")
 @shard_options
-@click.option("--record", metavar="FILE", help="Write what the model was trained on, as JSON.")
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=PathType(),
+    help="Write what the model was trained on, as JSON.",
+)
 @click.option("--compare", metavar="FILE", help="DIR is a record, too: show how they differ.")
 @common_options
 def certify(

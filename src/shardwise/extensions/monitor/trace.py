@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from shardwise.base.arguments import path_text
 from shardwise.engine.request import Batch
 from shardwise.storage.atomic import atomic_write
 
@@ -25,7 +26,7 @@ def trace(loader: Any, path: str | os.PathLike[str]) -> Iterator[Any]:
     Tracks: the training, the waits, each thread that loads (but those of batch servers), and how
     many batches are ready. The file is written when the epoch ends, or the loop is left.
     """
-    rank = loader.rank
+    path, rank = path_text("path", path), loader.rank
     names = {_TRAINING: "training", _WAITING: "waiting for the loader"}
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": rank, "tid": track, "args": {"name": name}}
