@@ -175,3 +175,11 @@ def test_a_wrong_directory_is_an_error_of_the_argument(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(sw.StorageError, match="leave metrics= out"):
         loader(tmp_path / "file")
+
+
+def test_a_rank_that_changes_begins_another_file(tmp_path):
+    with loader(tmp_path) as made:
+        current = made._passes.position.begin(made.plan)
+        for rank in (0, 1):
+            made._passes.metrics.begin(current, rank, DATA, lambda since: made.stats(since=since))
+    assert sorted(lines[-1]["rank"] for lines in lines_of(tmp_path)) == [0, 1]

@@ -25,6 +25,10 @@ from shardwise.sources.samples import Samples
 from shardwise.storage import IO_COUNTS
 
 _NUM_SLOWEST = 3
+_SUMS = (
+    *("samples", "batches", "queries", "ready", "wait_s", "wall_s", "skipped", "replaced"),
+    *("dropped", "padded", "decoded_on_device", "decoded_on_cpu"),
+)
 # Counts of storage that have the same name in `loader.stats()`.
 _OF_STORAGE = (
     *("requests", "retries", "hedges", "waits"),
@@ -51,10 +55,7 @@ class Counts:
         self.asked_at: float | None = None
         # Called with each batch and its times, as `add` is.
         self.listener: Callable[..., None] | None = None
-        self._samples = self._batches = self._queries = self._ready = 0
-        self._skipped = self._replaced = self._dropped = self._padded = 0
-        self._on_device = self._on_cpu = 0
-        self._wait_s = self._wall_s = 0.0
+        self._sums: dict[str, float] = dict.fromkeys(_SUMS, 0)
         self._waits = WaitHistogram()
         self._stages = Stages()
         # The sums at the last reset.
@@ -82,18 +83,19 @@ class Counts:
         until = returned_at if self._warm_pid == os.getpid() else ready_at
         self._warm_pid = os.getpid()
         self.asked_at = None
-        self._batches += 1
-        self._samples += batch.num_rows
-        self._skipped += batch.num_skipped
-        self._replaced += batch.num_replaced
-        self._on_device += batch.num_on_device
-        self._on_cpu += batch.num_on_cpu
-        self._wait_s += ready_at - asked_at
+        sums = self._sums
+        sums["batches"] += 1
+        sums["samples"] += batch.num_rows
+        sums["skipped"] += batch.num_skipped
+        sums["replaced"] += batch.num_replaced
+        sums["decoded_on_device"] += batch.num_on_device
+        sums["decoded_on_cpu"] += batch.num_on_cpu
+        sums["wait_s"] += ready_at - asked_at
         self._waits.add(ready_at - asked_at)
-        self._wall_s += until - (asked_at if self._last is None else self._last)
+        sums["wall_s"] += until - (asked_at if self._last is None else self._last)
         self._last = returned_at
-        self._queries += batch.num_ready is not None
-        self._ready += batch.num_ready or 0
+        sums["queries"] += batch.num_ready is not None
+        sums["ready"] += batch.num_ready or 0
         self._stages.merge(batch.stages)
         self._stages.add("hand over", until - ready_at)
         for ids, seconds in batch.chunks:
@@ -103,8 +105,8 @@ class Counts:
 
     def end_epoch(self, plan: Plan) -> None:
         """Count the samples that an epoch dropped and repeated, over all ranks."""
-        self._dropped += plan.num_dropped
-        self._padded += plan.num_padded
+        self._sums["dropped"] += plan.num_dropped
+        self._sums["padded"] += plan.num_padded
 
     def to_dict(
         self, concurrency: Concurrency, *, num_cores: int, since: Mapping[str, Any] | None = None
@@ -135,25 +137,14 @@ class Counts:
         """All sums since the loader was made, resets or not."""
         storage = self._storage.since(self._stages.storage)
         return {
-            "samples": self._samples,
-            "batches": self._batches,
+            **self._sums,
             "seconds": self._stages.seconds.copy(),
-            "wait_s": self._wait_s,
             "wait_ms": self._waits.to_pairs(),
-            "wall_s": self._wall_s,
             "cpu_s": self._stages.cpu_s,
-            "queries": self._queries,
-            "ready": self._ready,
             "bytes": self._stages.num_bytes,
             "bytes_fetched": storage["bytes"],
             **{name: storage[name] for name in _OF_STORAGE},
             "outage_s": storage["outage_ms"] / 1000,
-            "skipped": self._skipped,
-            "replaced": self._replaced,
-            "dropped": self._dropped,
-            "padded": self._padded,
-            "decoded_on_device": self._on_device,
-            "decoded_on_cpu": self._on_cpu,
         }
 
 

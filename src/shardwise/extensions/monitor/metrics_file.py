@@ -50,8 +50,9 @@ class MetricsFile:
     def begin(
         self, current: Pass, rank: int, dataset: Samples, stats: Callable[..., dict[str, Any]]
     ) -> None:
-        """Begin a pass; the thread is started if this process has none."""
-        if self._lines is None or self._lines.pid != os.getpid():
+        """Begin a pass; the thread is started if this process has none for the rank."""
+        if self._lines is None or self._lines.owner != (os.getpid(), rank):
+            self.close()
             self._lines = _Lines(self._directory, rank, self._coverage)
             # When the loader goes, and at the interpreter's end.
             weakref.finalize(self, self._lines.stop)
@@ -74,7 +75,7 @@ class _Lines:
     work: tuple[Pass, Samples, Callable[..., dict[str, Any]]]
 
     def __init__(self, directory: Path, rank: int, coverage: str | None) -> None:
-        self.pid = os.getpid()
+        self.owner = os.getpid(), rank
         self._rank, self._coverage = rank, coverage
         own = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
         # `shardwise certify` leaves files of this name alone.
@@ -92,7 +93,7 @@ class _Lines:
             self._thread.start()
 
     def stop(self) -> None:
-        if self._thread is not None and self.pid == os.getpid():
+        if self._thread is not None and self.owner[0] == os.getpid():
             self._stopped.set()
             self._thread.join(_LAST_LINE_S)
             self._thread = None
