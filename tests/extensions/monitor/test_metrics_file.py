@@ -179,7 +179,30 @@ def test_a_wrong_directory_is_an_error_of_the_argument(tmp_path):
 
 def test_a_rank_that_changes_begins_another_file(tmp_path):
     with loader(tmp_path) as made:
-        current = made._passes.position.begin(made.plan)
+        current = made._passes.position.begin(made.plan.divided(2))
         for rank in (0, 1):
             made._passes.metrics.begin(current, rank, DATA, lambda since: made.stats(since=since))
     assert sorted(lines[-1]["rank"] for lines in lines_of(tmp_path)) == [0, 1]
+
+
+class OfOneThread:
+    """An order that is asked by the thread that made it alone."""
+
+    seed, num_samples = 0, 40
+
+    def __init__(self):
+        self.thread = threading.get_ident()
+
+    def indices(self, epoch, positions):
+        assert threading.get_ident() == self.thread
+        return positions
+
+    def spec(self):
+        return {"sampler": "one thread"}
+
+
+def test_a_sampler_of_the_program_is_never_called_by_the_thread(tmp_path):
+    with loader(tmp_path, sampler=OfOneThread()) as made:
+        list(made)
+    assert lines_of(tmp_path)[0][-1]["totals"]["batches"] == 8
+    assert document("report", tmp_path, "-o", tmp_path / "run.html")["world_size"] == 1

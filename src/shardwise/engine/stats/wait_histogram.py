@@ -12,6 +12,7 @@ from typing import Any
 # [milliseconds, count] of each bucket that holds waits, ascending.
 Pairs = Sequence[Any]
 _GAMMA, _LEAST_MS, _LAST = 1.0095 / 0.9905, 0.001, 1219
+_BUCKETS_A_LOG = 1 / math.log(_GAMMA)
 
 
 class WaitHistogram:
@@ -22,8 +23,8 @@ class WaitHistogram:
 
     def add(self, seconds: float) -> None:
         """Count a wait."""
-        ratio = seconds * 1000 / _LEAST_MS
-        bucket = min(_LAST, math.ceil(math.log(ratio, _GAMMA))) if ratio > 1 else 0
+        ratio = seconds * (1000 / _LEAST_MS)
+        bucket = min(_LAST, math.ceil(math.log(ratio) * _BUCKETS_A_LOG)) if ratio > 1 else 0
         self._counts[bucket] = self._counts.get(bucket, 0) + 1
 
     def to_pairs(self) -> Pairs:

@@ -50,7 +50,9 @@ def draw_charts(files: Mapping[str, Sequence[Line]], ranks: _Dicts, plans: _Dict
         worst = {base_name(url): 1000 * s for s, url in shards}
         _draw_bars(slowest, dict([*worst.items()][-6:]), "slowest shards, ms a sample")
         for number, axes in enumerate(maps):
-            _draw_map(axes, [plan["epochs"][number] for plan in plans], plans, ranks)
+            _draw_map(
+                axes, [plan["epochs"][number] for plan in plans if plan["epochs"]], plans, ranks
+            )
         text = io.StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     svg = text.getvalue()

@@ -25,7 +25,10 @@ def plan_map(current: Pass, rank: int, dataset: Samples) -> dict[str, Any]:
     ends = np.cumsum(dataset.shard_sizes)
     num_bins = min(_ROWS, len(ends))
     epochs = []
-    for epoch in (current.epoch, current.epoch + 1):
+    # A sampler of the program's own may not expect another thread.
+    is_users = current.plan.order.is_users
+    is_own = is_users and not type(current.plan.sampler).__module__.startswith("shardwise.")
+    for epoch in () if is_own else (current.epoch, current.epoch + 1):
         plan = current.plan.resumed(0, epoch=epoch)
         columns = [0] * min(_COLUMNS, plan.num_steps)
         stride = -(-plan.num_steps // max(1, len(columns) * _STEPS))
