@@ -22,6 +22,7 @@ from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler,
 from shardwise.plan.protocol import seed_of
 from shardwise.sources.samples import (
     FingerprintedSamples,
+    TransformedSamples,
     OrderedSamples,
     ShapedSamples,
     ShardedSamples,
@@ -179,7 +180,7 @@ def fingerprint_of(dataset: object) -> str:
 
 def recipe_of(dataset: Any) -> str:
     """A digest of what a dataset of this package does to its samples; "" for any other."""
-    return recipe_digest(dataset) if fingerprint_of(dataset) else ""
+    return "" if having(dataset, TransformedSamples) is None else recipe_digest(dataset)
 
 
 def _length_column(dataset: object, name: str) -> NDArray[Any]:
