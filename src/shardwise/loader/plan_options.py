@@ -22,11 +22,11 @@ from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler,
 from shardwise.plan.protocol import seed_of
 from shardwise.sources.samples import (
     FingerprintedSamples,
-    TransformedSamples,
     OrderedSamples,
     ShapedSamples,
     ShardedSamples,
     ShuffledSamples,
+    TransformedSamples,
 )
 
 T = TypeVar("T")
