@@ -141,8 +141,7 @@ def _open(
         return
     more = " ..." if len(missing) > 1 else ""
     _logger.warning(
-        "%d of %d shards have no index that fits and are indexed now; `%s %s%s` does that ahead of "
-        "time",
+        "Indexing %d of %d shards (once). Run `%s %s%s` to do this in advance.",
         len(missing), len(urls), store.command, in_command(urls[missing[0]]), more,
     )  # fmt: skip
     errors: list[OSError] = []
