@@ -28,8 +28,6 @@ CORE = (
     "torch",
     "testing",
     "cli",
-    # Shards to try the library on: writes them as a program of its own.
-    "demo_data",
 )
 # Extensions import the core. Those below have public paths of their own.
 EXTENSIONS = {"extensions", "compat", "integrations"}
