@@ -79,13 +79,8 @@ def read_pixels(
     """Decode an image file to `[height, width, channels]`.
 
     A JPEG is decoded at 1 / `shrink` (1, 2, 4 or 8) of its size, rounded up, in the DCT. `out` is
-    decoded into where the package can; the result need not be it. With the dtype "uint16" or
-    "float32", a PNG or TIFF with more than 8 bits gives uint16 or float32, which is not scaled;
-    every other file uint8.
-
-    Raises:
-        ValueError: the file is damaged, cut, or of a kind that the package does not read.
-        MissingExtraError: no package that reads the format is installed.
+    decoded into where the package can; the result need not be it. With another dtype than "uint8",
+    a PNG or TIFF of more than 8 bits gives uint16 or float32, not scaled; every other file uint8.
     """
     reader, package = _first_reader(header.format)
     expected = (-(-header.height // shrink), -(-header.width // shrink), CHANNELS[mode])
@@ -175,18 +170,13 @@ def _read_opencv(
 
 
 def _read_deep(data: memoryview, header: ImageHeader, mode: str, dtype: str) -> Pixels:
-    """Decode a PNG or TIFF of more than 8 bits a sample."""
+    """Decode a PNG or TIFF of more than 8 bits a sample; Pillow has but one channel of them."""
     package = find_package("cv2")
-    if package is not None:
-        data = _upright_tiff(data) if header.format == "tiff" else data
-        image = _decode_opencv(package, data, header, package.IMREAD_UNCHANGED)
-    else:
-        image = _read_pillow(_first_reader("tiff")[1], data, header, None, 1)
-        if image.dtype == np.uint8:  # as Pillow has all but one channel
-            raise MissingExtraError(
-                "OpenCV, which decodes 16-bit colours, is not installed", extra="image"
-            )
-    if image.dtype.kind != "u" or image.dtype.itemsize != 2:
+    if package is None:
+        raise MissingExtraError("OpenCV, which decodes 16 bits, is not installed", extra="image")
+    data = _upright_tiff(data) if header.format == "tiff" else data
+    image = _decode_opencv(package, data, header, package.IMREAD_UNCHANGED)
+    if image.dtype != np.uint16:
         if dtype != "float32":
             raise ValueError(f"{image.dtype} samples have no {dtype} form: use dtype='float32'")
         image = image.astype(np.float32)
@@ -209,30 +199,22 @@ def _decode_opencv(package: Any, data: memoryview, header: ImageHeader, flags: i
 
 def _convert_stored(package: Any, image: Pixels, mode: str) -> Pixels:
     """Convert an image as stored, gray or blue first, to the channels of a mode."""
-    channels = image.size // (image.shape[0] * image.shape[1])
-    if channels == 1:
-        opaque = 1 if image.dtype == np.float32 else np.iinfo(image.dtype).max
-        image = image.reshape(*image.shape[:2], 1).repeat(CHANNELS[mode], axis=2)
-        image[..., 3:] = opaque
-        return image.astype(image.dtype.newbyteorder("="), copy=False)
-    change = f"COLOR_BGR{'A' if channels == 4 else ''}2{mode.upper()}"
-    pixels: Pixels = package.cvtColor(image, getattr(package, change))
-    return pixels if pixels.ndim == 3 else pixels[..., None]
+    stored = {1: "GRAY", 3: "BGR", 4: "BGRA"}[1 if image.ndim == 2 else image.shape[2]]
+    if stored != mode.upper():
+        image = package.cvtColor(image, getattr(package, f"COLOR_{stored}2{mode.upper()}"))
+    return image if image.ndim == 3 else image[..., None]
 
 
 def _read_pillow(
-    package: Any, data: memoryview, header: ImageHeader, mode: str | None, shrink: int
+    package: Any, data: memoryview, header: ImageHeader, mode: str, shrink: int
 ) -> Pixels:
-    """Decode to 8 bits of a mode, or as stored if that is None."""
     check_complete(data, header)
-    pillow_mode = _PILLOW_MODES.get(mode or "")
+    pillow_mode = _PILLOW_MODES[mode]
     try:
         with _open_pillow(package, data, header) as image:
             if header.format == "jpeg":
                 image.draft(pillow_mode, (header.width // shrink, header.height // shrink))
-            pixels = np.array(
-                _to_8_bits(package, image).convert(pillow_mode) if pillow_mode else image
-            )
+            pixels = np.array(_to_8_bits(package, image).convert(pillow_mode))
     except Exception as exc:
         # Nearly every type: what Pillow raises for a damaged file depends on the format.
         raise ValueError(f"Pillow could not decode the {header.format}: {exc}") from exc

@@ -6,6 +6,7 @@ batch. The call and `decode_into` run the same code, so they give the same bytes
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -95,12 +96,12 @@ class Image:
                 f"dtype={self.dtype!r}, decode_on={self.decode_on!r}): a device makes uint8 or "
                 "float32 rows of one size, rgb or gray, bilinear or bicubic: leave decode_on= out"
             )
-        normalises = self.mean is not None and self.std is not None
-        if (self.mean or self.std) and not (normalises and self.dtype == "float32"):
-            raise ValueError(
-                f"image(mean={self.mean}, std={self.std}, dtype={self.dtype!r}): give both, for "
-                "dtype='float32'"
-            )
+        if self.mean is None and self.std is None:
+            return
+        if self.mean is None or self.std is None or self.dtype != "float32":
+            raise ValueError(f"{self!r}: give both mean= and std=, and dtype='float32'")
+        if not all(map(math.isfinite, self.mean + self.std)) or min(self.std) <= 0:
+            raise ValueError(f"{self!r}: mean= and std= must be finite, and std= above 0")
 
     def __repr__(self) -> str:
         arguments = [repr(self.mode)]

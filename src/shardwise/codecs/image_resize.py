@@ -11,14 +11,14 @@ import functools
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwise.base.errors import MissingExtraError
 from shardwise.codecs.image_backends import Pixels, find_package
 
-# Of the antialiased filters: cykooz-resizer's name and Pillow's.
-_FILTERS = {"bilinear": ("bilinear", "BILINEAR"), "bicubic": ("catmull_rom", "BICUBIC")}
+# cykooz-resizer's names of filters and pixels; Pillow's of filters.
+_FILTERS = {"bilinear": "bilinear", "bicubic": "catmull_rom"}
 _KINDS = {"uint8": "U8", "uint16": "U16", "float32": "F32"}
+_PILLOW = {"bilinear": "BILINEAR", "bicubic": "BICUBIC", "nearest": "NEAREST", "area": "BOX"}
 # Rows are copied in bands, so that copies of a large image stay in the cache: 12 megapixels to
 # 224 x 224 take 14 ms in place of 55.
 _BAND_BYTES = 1 << 20
@@ -27,48 +27,40 @@ _BAND_BYTES = 1 << 20
 def resize_pixels(
     pixels: Pixels, height: int, width: int, *, interpolation: str, out: Pixels | None = None
 ) -> Pixels:
-    """Resize uint8, uint16 or float32 `[height, width, channels]` to exactly `height` x `width`.
+    """Resize `[height, width, channels]` of any dtype as `image` says of its `interpolation`.
 
-    Args:
-        pixels: of 1, 3 or 4 channels, each resized by itself.
-        height: rows of the result.
-        width: its columns.
-        interpolation: "bilinear" or "bicubic", antialiased; "area" averages the whole area under
-            each new pixel where both sides shrink, and is linear elsewhere; "linear" averages two
-            by two pixels while both sides are at least twice too large (an odd last row or column
-            is left out), and the rest is linear; "nearest" takes the pixel under the middle of each
-            new one. Without OpenCV, Pillow's "linear" is its "bilinear".
-        out: where to write where the package can; the result need not be it.
-
-    Raises:
-        MissingExtraError: no package that resizes so is installed.
+    `out` is written into where the package can; the result need not be it. Without OpenCV, "linear"
+    is Pillow's "bilinear".
     """
-    if pixels.shape[:2] == (height, width):
+    size = height, width
+    if pixels.shape[:2] == size:
         return pixels
+    shrinks = height <= pixels.shape[0] and width <= pixels.shape[1]
     if interpolation in _FILTERS:
         resizer = find_package("cykooz_resizer")
         if resizer is not None:
-            return _convolve(resizer, pixels, (height, width), interpolation)
+            return _convolve(resizer, pixels, size, interpolation)
     elif (cv2 := find_package("cv2")) is not None:
         if interpolation == "nearest":
-            return _resize_into(cv2, pixels, (height, width), cv2.INTER_NEAREST_EXACT, out)
-        return _resize_opencv(cv2, pixels, (height, width), interpolation == "area", out)
+            return _resize_into(cv2, pixels, size, cv2.INTER_NEAREST_EXACT, out)
+        if interpolation == "area" and shrinks:
+            return _resize_into(cv2, pixels, size, cv2.INTER_AREA, out)
+        return _halve(cv2, pixels, size, out)
     pillow = find_package("PIL.Image")
     if pillow is None:
         raise MissingExtraError(
             f"no package that resizes images by {interpolation!r} is installed", extra="image"
         )
-    shrinks = height <= pixels.shape[0] and width <= pixels.shape[1]
-    names = {"nearest": "NEAREST", "area": "BOX" if shrinks else "BILINEAR"}
-    name = names.get(interpolation) or _FILTERS.get(interpolation, ("", "BILINEAR"))[1]
-    return _resize_pillow(pillow, pixels, (height, width), getattr(pillow.Resampling, name))
+    name = "bilinear" if interpolation == "area" and not shrinks else interpolation
+    how = getattr(pillow.Resampling, _PILLOW.get(name, "BILINEAR"))
+    return _resize_pillow(pillow, pixels, size, how)
 
 
 def _convolve(package: Any, pixels: Pixels, size: tuple[int, int], interpolation: str) -> Pixels:
     stored_height, stored_width, channels = pixels.shape
     height, width = size
     kind = _KINDS[pixels.dtype.name] + (f"x{channels}" if channels > 1 else "")
-    # One each image takes 1 us; threads can't share one.
+    # One each image takes 1 µs; threads can't share one.
     resize = functools.partial(package.Resizer().resize, options=_options(package, interpolation))
     make = functools.partial(package.ImageData, pixel_type=package.PixelType[kind])
     rows = max(1, _BAND_BYTES // pixels[0].nbytes)
@@ -86,26 +78,20 @@ def _convolve(package: Any, pixels: Pixels, size: tuple[int, int], interpolation
 
 @functools.cache
 def _options(package: Any, interpolation: str) -> Any:
-    how = package.ResizeAlg.convolution(package.FilterType[_FILTERS[interpolation][0]])
+    how = package.ResizeAlg.convolution(package.FilterType[_FILTERS[interpolation]])
     return package.ResizeOptions(resize_alg=how, use_alpha=False)
 
 
-def _resize_opencv(
-    cv2: Any, pixels: Pixels, size: tuple[int, int], is_area: bool, out: Pixels | None
-) -> Pixels:
+def _halve(cv2: Any, pixels: Pixels, size: tuple[int, int], out: Pixels | None) -> Pixels:
+    """Average two by two pixels while both sides are twice too large; the rest is linear."""
     height, width = size
-    if is_area and height <= pixels.shape[0] and width <= pixels.shape[1]:
-        how = cv2.INTER_AREA
-    else:
-        how = cv2.INTER_LINEAR
-        while pixels.shape[0] >= 2 * height and pixels.shape[1] >= 2 * width:
-            half = pixels.shape[0] // 2, pixels.shape[1] // 2
-            even = pixels[: 2 * half[0], : 2 * half[1]]
-            to = out if half == size else None
-            pixels = _resize_into(cv2, even, half, cv2.INTER_AREA, to)
-        if pixels.shape[:2] == (height, width):
-            return pixels
-    return _resize_into(cv2, pixels, size, how, out)
+    while pixels.shape[0] >= 2 * height and pixels.shape[1] >= 2 * width:
+        half = pixels.shape[0] // 2, pixels.shape[1] // 2
+        even = pixels[: 2 * half[0], : 2 * half[1]]
+        pixels = _resize_into(cv2, even, half, cv2.INTER_AREA, out if half == size else None)
+    if pixels.shape[:2] == size:
+        return pixels
+    return _resize_into(cv2, pixels, size, cv2.INTER_LINEAR, out)
 
 
 def _resize_into(
@@ -121,14 +107,13 @@ def _resize_pillow(pillow: Any, pixels: Pixels, size: tuple[int, int], how: Any)
     height, width = size
     if pixels.dtype != np.uint8:
         # Pillow has float32 of one channel alone.
+        is_whole = pixels.dtype == np.uint16
         for shape in ((width, pixels.shape[0]), (width, height)):
             planes = (np.ascontiguousarray(each, np.float32) for each in np.moveaxis(pixels, 2, 0))
             wide = np.dstack([pillow.fromarray(each).resize(shape, how) for each in planes])
-            is_whole = pixels.dtype == np.uint16
             pixels = wide.round().clip(0, 65535).astype(np.uint16) if is_whole else wide
         return pixels
     # As CMYK, four channels are resized each by itself; as RGBA, Pillow would weigh by alpha.
     mode = {1: "L", 3: "RGB", 4: "CMYK"}[pixels.shape[2]]
     image = pillow.frombytes(mode, (pixels.shape[1], pixels.shape[0]), pixels.tobytes())
-    resized: NDArray[np.uint8] = np.asarray(image.resize((width, height), how))
-    return resized.reshape(height, width, pixels.shape[2])
+    return np.asarray(image.resize((width, height), how)).reshape(height, width, pixels.shape[2])

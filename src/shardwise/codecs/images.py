@@ -93,13 +93,10 @@ def image(
         if len(both) != 2:
             raise ValueError(f"image(size={size!r}): give one number or (height, width)")
         size = (int(both[0]), int(both[1]))
-    if not antialias:
-        if interpolation == "bicubic":
-            raise ValueError(
-                "image(interpolation='bicubic', antialias=False): bicubic is antialiased always; "
-                "the fast way is interpolation='linear'"
-            )
-        interpolation = "linear" if interpolation == "bilinear" else interpolation
+    if not antialias and interpolation == "bicubic":
+        raise ValueError(f"image(antialias=False, {interpolation=}): bicubic is always antialiased")
+    if not antialias and interpolation == "bilinear":
+        interpolation = "linear"
     arguments: dict[str, Any] = {
         "mode": mode,
         "size": size,
@@ -109,9 +106,12 @@ def image(
         "max_pixels": max_pixels,
         "interpolation": interpolation,
         "decode_on": decode_on,
-        "mean": _per_channel("mean", mean, mode, -np.inf),
-        "std": _per_channel("std", std, mode, 0),
     }
+    channels = CHANNELS.get(mode, 1)
+    for name, value in {"mean": mean, "std": std}.items():
+        if value is not None:
+            each = [value] * channels if isinstance(value, int | float) else value
+            arguments[name] = _numbers(name, each, channels)
     decoder = Image(fit=fit, **arguments)
     options = {"scale": scale, "ratio": ratio, "flip": flip, "stream": stream}
     crop_options = {name: value for name, value in options.items() if value is not None}
@@ -130,8 +130,8 @@ def image(
             "size, so give a size, and leave fit= out"
         )
     part = RandomCrop(
-        scale=_pair("scale", (0.08, 1.0) if scale is None else scale),
-        ratio=_pair("ratio", (3 / 4, 4 / 3) if ratio is None else ratio),
+        scale=_numbers("scale", (0.08, 1.0) if scale is None else scale, 2),
+        ratio=_numbers("ratio", (3 / 4, 4 / 3) if ratio is None else ratio, 2),
         flip=0.5 if flip is None else flip,
     )
     return RandomCropImage(
@@ -139,28 +139,12 @@ def image(
     )
 
 
-def _per_channel(
-    name: str, value: float | Sequence[float] | None, mode: str, least: float
-) -> tuple[float, ...] | None:
-    """A finite number above `least` for each channel."""
-    if value is None:
-        return None
-    channels = CHANNELS.get(mode, 1)
+def _numbers(name: str, value: Any, count: int) -> Any:
+    """`count` numbers, of whatever sequence they come in."""
     try:
-        numbers = np.broadcast_to(np.asarray(value, np.float64), channels)
+        numbers = tuple(map(float, value))
     except (TypeError, ValueError):
-        numbers = np.array(np.nan)
-    if not (np.isfinite(numbers) & (numbers > least)).all():
-        raise ValueError(
-            f"image({mode!r}, {name}={value!r}): give one number above {least}, or {channels}"
-        )
-    return tuple(numbers.tolist())
-
-
-def _pair(name: str, value: tuple[float, float]) -> tuple[float, float]:
-    """Two numbers, of whatever sequence they come in."""
-    try:
-        least, most = map(float, value)
-    except (TypeError, ValueError):
-        raise ValueError(f"image({name}={value!r}): give two numbers, (least, largest)") from None
-    return least, most
+        numbers = ()
+    if len(numbers) != count:
+        raise ValueError(f"image({name}={value!r}): give {count} numbers")
+    return numbers
