@@ -1,15 +1,12 @@
-"""Image files to pixels, by simplejpeg, OpenCV or Pillow.
+"""Image files to pixels, by simplejpeg, OpenCV or Pillow: by the first that is installed.
 
-The first package that is installed is used: JPEG by simplejpeg, else OpenCV, else Pillow, and so
-are those of rare subsamplings, as CMYK files have, which simplejpeg does not read; PNG,
-WebP and BMP by OpenCV, else Pillow; GIF, TIFF, AVIF and HEIC by Pillow, because OpenCV multiplies
-a TIFF's colours by its alpha and turns it by its tag. All release the GIL and may run in several
-threads. Each gives the same pixels as stored: no EXIF orientation, no blending with alpha, the high
-byte of 16-bit samples, the first frame of several. The number of OpenCV's threads is not touched
-here.
+JPEG is decoded by simplejpeg, but for rare subsamplings, as CMYK files have; GIF, TIFF, AVIF and
+HEIC by Pillow, because OpenCV multiplies a TIFF's colours by its alpha and turns it by its tag. All
+release the GIL and may run in several threads, and give pixels as stored: no EXIF orientation, no
+blending with alpha, the first frame of several. OpenCV's number of threads is not touched.
 
-Pixels are `[height, width, channels]` throughout, with 1 (gray), 3 (rgb) or 4 (rgba) channels, and
-uint8 unless another dtype is requested of a PNG or TIFF with more bits.
+Pixels are `[height, width, channels]` with 1 (gray), 3 (rgb) or 4 (rgba) channels; uint8 unless
+another dtype is requested of a PNG or TIFF of more bits.
 """
 
 from __future__ import annotations

@@ -44,19 +44,13 @@ _HALVED = ("area", "linear")
 
 
 class ImagePart(NamedTuple):
-    """Which part of a file's image to decode.
-
-    Attributes:
-        header: the file's, within `max_pixels`.
-        orientation: the EXIF orientation to apply, 1 for none.
-        box: the part of the upright image.
-        may_end_early: whether the rows below the box may be left out.
-    """
+    """Which box of a file's upright image to decode; the rows below may be left out or not."""
 
     header: ImageHeader
     orientation: int
     box: CropBox
     may_end_early: bool = False
+    shrink: int = 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,23 +162,20 @@ class Image:
         return turn_pixels(pixels, orientation)
 
     def _decode_sized(self, data: memoryview, out: NDArray[Any]) -> None:
-        part, shrink = self._part(data)
-        self._write_part(data, out, part, shrink=shrink)
+        self._write_part(data, out, self._part(data))
 
-    def _part(self, data: memoryview) -> tuple[ImagePart, int]:
-        """The part of a file to decode, at 1 / the second value of its size."""
+    def _part(self, data: memoryview) -> ImagePart:
+        """The part of a file to decode, at 1 / its `shrink` of the size."""
         assert self.size is not None
         header, orientation = self._measure(data)
         shrink = self._shrink(header, turned=orientation >= 5)
         stored = -(-header.height // shrink), -(-header.width // shrink)
         size = _upright(stored, orientation)
         box = centre(size, *self.size) if self.fit == "crop" else CropBox(0, 0, *size)
-        return ImagePart(header, orientation, box), shrink
+        return ImagePart(header, orientation, box, shrink=shrink)
 
-    def _write_part(
-        self, data: memoryview, out: NDArray[Any], part: ImagePart, *, shrink: int
-    ) -> None:
-        """Decode at 1 / `shrink` of the size, cut, resize, mirror and write."""
+    def _write_part(self, data: memoryview, out: NDArray[Any], part: ImagePart) -> None:
+        """Decode, cut, resize, mirror and write."""
         assert self.size is not None
         header, box = part.header, part.box
         # uint8 rows with their channels last in memory are what the packages write themselves: no
@@ -206,7 +197,7 @@ class Image:
                 data,
                 header,
                 mode=self.mode,
-                shrink=shrink,
+                shrink=part.shrink,
                 dtype=self.dtype,
                 out=place if exact else None,
             )
@@ -312,4 +303,4 @@ class RandomCropImage(Image):
         """What `decode_into` does after it has drawn."""
         self._check_row(out)
         # A part is cut out of the whole pixels: its borders seldom lie on those of a half.
-        self._write_part(memoryview(data), out, drawn, shrink=1)
+        self._write_part(memoryview(data), out, drawn)

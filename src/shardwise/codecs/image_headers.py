@@ -29,14 +29,7 @@ _SEGMENT, _FRAME = struct.Struct(">BBH"), struct.Struct(">HH")
 
 
 class ImageHeader(NamedTuple):
-    """Format and size of an image file.
-
-    Attributes:
-        format: "jpeg", "png", "webp", "gif", "bmp", "tiff", "avif" or "heif".
-        height: pixels, as stored.
-        width: pixels, as stored.
-        frame_at: where the payload of a JPEG's frame header begins, 0 for other formats.
-    """
+    """Format and stored size of an image file, and where a JPEG's frame header has its payload."""
 
     format: str
     height: int
@@ -175,8 +168,8 @@ def tiff_entries(data: memoryview, base: int) -> Iterator[tuple[int, int, int]]:
             at, form = entry + 4 + room, order + _WHOLE_NUMBERS[kind]
             if numbers * struct.calcsize(form) > room:
                 at = base + struct.unpack_from(order + pointer, data, at)[0]
-            (value,) = struct.unpack_from(form, data, at)
-            yield tag, value, at
+            if at + struct.calcsize(form) <= len(data):
+                yield tag, struct.unpack_from(form, data, at)[0], at
 
 
 def check_complete(data: memoryview, header: ImageHeader) -> None:

@@ -1,8 +1,7 @@
 """Pixels to another size, by cykooz-resizer (fast_image_resize), OpenCV or Pillow.
 
-"bilinear" and "bicubic" are Pillow's and torchvision's antialiased filters: as wide as a new pixel,
-columns first, rounded in between. cykooz-resizer has them with SIMD and gives torchvision's bytes;
-Pillow, where that is not installed, differs by one level in a few values.
+"bilinear" and "bicubic" are Pillow's and torchvision's antialiased filters. cykooz-resizer has them
+with SIMD and gives torchvision's bytes; Pillow, where that is missing, is one level off in places.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,8 @@ class VideoBackend(Protocol):
     ) -> None:
         """Call `place(number, pixels)` with each wanted picture once.
 
-        It gets the number in decode order and RGB pixels `[*form.scaled, 3]`, which it copies.
+        It gets the number in decode order and pixels `[*form.scaled, channels]` in
+        `form.pixel_format`, which it copies.
 
         Raises:
             DataError: a frame is damaged, or the decoder gives none for it.
@@ -63,16 +64,10 @@ def check_backend(function: str, backend: str) -> None:
         )
 
 
-def form_of(
-    index: MediaIndex,
-    *,
-    size: tuple[int, int] | None = None,
-    fit: str = "stretch",
-    layout: str = "TCHW",
-) -> PictureForm:
-    """What the pictures of a video become."""
+def form_of(index: MediaIndex, **options: Any) -> PictureForm:
+    """What the pictures of a video become, with the options of `PictureForm`."""
     track = index.first("video")
-    return PictureForm(track.height, track.width, track.rotation, size, fit, layout)
+    return PictureForm(track.height, track.width, track.rotation, **options)
 
 
 def decode_frames(
@@ -104,7 +99,7 @@ def decode_frames(
     """
     track = index.first("video")
     if out is None:
-        out = np.empty(form.shape(len(frames)), np.uint8)
+        out = np.empty(form.shape(len(frames)), form.dtype)
     shown = frames >= 0
     for row in np.flatnonzero(~shown).tolist():
         (out[:, row] if form.layout == "CTHW" else out[row])[...] = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +84,9 @@ def decode_pictures(
     place: Callable[[int, NDArray[np.uint8]], None],
 ) -> None:
     """Decode a run of pictures; a `VideoBackend`."""
-    decoder = image("rgb", size=form.scaled, layout="HWC", max_pixels=limits.max_pixels)
+    dtype: Any = "uint8" if form.dtype == "uint8" else "uint16"
+    options: dict[str, Any] = {"size": form.scaled, "dtype": dtype, "layout": "HWC"}
+    decoder = image(form.mode, **options, max_pixels=limits.max_pixels)  # type: ignore[arg-type]
     for number, payload in zip(segment.samples.tolist(), payloads, strict=True):
         if number in segment.wanted:
             try:
