@@ -1,7 +1,6 @@
 """AVIF and HEIC files, which Pillow opens, the second by the package pillow-heif.
 
-Their sizes lie among boxes of tiles and thumbnails: the packages measure them. Pillow gives AVIF's
-pixels as stored; libheif turns HEIC's as the file says.
+Pillow gives AVIF's pixels as stored; libheif turns HEIC's as the file says.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class ClipDecoder:
         shape = clip_shape(self.frames, *self.size, self.layout, self.mode)
         return (*group, *shape), np.dtype(self.dtype)
 
-    def __call__(self, clip: Clip | Clips) -> NDArray[np.uint8]:
+    def __call__(self, clip: Clip | Clips) -> NDArray[Any]:
         """Decode a clip, or those of a sample."""
         if isinstance(clip, Clips):
             return np.stack([self._decode(each, None) for each in clip.clips])
@@ -138,7 +138,7 @@ class ClipDecoder:
         else:
             self._decode(clip, out)
 
-    def _decode(self, clip: Clip, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    def _decode(self, clip: Clip, out: NDArray[Any] | None) -> NDArray[Any]:
         index, frames = clip.chosen.index, clip.chosen.frames
         try:
             index = with_picture_size(index, clip.reader, frames)

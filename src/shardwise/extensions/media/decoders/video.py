@@ -90,8 +90,8 @@ class Video(PartDecoder):
         self,
         data: bytes | memoryview,
         rng: np.random.Generator | None,
-        out: NDArray[np.uint8] | None,
-    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        out: NDArray[Any] | None,
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         reader = BytesReader(data)
         index = index_media(reader, limits=self.limits)
         track = index.first("video")

@@ -40,7 +40,7 @@ class VideoBackend(Protocol):
         form: PictureForm,
         *,
         limits: Limits,
-        place: Callable[[int, NDArray[np.uint8]], None],
+        place: Callable[[int, NDArray[Any]], None],
     ) -> None:
         """Call `place(number, pixels)` with each wanted picture once.
 
@@ -76,10 +76,10 @@ def decode_frames(
     frames: NDArray[np.int64],
     *,
     form: PictureForm,
-    out: NDArray[np.uint8] | None = None,
+    out: NDArray[Any] | None = None,
     backend: str = "auto",
     limits: Limits = DEFAULT_LIMITS,
-) -> NDArray[np.uint8]:
+) -> NDArray[Any]:
     """Decode frames by their number in the order of showing, any order and repeats included.
 
     Args:
@@ -92,7 +92,7 @@ def decode_frames(
         limits: the largest picture.
 
     Returns:
-        uint8 `[T, ...]` in `form.layout`.
+        `[T, ...]` in `form.layout` and `form.dtype`.
 
     Raises:
         DataError: a frame is not there or damaged; never is another one returned for it.
@@ -112,7 +112,7 @@ def decode_frames(
     index = with_payloads(index, reader, limits)
     target = out
 
-    def place(number: int, pixels: NDArray[np.uint8]) -> None:
+    def place(number: int, pixels: NDArray[Any]) -> None:
         for row in rows[number]:
             form.place(pixels, target, row)
 

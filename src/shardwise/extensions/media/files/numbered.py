@@ -81,12 +81,12 @@ def decode_pictures(
     form: PictureForm,
     *,
     limits: Limits,
-    place: Callable[[int, NDArray[np.uint8]], None],
+    place: Callable[[int, NDArray[Any]], None],
 ) -> None:
     """Decode a run of pictures; a `VideoBackend`."""
-    dtype: Any = "uint8" if form.dtype == "uint8" else "uint16"
-    options: dict[str, Any] = {"size": form.scaled, "dtype": dtype, "layout": "HWC"}
-    decoder = image(form.mode, **options, max_pixels=limits.max_pixels)  # type: ignore[arg-type]
+    dtype = "uint8" if form.dtype == "uint8" else "uint16"
+    options: dict[str, Any] = {"mode": form.mode, "size": form.scaled, "dtype": dtype}
+    decoder = image(**options, layout="HWC", max_pixels=limits.max_pixels)
     for number, payload in zip(segment.samples.tolist(), payloads, strict=True):
         if number in segment.wanted:
             try:

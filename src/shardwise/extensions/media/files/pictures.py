@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 Pixels = NDArray[Any]
 
-LAYOUTS = ("TCHW", "THWC", "CTHW")
 # What `sw.video` and `Dataset.clips` take alike.
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "fit": ("stretch", "crop"),
-    "layout": LAYOUTS,
+    "layout": ("TCHW", "THWC", "CTHW"),
     "mode": ("rgb", "gray"),
     "dtype": ("uint8", "uint16", "float32"),
 }
@@ -29,8 +28,7 @@ _FORMATS = {"rgb": ("rgb24", "rgb48le"), "gray": ("gray", "gray16le")}
 class PictureForm:
     """What pictures of one video become, stored as height, width and a rotation counterclockwise.
 
-    The size is (height, width) of the output, None for the picture's, turned; the rest is as of
-    `sw.video`.
+    The options are those of `sw.video`; without a size it is the picture's, turned.
     """
 
     height: int

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
@@ -32,7 +32,7 @@ def decode_with_pyav(
     form: PictureForm,
     *,
     limits: Limits,
-    place: Callable[[int, NDArray[np.uint8]], None],
+    place: Callable[[int, NDArray[Any]], None],
 ) -> None:
     """Decode a segment; a `VideoBackend`."""
     reformatter = import_av("video").video.reformatter
