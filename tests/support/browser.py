@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-
 # A closed network is asked for nothing, and /dev/shm may be small.
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
