@@ -1,4 +1,4 @@
-"""Draws plan.svg (concepts.md) and ranks.svg (index.md) from real plans: python docs/images/plan.py."""
+"""Draws plan.svg and ranks.svg from real plans: python docs/images/plan.py."""
 
 from __future__ import annotations
 
@@ -124,10 +124,7 @@ def draw_ranks() -> str:
         plan = Plan(
             count, batch_size=step_size // world_size, world_size=world_size, shuffle="full"
         )
-        if world_size > 1:
-            picture.text(10, y + 14, f"{world_size} GPUs")
-        else:
-            picture.text(10, y + 14, "one order")
+        picture.text(10, y + 14, f"{world_size} GPUs" if world_size > 1 else "one order")
         for rank in range(world_size):
             for step in range(plan.num_steps):
                 x = left + step * (step_size * BOX + 12) + rank * plan.batch_size * BOX
