@@ -37,6 +37,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "cache": "shardwise.extensions.remote.cache.command:cache",
         "certify": "shardwise.extensions.certify.command:certify",
         "convert": "shardwise.extensions.build.command:convert",
+        "explain": "shardwise.extensions.ask.command:explain",
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
     },
@@ -59,6 +60,13 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "methods": {
         "clips": "shardwise.extensions.media.clips.make:make_clips",
         "segments": "shardwise.extensions.media.segments.make:make_segments",
+    },
+    # Answers of the loader that need the dataset: lists of samples as ids, and where samples lie.
+    "questions": {
+        "explain": "shardwise.extensions.ask.step:explained",
+        "ids": "shardwise.extensions.ask.lists:ids_of",
+        "keys": "shardwise.extensions.ask.lists:ids_of_keys",
+        "order": "shardwise.extensions.ask.lists:read_order",
     },
     # Which public function opens the data that a file of this name describes: url -> name or None.
     "kinds": {"index.json": "shardwise.extensions.formats.records.index_json:kind_of_index"},
