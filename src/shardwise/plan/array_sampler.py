@@ -13,8 +13,8 @@ from shardwise.plan.arguments import as_positions
 
 
 def as_sampler(order: Any, seed: int) -> Any:
-    """Return the sampler of an array or a list of ids; anything else as it is."""
-    if isinstance(order, list) or hasattr(order, "__array__"):
+    """Return the sampler of an array of ids; anything else as it is."""
+    if hasattr(order, "__array__"):
         return ArraySampler(np.asarray(order), seed=seed)
     return order
 

@@ -36,7 +36,9 @@ def check_sampler(sampler: Any, num_samples: int) -> None:
     """
     if not isinstance(sampler, Sampler):
         kind = type(sampler).__name__
-        instead = _INSTEAD.get(kind, "an array or a list of sample ids is an order, too")
+        instead = _INSTEAD.get(
+            kind, "for a list of indices use ds.subset(indices), or np.array(indices) as sampler="
+        )
         raise TypeError(
             f"sampler={kind}: a sampler here has num_samples, indices(epoch, positions) and "
             f"spec(), so that any rank can compute any part of the order, as "
