@@ -99,12 +99,7 @@ def open_data(
     accept_unfinished: bool = False,
     files: Mapping[str, Any] | None = None,
 ) -> sw.Dataset:
-    """The dataset that the URLS name.
-
-    Raises:
-        click.UsageError: options of tar shards with other data, several tables of Lance, or what
-            the library refuses of the URLS.
-    """
+    """The dataset that the URLS name."""
     kind = kind_of(urls)
     if files and kind != "files":
         raise click.UsageError(f"--suffixes and --field are for folders of files, not {kind}")
@@ -130,13 +125,7 @@ def open_data(
 
 @usage_errors()
 def list_shards(urls: Sequence[str]) -> list[str]:
-    """The shards that patterns, directories, shard lists or manifest files name, in order.
-
-    Raises:
-        MissingShardError: a pattern finds nothing.
-        DataError: a shard list is malformed.
-        click.UsageError: a shard is named twice.
-    """
+    """The shards that patterns, directories, shard lists or manifest files name, in order."""
     # The source reads lists and manifests. It also refuses compressed names, which the commands
     # report shard by shard.
     if not any(is_shard_list(url) or is_manifest_file(url) for url in urls):

@@ -105,14 +105,7 @@ def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinis
 
 @dataclass
 class _Read:
-    """What was read of data that are no tar.
-
-    Attributes:
-        num_shards: files.
-        num_samples: that were read without a problem.
-        num_bytes: of these samples.
-        problems: the first one of each shard that has any.
-    """
+    """What was read of data that are no tar."""
 
     num_shards: int
     num_samples: int = 0

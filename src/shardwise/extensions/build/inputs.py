@@ -132,11 +132,7 @@ class ItemsInput(Input):
 
 
 def input_of(source: Any) -> Input:
-    """What a build reads of a source.
-
-    Raises:
-        TypeError: it is neither a dataset nor a sequence.
-    """
+    """What a build reads of a source."""
     if isinstance(source, Dataset):
         return DatasetInput(source)
     if isinstance(source, Sequence) and not isinstance(source, str | bytes | bytearray):

@@ -34,16 +34,7 @@ _Step = tuple[int, Any, Any, Callable[..., Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An input that is in no shard, because of an error.
-
-    Attributes:
-        key: its key; of an item its number as text.
-        url: its shard; "" where it has none.
-        index: its number in the source.
-        kind: the type of the error, of a URL the reason as a word; by it failures are counted.
-        reason: what it says.
-        where: the innermost line of the user's code, or of the library's.
-    """
+    """An input that is in no shard, because of an error."""
 
     key: str
     url: str
@@ -231,11 +222,7 @@ class Recipe:
         outcome: Outcome,
         function: Callable[..., Any] | None = None,
     ) -> None:
-        """Record an input that failed, or raise it as an error that names it.
-
-        Raises:
-            DataError: errors are not recorded.
-        """
+        """Record an input that failed, or raise it as an error that names it."""
         url = self.source.url_of(number)
         if isinstance(error, DataError):
             key, reason = error.key or key, error.reason

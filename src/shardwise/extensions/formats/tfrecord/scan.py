@@ -36,9 +36,6 @@ def find_records(file: File, index_dir: str | None) -> tuple[FileStat, NDArray[n
 
     Returns:
         The file as it was scanned, and the data's ends and lengths, int64 `[2, records]`.
-
-    Raises:
-        DataError: the file is cut, damaged, or no TFRecord file; url and offset say where.
     """
     stat = file.stat()
     file.pin(stat)
