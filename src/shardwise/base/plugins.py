@@ -63,7 +63,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     # Answers of the loader that need the dataset: lists of samples as ids, and where samples lie.
     "questions": {
-        "explain": "shardwise.extensions.ask.step:explained",
+        "explain": "shardwise.extensions.ask.step:Step",
         "ids": "shardwise.extensions.ask.lists:ids_of",
         "keys": "shardwise.extensions.ask.lists:ids_of_keys",
         "order": "shardwise.extensions.ask.lists:read_order",

@@ -12,19 +12,8 @@ from numpy.typing import NDArray
 from shardwise.plan.arguments import as_positions
 
 
-def as_sampler(order: Any, seed: int) -> Any:
-    """Return the sampler of an array of ids; anything else as it is."""
-    if hasattr(order, "__array__"):
-        return ArraySampler(np.asarray(order), seed=seed)
-    return order
-
-
 class ArraySampler:
-    """The ids of an array in their order, in every epoch; they may repeat, or leave some out.
-
-    Args:
-        order: whole numbers from 0 on, one dimension; kept as it is.
-        seed: keys the randomness of transforms alone.
+    """The ids of an array in their order; ids may repeat or be missing. `seed` keys transforms.
 
     Raises:
         TypeError: they are no whole numbers.
@@ -36,10 +25,8 @@ class ArraySampler:
             raise TypeError(f"sampler=<array of {order.dtype}>: sample ids are whole numbers")
         if order.ndim != 1 or not len(order) or int(order.min()) < 0:
             lowest = f" from {order.min()} on" if order.size else ""
-            raise ValueError(
-                f"sampler=<array of shape {order.shape}{lowest}>: give one row of sample ids, each "
-                "from 0 on"
-            )
+            shape = f"sampler=<array of shape {order.shape}{lowest}>"
+            raise ValueError(f"{shape}: give one row of sample ids, each from 0 on")
         self.num_samples, self.seed, self.largest = len(order), seed, int(order.max())
         self._order = order
 
@@ -50,8 +37,7 @@ class ArraySampler:
 
     def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
         """The ids of an epoch: a range where each sample comes once."""
-        whole = range(self.num_samples)
-        return [whole if self._is_whole else self._order.astype(np.int64)]
+        return [range(self.num_samples) if self._is_whole else self._order.astype(np.int64)]
 
     def spec(self) -> dict[str, Any]:
         """What the order depends on, as JSON: the ids are named by a digest."""
@@ -59,9 +45,7 @@ class ArraySampler:
 
     @cached_property
     def _is_whole(self) -> bool:
-        is_there = np.zeros(self.num_samples, dtype=np.bool_)
-        is_there[self._order[self._order < self.num_samples]] = True
-        return bool(is_there.all())
+        return len(np.unique(self._order)) == self.num_samples == self.largest + 1
 
     @cached_property
     def _digest(self) -> str:
@@ -69,3 +53,8 @@ class ArraySampler:
 
     def __repr__(self) -> str:
         return f"ArraySampler(<{self.num_samples} ids>)"
+
+
+def as_sampler(order: Any, seed: int) -> Any:
+    """Return the sampler of an array of ids; anything else as it is."""
+    return ArraySampler(np.asarray(order), seed=seed) if hasattr(order, "__array__") else order

@@ -25,23 +25,19 @@ from shardwise.plan.protocol import BatchEnds, Sampler, positions_of
 
 Ints = NDArray[np.int64]
 
-# A state is under 1 KB: longer lists are told by their digest.
+# Characters: a state is under 1 KB, and tells longer lists by their digest.
 _MAX_LISTED = 160
 
 
 @dataclass(frozen=True, eq=False)
 class Excluded:
-    """Samples that are left out from a position on.
-
-    Attributes:
-        ids: int64 `[k]`, ascending, each once.
-        since: the epoch and the position in it.
-    """
+    """Samples that are left out: int64 `[k]`, ascending; since a position of an epoch."""
 
     ids: Ints
     since: tuple[int, int] = (0, 0)
-    # The positions of the epochs that were asked for last; a sampler is told by its identity.
-    _found: LastValues[Any, Ints] = field(default_factory=LastValues, init=False, repr=False)
+    _found: LastValues[tuple[Sampler, int], Ints] = field(
+        default_factory=LastValues, init=False, repr=False
+    )
 
     @classmethod
     def of(cls, ids: NDArray[Any], num_ids: int) -> Excluded:
@@ -66,9 +62,7 @@ class Excluded:
         first, position = self.since
         if epoch < first or not len(self.ids):
             return self.ids[:0]
-        found = self._found.get(
-            (id(sampler), epoch), lambda _: positions_of(sampler, epoch, self.ids)
-        )
+        found = self._found.get((sampler, epoch), lambda key: positions_of(*key, self.ids))
         return found if epoch > first else found[found >= position]
 
     @cached_property
@@ -78,9 +72,9 @@ class Excluded:
 
     def spec(self) -> dict[str, Any]:
         """What a state says of them, as JSON."""
-        spec = {"since": [*self.since], "count": len(self.ids), "digest": self.digest}
-        listed = self.ids[: _MAX_LISTED // 2].tolist()
+        listed = self.ids[:_MAX_LISTED].tolist()
         is_short = len(listed) == len(self.ids) and len(json.dumps(listed)) <= _MAX_LISTED
+        spec = {"since": [*self.since], "count": len(self.ids), "digest": self.digest}
         return {**spec, "ids": listed} if is_short else spec
 
     def __str__(self) -> str:
@@ -100,20 +94,19 @@ def resumed(
     if spec is None:
         return None if own is None else replace(own, since=now)
     try:
-        (epoch, position), count, digest = spec["since"], int(spec["count"]), str(spec["digest"])
-        since = int(epoch), int(position)
-        its = None if "ids" not in spec else Excluded.of(np.array(spec["ids"], np.int64), num_ids)
+        (epoch, position), digest = map(int, spec["since"]), spec["digest"]
+        its = Excluded.of(np.array(spec.get("ids", []), np.int64), num_ids)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise StateError(f"the state's 'excluded' can't be used: {error!r}") from None
-    if own is not None:
-        return replace(own, since=since if own.digest == digest else now)
-    if its is None or its.digest != digest:
+    if own is not None and own.digest != digest:
+        return replace(own, since=now)
+    if own is None and its.digest != digest:
         raise StateError(
-            f"the state leaves out {count} samples (digest {digest}) since position {position} of "
-            f"epoch {epoch}, and this loader has no list of them: give it exclude= with that list, "
-            "or exclude=[] to have them again from here on"
+            f"the state leaves out {spec.get('count')} samples (digest {digest}) since position "
+            f"{position} of epoch {epoch}, and this loader has no list of them: give it exclude= "
+            "with that list, or exclude=[] to have them again from here on"
         )
-    return replace(its, since=since)
+    return replace(own or its, since=(epoch, position))
 
 
 class RestPartition:
@@ -128,26 +121,26 @@ class RestPartition:
     def __init__(self, holes: Ints, base: Partition, own: BatchEnds | None) -> None:
         # For each hole the number of positions before it that are not left out.
         self._before = holes - np.arange(len(holes))
-        self.num_samples = base.num_samples
+        self._start, self._is_dropping = base.start, base.remainder == "drop"
         self._count = base.num_samples - len(holes)
-        self._is_dropping = base.remainder == "drop"
-        self._start = base.start
         start = base.start - int(np.searchsorted(holes, base.start))
-        self._inner: Partition | BatchPartition
-        if own is None:
-            self._inner = replace(base, num_samples=self._count, start=start)
-        else:
-            ends, rows = own.ends, own.rows
+        rest = replace(base, num_samples=self._count, start=start)
+        self._inner: Partition | BatchPartition = rest
+        if own is not None:
+            ends, rows = own
             if rows is not None and self._is_dropping:
                 ends = ends[np.diff(ends, prepend=0) >= rows]
-            live = np.unique(ends - np.searchsorted(holes, ends))
-            live = live[live > 0]
-            rest = replace(base, num_samples=self._count, start=start)
-            self._inner = BatchPartition.of(rest, BatchEnds(live, None if rows is None else 1))
-        self.num_steps = self._inner.num_steps
-        self.num_padded, self.has_empty = self._inner.num_padded, self._inner.has_empty
-        self.row_ends = self._inner.row_ends
+            left = np.unique(ends - np.searchsorted(holes, ends))
+            batches = BatchEnds(left[left > 0], None if rows is None else 1)
+            self._inner = BatchPartition.of(rest, batches)
         self.has_even_steps = own is None
+        for name in ("num_steps", "num_padded", "has_empty", "row_ends"):
+            setattr(self, name, getattr(self._inner, name))
+
+    num_steps: int
+    num_padded: int
+    has_empty: bool
+    row_ends: Any
 
     @property
     def num_dropped(self) -> int:
@@ -157,9 +150,8 @@ class RestPartition:
 
     def position_after(self, num_batches: int) -> int:
         """The position after some batches of what is left."""
-        if not num_batches:
-            return self._start
-        return int(self._places(np.array([self._inner.position_after(num_batches)]))[0])
+        after = np.array([self._inner.position_after(num_batches)])
+        return int(self._places(after)[0]) if num_batches else self._start
 
     def last(self, count: int) -> Ints:
         """The last positions that are not left out."""

@@ -32,29 +32,24 @@ _COLUMNS = 48  # of a picture in a terminal
 @number_option("--rank", least=0, default=0, text="Whose batch.")
 @number_option("--world-size", default=1, text="Ranks.")
 @number_option("--batch-size", default=64, text="Samples a rank and step.")
-@click.option(
-    "--shuffle",
-    type=click.Choice([*_SHUFFLES]),
-    help='As of the loader; "true" is the way that suits the data.  [default: true with --seed]',
-)
+@click.option("--shuffle", type=click.Choice([*_SHUFFLES]), help="[default: true with --seed]")
 @click.option("--seed", type=int, help="Of the shuffle.")
 @click.option("--remainder", type=click.Choice(["drop", "pad", "uneven"]))
-@number_option("--epoch", least=0, text="Of the step, or the first to look into.  [default: 0]")
+@number_option("--epoch", least=0, text="Which one; with --key the first.  [default: 0]")
 @number_option("--epochs", default=1, text="With --key: how many to look into.")
 @number_option("--epoch-size", text="Samples a virtual epoch.")
 @click.option("--exclude", metavar="FILE", help="The loader's exclude=.")
 @click.option(
     "--state",
-    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="A loader's state as JSON: has the order, the epoch and, without --step, the step.",
+    help="JSON of a loader's state: the order, epoch and next step.",
 )
 @click.option(
     "--show",
-    metavar="[FILE]",
+    metavar="[PAGE]",
     is_flag=False,
     flag_value="-",
-    help="Show the pictures of the step: here, or in an HTML page.",
+    help="Show the pictures of the step, here or in an HTML page.",
 )
 @shard_options
 @common_options
@@ -62,10 +57,8 @@ def explain(
     urls: tuple[str, ...],
     step: int | None,
     key: str | None,
-    rank: int,
     epoch: int | None,
     epochs: int,
-    state: str | None,
     show: str | None,
     index: str | None,
     accept_unfinished: bool,
@@ -73,14 +66,14 @@ def explain(
 ) -> None:
     """Show which samples a step of a training has, past or future, or where a sample comes.
 
-    Give --step or --key, and the options of the loader; no sample is read, but for --show. A
-    dataset that a program makes is `module:name` or `file.py:name`.
+    Give --step or --key, and the options of the loader. No sample is read, but for --show.
+    Exit code 2 if there is no such step or key.
     """
-    if (step is None and state is None) == (key is None) or (show and key):
+    if (step is None and options["state"] is None) == (key is None) or (show and key):
         raise click.UsageError("give --step N, --state FILE or both; or --key KEY, without --show")
     data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
     with usage_errors():
-        loader = _loader(data, rank, state, **options)
+        loader = _loader(data, **options)
         epoch = loader.epoch if epoch is None else epoch
         if key is not None:
             places = loader.places_of(key, epochs=range(epoch, epoch + epochs))
@@ -89,33 +82,34 @@ def explain(
             finish({"key": key, "places": found}, _show_places, epochs)
             return
         step = loader._cut(epoch)[1] if step is None else step
-        explained = loader.explain(step, epoch=epoch)
-        finish(explained.to_dict(), lambda _: write_rows(explained))
+        explained: Step = loader.explain(step, epoch=epoch)
+        finish(explained.to_dict(), lambda _: _show_rows(explained))
         if show:
-            _show_samples(loader.batch_at(step, epoch=epoch), explained, show)
+            batch = loader.batch_at(step, epoch=epoch)
+            rows = range(len(explained.ids))
+            samples = [{name: column[row] for name, column in batch.items()} for row in rows]
+            _show_samples(samples, explained, show)
 
 
-def _loader(
-    data: sw.Dataset, rank: int, state_file: str | None, *, shuffle: str | None, **options: Any
-) -> sw.DataLoader:
+def _loader(data: sw.Dataset, *, state: str | None, **options: Any) -> sw.DataLoader:
     """The loader that the options describe, where a state stood if there is one."""
-    state = None if state_file is None else _read_state(state_file)
-    seed = options.pop("seed")
-    if state is not None and data.sampler is None:
-        if shuffle or seed is not None or options.pop("epoch_size"):
+    shuffle, seed, its = options.pop("shuffle"), options.pop("seed"), None
+    if state is not None:
+        its = _read_state(state)
+        if shuffle or seed is not None or options["epoch_size"]:
             raise click.UsageError("--state has the order: leave --shuffle, --seed, --epoch-size")
-        options["sampler"] = sampler_from_spec(dict(state.get("order", {})), data.shard_sizes)
+        options["sampler"] = data.sampler or sampler_from_spec(its["order"], data.shard_sizes)
         if options["sampler"] is None:
             raise click.UsageError(
-                f"the order of {state_file!r} can't be made from its description, of which weights "
+                f"the order of {state!r} can't be made from its description, of which weights "
                 "and lengths are digests: ask loader.explain() in the program that makes it"
             )
     elif data.sampler is None:
         default = "none" if seed is None else "true"
         options |= {"shuffle": _SHUFFLES[shuffle or default], "seed": seed or 0}
-    loader = sw.DataLoader(data, rank=rank, num_workers=0, num_threads=0, output="numpy", **options)
-    if state is not None:
-        loader.load_state_dict(state)
+    loader = sw.DataLoader(data, num_workers=0, num_threads=0, output="numpy", **options)
+    if its is not None:
+        loader.load_state_dict(its)
     return loader
 
 
@@ -124,44 +118,33 @@ def _read_state(path: str) -> dict[str, Any]:
         state = json.loads(Path(path).read_bytes())
     except ValueError as error:
         raise click.UsageError(f"--state {path}: it is no JSON: {error}") from None
-    # Checkpoints have the loader's among others.
-    inner = state.get("loader") if isinstance(state, dict) else None
-    state = inner if isinstance(inner, dict) else state
     if not isinstance(state, dict) or not isinstance(state.get("order"), dict):
         raise click.UsageError(f"--state {path}: it is no state of a loader: it has no order")
     return state
 
 
-def write_rows(step: Step) -> None:
-    """Write a row a sample of a step."""
-    write_line(f"epoch {step.epoch}, step {step.step}, rank {step.rank}")
+def _show_rows(step: Step) -> None:
+    write_line(step.title)
     write_line()
-    titles = [">id", ">position", "key", "bytes", "shard", *["source"] * bool(step.sources)]
-    columns = [step.ids.tolist(), step.positions.tolist(), step.keys]
-    columns.append(["" if span is None else f"{span[0]}-{span[1]}" for span in step.byte_ranges])
-    columns += [step.urls, *[step.sources] * bool(step.sources)]
-    write_table(titles, [list(map(str, row)) for row in zip(*columns, strict=True)])
+    write_table([">id", ">position", "key", "bytes", "shard", "source"], step.rows())
 
 
 def _show_places(document: dict[str, Any], epochs: int) -> None:
-    places = document["places"]
+    places = [list(map(str, place.values())) for place in document["places"]]
     if places:
-        write_table(
-            [f">{name}" for name in places[0]], [list(map(str, p.values())) for p in places]
-        )
+        write_table([">epoch", ">step", ">rank", ">row"], places)
     else:
         write_line(f"{document['key']!r} does not come in {plural(epochs, 'epoch')}")
 
 
-def _show_samples(batch: Any, step: Step, target: str) -> None:
+def _show_samples(samples: list[dict[str, Any]], step: Step, target: str) -> None:
     """Show the pictures of a batch in the terminal, or write them into a page."""
-    samples = [{n: column[row] for n, column in batch.items()} for row in range(len(step.ids))]
     if target != "-":
-        title = f"epoch {step.epoch}, step {step.step}, rank {step.rank}"
-        page = f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1>"
-        page += f"{gallery(samples)}<pre>{escape(str(step))}</pre>"
+        page = f"<!doctype html><meta charset=utf-8><title>{step.title}</title>"
         with atomic_write(target, "w") as file:
-            file.write(page)
+            file.write(
+                f"{page}<h1>{step.title}</h1>{gallery(samples)}<pre>{escape(str(step))}</pre>"
+            )
         return
     if not sys.stdout.isatty():
         raise click.UsageError("--show draws in a terminal: name a page, --show page.html")
@@ -178,11 +161,9 @@ def _draw(pixels: NDArray[np.uint8]) -> None:
     from rich.text import Text
 
     step = -(-pixels.shape[1] // _COLUMNS)
-    colours = np.tile(pixels[::step, ::step], 3)[..., :3].astype(int)  # a grey one is tiled
+    colours = np.tile(pixels[::step, ::step], 3)[..., :3].tolist()  # a grey one is tiled
     for upper, lower in zip(colours[::2], colours[1::2], strict=False):
         line = Text()
-        for above, below in zip(upper.tolist(), lower.tolist(), strict=True):
-            line.append(
-                "▀", f"rgb({','.join(map(str, above))}) on rgb({','.join(map(str, below))})"
-            )
+        for above, below in zip(upper, lower, strict=True):
+            line.append("▀", "rgb({},{},{}) on rgb({},{},{})".format(*above, *below))
         Console().print(line)
