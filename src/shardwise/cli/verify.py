@@ -105,8 +105,6 @@ def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinis
 
 @dataclass
 class _Read:
-    """What was read of data that are no tar."""
-
     num_shards: int
     num_samples: int = 0
     num_bytes: int = 0
@@ -147,8 +145,8 @@ def _read_samples(source: Source, progress: Callable[[float], None]) -> _Read:
 
 
 def _read_files(urls: Sequence[str], source: Any) -> _Read:
-    """Read the files of Parquet or TFRecord one by one, so that each is judged by itself."""
-    files = source.urls if kind_of(urls) in ("parquet", "tfrecord") else ()
+    """Read files of Parquet, TFRecord or JSON lines one by one, so that each has its verdict."""
+    files = source.urls if kind_of(urls) in ("parquet", "tfrecord", "jsonl") else ()
     report = _Read(len(files))
     with progress("verifying", len(files)) as show_done:
         for done, url in enumerate(files, 1):

@@ -19,6 +19,7 @@ from shardwise.base.errors import DataError, ShardwiseError, message_of
 from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.keyed_random import seeded_generator, takes_rng
 from shardwise.dataset.raw_rows import name_of
+from shardwise.extensions.build.conversion import tar_key
 from shardwise.extensions.build.fetch import Fetch, FetchError
 from shardwise.extensions.build.inputs import Input
 from shardwise.plan import FullSampler, SequentialSampler, WindowSampler
@@ -59,16 +60,8 @@ class Outcome:
 class Recipe:
     """How shards are made of an input; pickles for worker processes.
 
-    Attributes:
-        source: what is read.
-        map: input -> sample, None or several samples; None for the inputs as they are.
-        filter: sample -> whether it stays, called before `map`.
-        samples_per_shard: inputs a shard.
-        order: None for the source's order, "window" or "full".
-        seed: of the order, and of the generators that `map` gets.
-        suffix: ".tar" or ".parquet".
-        records: whether errors of inputs are recorded, not raised.
-        media: whether tar shards get sidecars of the frames of their media.
+    `filter` is called before `map`, which gives None or several samples; with `records`, errors
+    of inputs are recorded, not raised.
     """
 
     source: Input
@@ -137,12 +130,7 @@ class Recipe:
     def samples(
         self, ids: NDArray[np.int64], outcome: Outcome
     ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """The samples that are made of each input, with its number; counts what is not.
-
-        Raises:
-            DataError: an input is damaged, or a function raised, and errors are not recorded.
-            TypeError: a function returned what is no sample.
-        """
+        """The samples that are made of each input, with its number; counts what is not."""
         for number, value, result, function in self._mapped(self._kept(ids, outcome)):
             is_damaged = function is None and isinstance(result, Exception)
             key = None if is_damaged else _key_of(number, value)
@@ -159,7 +147,6 @@ class Recipe:
                     yield number, made
 
     def _kept(self, ids: NDArray[np.int64], outcome: Outcome) -> Iterator[_Step]:
-        """The inputs that the filter keeps, and those that are errors."""
         for number, value in self.source.read(ids):
             outcome.num_in += 1
             if isinstance(value, DataError):
@@ -198,7 +185,6 @@ class Recipe:
                     yield number, value, _called(self.map, value, **options), self.map
 
     def _checked(self, number: int, value: Any, result: Any) -> list[dict[str, Any]]:
-        """The samples that a function returned, each with a key."""
         key = _key_of(number, value)
         results = result if isinstance(result, list) else [result]
         samples = []
@@ -211,7 +197,11 @@ class Recipe:
                 )
             # Of several, each needs a key of its own.
             own = key if result is not results else f"{key}-{place:03d}"
-            samples.append({"__key__": own, **sample})
+            made = {"__key__": own, **sample}
+            # Keys of other formats, "a.jsonl:7"; a key that a user chose is written as it is.
+            if self.suffix == ".tar" and made["__key__"] == own and self.source.has_own_keys:
+                made["__key__"] = tar_key(own)
+            samples.append(made)
         return samples
 
     def fail(

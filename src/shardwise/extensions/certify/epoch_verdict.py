@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.cli.output import format_count
-from shardwise.extensions.certify.coverage_files import Pass, describe_range
 from shardwise.extensions.certify.lineage import Stretch
+from shardwise.extensions.certify.runs import Ends
 from shardwise.plan.tallied import MODULUS, Counted, Tallied
 
 
@@ -108,55 +108,30 @@ def verdict_of(epoch: int, stretches: list[Stretch]) -> EpochVerdict:
         verdict.num_samples, verdict.is_once = line.num_samples, line.is_whole
         verdict.runs.append(segment.run.id)
         verdict.world_sizes.append(line.world_size)
-        skips: list[str] = []
-        seen: set[int] = set()
-        excluded: dict[Tallied, int] = {}
-        for each in segment.all_passes:
-            sums = each.sums(stretch.last)
-            verdict.num_lines += sums[-1]
-            # Other processes of the rank are compared with the plan as well, and counted once.
-            if each.line.rank not in seen:
-                seen.add(each.line.rank)
-                done, skipped, replaced, planned, left_out, out = (
-                    Tallied(sums[at], sums[at + 1] % MODULUS) for at in range(0, 12, 2)
-                )
-                verdict.counted += Counted(done, skipped, replaced, sums[12], left_out)
-                verdict.planned += planned
-                verdict.num_given += sums[13]
-                excluded.setdefault(out, each.line.rank)
-                skips += [steps for first, steps in each.steps_skipped if first < stretch.last]
-            verdict.faults += _faults_of(each, stretch)
-            if each.whole is not None and stretch.last == line.num_samples:
-                ends.add(each.whole)
-        verdict.excluded += next(iter(excluded))
-        verdict.steps_skipped += dict.fromkeys(skips)
-        if len(excluded) > 1:
-            (one, rank), (other, another), *_ = excluded.items()
+        counting = segment.ends.get(stretch.last, Ends())
+        sums = counting.sums
+        done, skipped, replaced, planned, left_out = (
+            Tallied(sums[at], sums[at + 1] % MODULUS) for at in range(0, 10, 2)
+        )
+        verdict.counted += Counted(done, skipped, replaced, sums[12], left_out)
+        verdict.planned += planned
+        verdict.num_given += sums[13]
+        verdict.num_lines += sums[14]
+        skips = [text for first, text in segment.steps_skipped if first < stretch.last]
+        verdict.steps_skipped += skips
+        verdict.excluded += max(counting.excluded, key=lambda each: each.count, default=Tallied())
+        if len(counting.excluded) > 1:
+            counts = sorted(each.count for each in counting.excluded)
             verdict.faults.append(
-                f"run {segment.run.id}: exclude= left out {one.count} samples on rank {rank} and "
-                f"{other.count}, or other ones, on rank {another}: give all ranks the same list"
+                f"run {segment.run.id}: exclude= left out {counts[0]} samples on one rank and "
+                f"{counts[-1]}, or other ones, on another: give all ranks the same list"
             )
+        verdict.faults += [text for first, text in segment.faults if first < stretch.last]
+        if stretch.last == line.num_samples:
+            ends |= segment.whole
     if not verdict.faults and ends:
         _check_whole(verdict, ends)
     return verdict
-
-
-def _faults_of(each: Pass, stretch: Stretch) -> list[str]:
-    """What is wrong with the lines of a pass that count, in words."""
-    line, run = each.line, stretch.segment.run
-    who = f"run {run.id}, rank {line.rank} of {line.world_size}"
-    faults = [
-        f"{who}, {describe_range(line, first, last)}: not the samples of the plan"
-        for first, last in each.wrong
-        if first < stretch.last
-    ]
-    if each.repeats is not None:
-        faults.append(
-            f"{who}: positions {line.begin} to {each.repeats.furthest} were handed out in pass "
-            f"{each.repeats.line.number} and again in pass {line.number}, and no state was loaded: "
-            "set_epoch() named an epoch that was over, or a loop was left and begun anew"
-        )
-    return faults
 
 
 def _check_whole(verdict: EpochVerdict, ends: set[tuple[Tallied, Tallied | None]]) -> None:
