@@ -70,8 +70,10 @@ class PlannedOrder:
         state = from_checkpoint(state)
         plan = plan.in_order_of(state)
         loaded, order = self._order_of(plan).read(state), plan.order
-        now = loaded.epoch, loaded.position
-        return plan.excluding(resumed(order.excluded, loaded.excluded, now, order.num_ids)), loaded
+        now, spec = (loaded.epoch, loaded.position), loaded.excluded
+        if spec is not None and state["num_samples"] != loaded.num_samples:
+            spec = {**spec, "since": now}  # epochs had another length
+        return plan.excluding(resumed(order.excluded, spec, now, order.num_ids)), loaded
 
     def require_agreement(self, plan: Plan, epoch: int, position: int) -> None:
         """Refuse to begin there while another rank of the process group leaves out other samples.
