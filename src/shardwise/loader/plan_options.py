@@ -163,7 +163,8 @@ def plan_for(
         sizes = None if sharded.shard_sizes is None else _SizesOf(sharded)
     shaped = having(dataset, ShapedSamples)
     exclude = options.exclude
-    if exclude is not None and not isinstance(exclude, np.ndarray):
+    is_array = isinstance(exclude, np.ndarray) and exclude.dtype.kind != "U"
+    if exclude is not None and not is_array:
         exclude = find("questions", "ids")(exclude, dataset)
     return Plan(
         length_of(dataset),

@@ -31,10 +31,14 @@ _MAX_LISTED = 160
 
 @dataclass(frozen=True, eq=False)
 class Excluded:
-    """Samples that are left out: int64 `[k]`, ascending; since a position of an epoch."""
+    """Samples that are left out: int64 `[k]`, ascending; since a position of an epoch.
+
+    `is_given` is False for those that a state named, and not the program.
+    """
 
     ids: Ints
     since: tuple[int, int] = (0, 0)
+    is_given: bool = True
     _found: LastValues[tuple[Sampler, int], Ints] = field(
         default_factory=LastValues, init=False, repr=False
     )
@@ -91,11 +95,13 @@ def resumed(
     Raises:
         StateError: the state's list is too long to be in it, and the loader has none; or damaged.
     """
+    own = own if own is not None and own.is_given else None
     if spec is None:
         return None if own is None else replace(own, since=now)
     try:
         (epoch, position), digest = map(int, spec["since"]), spec["digest"]
         its = Excluded.of(np.array(spec.get("ids", []), np.int64), num_ids)
+        its = replace(its, is_given=False)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise StateError(f"the state's 'excluded' can't be used: {error!r}") from None
     if own is not None and own.digest != digest:

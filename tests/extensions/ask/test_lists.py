@@ -76,7 +76,7 @@ def test_the_keys_of_a_mixture_are_its_datasets() -> None:
         ([20], ValueError, "has 20 samples: is it the list of another dataset"),
         ([0.5], TypeError, r"exclude=\[0.5\]: give ids"),
         ([True], TypeError, "give ids"),
-        ("missing.txt", sw.StorageError, "missing.txt"),
+        ("missing.txt", sw.ShardwiseError, "missing.txt"),
     ],
 )
 def test_what_names_no_samples_is_refused(
