@@ -62,6 +62,7 @@ class CoverageLine:
         expected: all samples of the epoch, dropped ones among them; None where the sampler has no
             closed form of them.
         is_whole: whether the epoch's samples are the data's, each once.
+        recipe: a digest of decoders and functions of `map()`; "" in lines of earlier releases.
     """
 
     run: str
@@ -95,6 +96,7 @@ class CoverageLine:
     steps_skipped: str = ""
     excluded: Tallied = _NONE
     resumed: str = ""
+    recipe: str = ""
     written: float = 0.0
 
     @property
@@ -155,7 +157,7 @@ _FIELDS = {
 _COUNTS = itemgetter(*(name for name, kind in _FIELDS.items() if kind is int))
 _SUMS = [name for name, kind in _FIELDS.items() if kind is list]
 _TYPES_READ = [Tallied if kind is list else kind for kind in _FIELDS.values()]
-_LATER = {"resumed": "", "left_out": [0, 0], "steps_skipped": "", "excluded": [0, 0]}
+_LATER = {"resumed": "", "recipe": "", "left_out": [0, 0], "steps_skipped": "", "excluded": [0, 0]}
 
 
 def _finite(text: str) -> float:
