@@ -43,6 +43,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "report": "shardwise.extensions.monitor.report_command:report",
         "watch": "shardwise.extensions.monitor.watch_command:watch",
         "convert": "shardwise.extensions.build.command:convert",
+        "explain": "shardwise.extensions.ask.command:explain",
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
     },
@@ -67,6 +68,13 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "methods": {
         "clips": "shardwise.extensions.media.clips.make:make_clips",
         "segments": "shardwise.extensions.media.segments.make:make_segments",
+    },
+    # Answers of the loader that need the dataset: lists of samples as ids, and where samples lie.
+    "questions": {
+        "explain": "shardwise.extensions.ask.step:Step",
+        "ids": "shardwise.extensions.ask.lists:ids_of",
+        "keys": "shardwise.extensions.ask.lists:ids_of_keys",
+        "order": "shardwise.extensions.ask.lists:read_order",
     },
     # Which public function opens the data that a file of this name describes: url -> name or None.
     "kinds": {

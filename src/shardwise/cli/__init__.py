@@ -34,6 +34,7 @@ COMMANDS = {
     "verify": "Read everything and check everything.",
     "bench": "Measure how fast samples load here, and name what limits it.",
     "doctor": "Tell what is odd about these shards, with hints.",
+    "explain": "Show which samples a step has, and where a sample comes.",
     "certify": "Prove that each sample was trained once, or tell which was not.",
     "watch": "Show live what all ranks of a run do, and the straggler.",
     "report": "Make one page of a run: rates, waits, stages, shards, the plan, the proof.",

@@ -137,7 +137,8 @@ class ClipSource(ReadsEpochs):
         spans, numbers = self.table.locate(ids)
         samples = self._owners.ids(self.table.videos[spans])
         unique, inverse = np.unique(samples, return_inverse=True)
-        cut_field = self.options.cuts.split(".")[0] if self.options.cuts else None
+        is_made = not set(names).isdisjoint(self._made)
+        cut_field = self.options.cuts.split(".")[0] if self.options.cuts and is_made else None
         read = [name for name in self._owners.fields if name in names or name == cut_field]
         stored = self.source.read(unique, tuple(read))
         columns: dict[str, Any] = {
@@ -147,7 +148,7 @@ class ClipSource(ReadsEpochs):
         }
         keys = [stored.keys[row] for row in inverse.tolist()]
         num_bytes = stored.num_bytes
-        if not set(names).isdisjoint(self._made):
+        if is_made:
             chosen = [
                 self._chosen(*row, seed=seed, epoch=epoch)
                 for row in zip(ids.tolist(), spans.tolist(), numbers.tolist(), samples.tolist(),
