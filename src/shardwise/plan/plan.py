@@ -11,16 +11,17 @@ from dataclasses import replace
 from typing import Any, SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from shardwise.base.arguments import suggest_names
 from shardwise.base.markup import table
-from shardwise.plan.arguments import whole
+from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, whole
+from shardwise.plan.balance import checked_costs
 from shardwise.plan.batch_partition import BatchPartition
 from shardwise.plan.buckets import Buckets
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.order import Order
-from shardwise.plan.partition import Partition, Remainder
+from shardwise.plan.partition import Partition, Remainder, checked_fixed_size
 from shardwise.plan.protocol import Sampler, batch_ends, first_lane_of, lanes_of, seed_of
 from shardwise.plan.sampler import Shuffle, make_sampler
 from shardwise.plan.user_sampler import check_sampler, refuse_options
@@ -52,6 +53,10 @@ class Plan:
         start: the position to go on from, see `resumed`.
         batch_by: buckets of neighbours in length over that order; see `sw.buckets`. With a budget
             `batch_size` is the most samples that a batch may have.
+        global_batch_size: in place of `batch_size`: samples a step over all ranks, for any number
+            of them; their shares differ by one at most.
+        balance: float64 `[num_samples]`, what each sample costs. The rows of a global batch are
+            dealt so that the ranks' costs are nearly equal, see `shardwise.plan.balance`.
 
     Pure and safe in threads; pickles small.
 
@@ -61,12 +66,13 @@ class Plan:
     """
 
     _base: Partition
+    _costs: NDArray[np.float64] | None = None
 
     def __init__(
         self,
         num_samples: SupportsIndex,
         *,
-        batch_size: SupportsIndex = 64,
+        batch_size: SupportsIndex = DEFAULT_BATCH_SIZE,
         world_size: SupportsIndex = 1,
         seed: SupportsIndex = 0,
         shuffle: Shuffle = False,
@@ -77,6 +83,8 @@ class Plan:
         sampler: Sampler | None = None,
         start: SupportsIndex = 0,
         batch_by: Buckets | None = None,
+        global_batch_size: SupportsIndex | None = None,
+        balance: ArrayLike | None = None,
     ) -> None:
         num_ids = whole("num_samples", num_samples, least=0)
         is_users = sampler is not None
@@ -95,16 +103,22 @@ class Plan:
             refuse_options(sampler, has_sizes=shard_sizes is not None, **options)
             seed = seed_of(sampler)
         order = Order(sampler, num_ids, is_users)
+        fixed_size = checked_fixed_size(global_batch_size, batch_size=batch_size)
         batch_size = whole("batch_size", batch_size, least=1)
         world_size = whole("world_size", world_size, least=1)
         if batch_by is not None:
             if not isinstance(batch_by, Buckets):
                 raise TypeError(f"batch_by={batch_by!r:.80}: use sw.buckets(...)")
-            batch_size = batch_by.rows(batch_size)
-            rows = batch_size * world_size
+            batch_size = batch_by.rows(batch_size, fixed_size=fixed_size)
+        base = Partition(0, batch_size, world_size, remainder, fixed_size=fixed_size)
+        if batch_by is not None:
+            rows = base.global_batch_size
             order = order.in_buckets(batch_by, rows=rows, seed=whole("seed", seed))
         self.epoch = 0
-        self._compose(order, Partition(0, batch_size, world_size, remainder))
+        self._compose(order, base)
+        if balance is not None:
+            is_cut = batch_ends(order.sampler, 0) is not None
+            self._costs = checked_costs(balance, num_ids, is_cut=is_cut)
         self._base = replace(self._base, start=whole("start", start))
 
     @property
@@ -136,6 +150,11 @@ class Plan:
     def global_batch_size(self) -> int:
         """Samples a step, over all ranks; under a budget the most that there may be."""
         return self._base.global_batch_size
+
+    @property
+    def rows_dealt(self) -> int:
+        """Rows that are computed for one step of one rank: under `balance` those of all ranks."""
+        return self.batch_size if self._costs is None else self.global_batch_size
 
     @property
     def remainder(self) -> Remainder:
@@ -195,8 +214,9 @@ class Plan:
     def indices(self, epoch: int, step: int, rank: int) -> NDArray[np.int64]:
         """One rank's sample ids at one step, int64 `[k]`; the caller's own.
 
-        k is `batch_size`, but in the last step of "uneven", where it may be less, also 0. In steps
-        one after the other 0.15 to 0.3 µs a sample.
+        k is `batch_size`, or one less where the ranks' shares of a global batch differ; in the last
+        step of "uneven" it may be any less, also 0. In steps one after the other 0.15 to 0.3 µs a
+        sample, and 0.3 µs a sample of the global batch where it is balanced.
 
         Raises:
             ValueError: there is no such epoch, step or rank.
@@ -258,7 +278,7 @@ class Plan:
             )
         raise ValueError(
             f"no batch to give: {self.num_samples} samples do not fill one global batch of "
-            f"batch_size={self.batch_size} x world_size={self.world_size}, and remainder='drop' "
+            f"{self._base.size_text}, and remainder='drop' "
             "drops them all; use a smaller batch_size, or remainder='pad' or 'uneven'"
         )
 
@@ -287,9 +307,12 @@ class Plan:
     def _cut(self, epoch: int) -> Partition | BatchPartition:
         own, base = batch_ends(self.sampler, epoch), self._base
         if own is None:
-            return base
-        sizes = base.batch_size, base.world_size
-        return BatchPartition(own.ends, own.rows, *sizes, base.remainder, base.start)
+            costs = self._costs
+            if costs is None:
+                return base
+            return replace(base, costs=lambda positions: costs[self.ids(epoch, positions)])
+        options = base.remainder, base.start, base.fixed_size
+        return BatchPartition(own.ends, own.rows, base.batch_size, base.world_size, *options)
 
     def _rows(
         self, epoch: int, step: int, rank: int
@@ -299,7 +322,7 @@ class Plan:
         num_steps = self._partition_of(epoch).num_steps
         if not 0 <= step < num_steps:
             raise ValueError(f"step={step} is not in an epoch of {num_steps} steps")
-        length = max(1, _BLOCK_ROWS // self.batch_size)
+        length = max(1, _BLOCK_ROWS // self.rows_dealt)
         first = step - step % length
         stop = min(first + length, num_steps)
         rows = self._kept_rows.get((epoch, first, stop, rank), self._block)

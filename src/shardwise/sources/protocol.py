@@ -181,6 +181,28 @@ class HasOwnNames(Protocol):
     own_names: Collection[str]
 
 
+class HasCosts(Protocol):
+    """Has samples whose cost for a model it knows: packs."""
+
+    def costs(self, hidden: int) -> NDArray[np.float64]:
+        """Return the cost of each sample, in units of 4 x hidden floating-point operations."""
+
+
+def costs_of(source: Source, hidden: int) -> NDArray[np.float64]:
+    """Return the cost of each sample of a source.
+
+    Raises:
+        ValueError: it has no packs.
+    """
+    own = having(source, HasCosts)
+    if own is None:
+        raise ValueError(
+            f"{source!r:.80} has no packs of sw.pack, whose documents the cost of attention is "
+            "counted by: give a column or an array of costs"
+        )
+    return own.costs(hidden)
+
+
 def traits_of(source: Source) -> SourceTraits:
     """Return the `traits` of a source, or the default ones."""
     own = having(source, HasTraits)
