@@ -30,6 +30,7 @@ from shardwise.loader.rank_check import CurrentRanks
 from shardwise.loader.reports import Reports
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
+from shardwise.plan.arguments import DEFAULT_BATCH_SIZE
 
 if TYPE_CHECKING:
     from shardwise.dataset import Dataset
@@ -66,6 +67,13 @@ class DataLoader(Reports, FrameworkAttributes):
             epochs walk on through the data, each sample once before any comes again.
         batch_by: batches of neighbours in length, of a fixed size or under a budget, over the order
             of shuffle or sampler: see `sw.buckets`.
+        global_batch_size: in place of batch_size: samples per step over all ranks. Any number of
+            ranks has the same global batches, in shares that differ by one sample at most: 24
+            over 5 ranks are 5, 5, 5, 5 and 4.
+        balance: what each sample costs: an array, a field's name, or "attention" for packs of
+            `sw.pack`. Global batches stay the same, and their rows are dealt so that all ranks
+            have nearly equal work at each step.
+        hidden: the width of the model, for balance="attention", see `Dataset.costs`.
         collate: None for a dict of columns, else a function from a list of samples to a batch.
         as_tuple: batches, and the samples for `collate`, are tuples of these fields in this order.
         ragged: what becomes of fields whose values differ in shape. "list" leaves them lists, and
@@ -116,7 +124,7 @@ class DataLoader(Reports, FrameworkAttributes):
     def __init__(
         self,
         dataset: Dataset | Any,
-        batch_size: int = 64,
+        batch_size: int = DEFAULT_BATCH_SIZE,
         shuffle: Shuffle | None = False,
         *,
         seed: int = 0,
@@ -130,6 +138,9 @@ class DataLoader(Reports, FrameworkAttributes):
         executor: ExecutorName | ExecutorFactory | None = None,
         epoch_size: int | None = None,
         batch_by: Buckets | None = None,
+        global_batch_size: int | None = None,
+        balance: Any = None,
+        hidden: int | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         as_tuple: Sequence[str] | None = None,
         ragged: Ragged = "list",
@@ -158,6 +169,9 @@ class DataLoader(Reports, FrameworkAttributes):
             remainder=remainder,
             epoch_size=epoch_size,
             batch_by=batch_by,
+            global_batch_size=global_batch_size,
+            balance=balance,
+            hidden=hidden,
         ).of(self.dataset)
         prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         began = time.perf_counter()
@@ -191,7 +205,6 @@ class DataLoader(Reports, FrameworkAttributes):
         counts = self._counts = Counts(self.dataset, pin_memory=pin_memory)
         self._plan = plan_for(self.dataset, options, world_size=self.world_size).require_steps()
         counts.opened(time.perf_counter() - began)
-        self.batch_size = self._plan.batch_size
         self.num_workers = self._maker.start(self._plan, local_world_size())
         self._passes = Passes(self.dataset, counts, coverage, is_default=remainder is None)
 
@@ -256,14 +269,42 @@ class DataLoader(Reports, FrameworkAttributes):
         self._plan, loaded = self._order.take_up(self.plan, state)
         self._passes.load(self._plan, loaded.in_next_epoch())
 
+    def regroup(
+        self, rank: int | None = None, world_size: int | None = None, *, group: Any = None
+    ) -> None:
+        """Continue as another rank of another world, between two steps; rebuild nothing.
+
+        Threads, processes, caches and open files stay. A running iterator continues after the
+        batches it returned; those made ahead for the old rank are dropped. Every rank of the new
+        world calls it at the same position, which a new one loads as a state before.
+
+        Args:
+            rank: as of the loader: found where both are None, as after `init_process_group`.
+            world_size: as of the loader.
+            group: as of the loader.
+
+        Raises:
+            ValueError: the world is too large for the data or `global_batch_size`.
+            RankError: nothing says which rank this is, or it is no member of the group. The
+                loader is as it was, in both cases.
+        """
+        order = self._order.regrouped(rank, world_size, group=group)
+        plan = order.divide(self._plan)
+        self._order, self._plan = order, plan
+        self._maker.coalesce(plan)
+        self._passes.regroup()
+
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and position travel with a pickled loader (I10)."""
         return {**self.__dict__, "_passes": copy(self._passes)}
 
     def _batches(self) -> Generator[Any, None, None]:
         self._passes.leave()
-        rank, plan, check_ranks = self.rank, self.plan, self._order.ranks.watch()
-        yield from self._passes.run(self._maker, plan, rank, check_ranks)
+        yield from self._passes.run(self._maker, self._divided)
+
+    def _divided(self) -> tuple[int, Plan, Callable[[], None]]:
+        """This process's rank and plan, and the check that they are still its own."""
+        return self.rank, self.plan, self._order.ranks.watch()
 
     def close(self) -> None:
         """End threads and processes with their batches in progress; iterating starts them anew."""

@@ -16,7 +16,7 @@ from shardwise.loader.account import Account
 from shardwise.loader.batch_maker import BatchMaker
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
-from shardwise.loader.position import Position
+from shardwise.loader.position import Pass, Position
 from shardwise.plan import LoaderState, Plan
 from shardwise.sources.samples import Samples
 
@@ -55,32 +55,48 @@ class Passes:
         self._num_left = self.position.leave()
 
     def run(
-        self, maker: BatchMaker, plan: Plan, rank: int, check_ranks: Callable[[], None]
+        self, maker: BatchMaker, divided: Callable[[], tuple[int, Plan, Callable[[], None]]]
     ) -> Generator[Any, None, None]:
-        """Yield the batches of a pass, after `leave`.
+        """Yield the batches of a pass, after `leave`, and of those that continue it.
+
+        Args:
+            maker: makes the batches.
+            divided: gives this process's rank and plan, and a check that they are still its own.
 
         Raises:
             RuntimeError: another pass was started, or a state was loaded.
         """
-        self._drop_notice.say(plan, rank)
-        current = self.position.begin(plan)
-        self.notice.begin(plan, current.epoch, rank, num_repeated=self._num_left)
-        self.account.begin(current, rank=rank)
-        self._counts.begin()
+        while True:
+            rank, plan, check_ranks = divided()
+            self._drop_notice.say(plan, rank)
+            current = self.position.begin(plan)
+            self.notice.begin(plan, current.epoch, rank, num_repeated=self._num_left)
+            self._num_left = 0
+            self.account.begin(current, rank=rank)
+            self._counts.begin()
+            if (yield from self._batches(maker, current, rank, check_ranks)):
+                return
+            if self.position.continued is not current:
+                raise RuntimeError(
+                    "another iterator of this loader has begun, or its state was set: only the "
+                    "newest iterator goes on; make a second loader to iterate twice at once"
+                )
+
+    def _batches(
+        self, maker: BatchMaker, current: Pass, rank: int, check_ranks: Callable[[], None]
+    ) -> Generator[Any, None, bool]:
+        """Yield the batches of a pass while it is the current one; return whether it ended."""
         requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
         with closing(maker.run(requests)) as batches:
-            while True:
-                if self.position.current is not current:
-                    raise RuntimeError(
-                        "another iterator of this loader has begun, or its state was set: only "
-                        "the newest iterator goes on; make a second loader to iterate twice at once"
-                    )
-                check_ranks()
+            while self.position.current is current:
+                if not current.is_whole:
+                    check_ranks()
                 asked_at = time.perf_counter()
                 with maker.output.range("shardwise.next"):
                     batch = next(batches, None)
                 if batch is None:
-                    break
+                    self.end_if_whole()
+                    return True
                 ready_at = time.perf_counter()
                 with maker.output.range("shardwise.to_tensors"):
                     output = maker.finish(batch)
@@ -98,7 +114,7 @@ class Passes:
                 batch.data, outputs = None, [output]
                 del output, batch
                 yield outputs.pop()
-            self.end_if_whole()
+        return False
 
     def end_if_whole(self) -> None:
         """End a pass whose last batch was returned: programs that count steps ask for no more."""
@@ -107,6 +123,13 @@ class Passes:
             self.account.note(current)
             self.position.move(current.epoch + 1)
             self._counts.end_epoch(current.plan)
+
+    def regroup(self) -> None:
+        """Let the pass under way continue in another plan, and its iterator with it."""
+        self.position.leave_forked()
+        self.account.note(self.position.current)
+        self.account.resume(self.account.state_run, is_regrouped=True)
+        self.position.regroup()
 
     def load(self, plan: Plan, loaded: LoaderState) -> None:
         """Let the next pass start where a state was taken, in the plan of its order."""

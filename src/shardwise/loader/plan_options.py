@@ -18,6 +18,7 @@ from shardwise.base.abilities import having
 from shardwise.base.arguments import suggest_names
 from shardwise.dataset import Dataset
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.plan.arguments import DEFAULT_BATCH_SIZE
 from shardwise.plan.protocol import seed_of
 from shardwise.sources.samples import (
     FingerprintedSamples,
@@ -39,19 +40,25 @@ class PlanArguments(TypedDict, total=False):
     remainder: Remainder | None
     epoch_size: int | None
     batch_by: Buckets | None
+    global_batch_size: int | None
+    balance: Any
+    hidden: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
     """The options of a plan, for any number of ranks."""
 
-    batch_size: int = 64
+    batch_size: int = DEFAULT_BATCH_SIZE
     shuffle: Shuffle | None = False
     seed: int = 0
     sampler: Sampler | None = None
     remainder: Remainder | None = None
     epoch_size: int | None = None
     batch_by: Buckets | None = None
+    global_batch_size: int | None = None
+    balance: Any = None
+    hidden: int | None = None
 
     def __post_init__(self) -> None:
         if self.shuffle is None:  # torch's own default
@@ -162,6 +169,8 @@ def plan_for(
         epoch_size=options.epoch_size,
         sampler=options.sampler,
         batch_by=batch_by,
+        global_batch_size=options.global_batch_size,
+        balance=_costs(dataset, options),
     )
 
 
@@ -174,6 +183,23 @@ def fingerprint_of(dataset: object) -> str:
     """The fingerprint of a dataset of this package; "" for any other."""
     own = having(dataset, FingerprintedSamples)
     return own.fingerprint if own is not None and isinstance(own.fingerprint, str) else ""
+
+
+def _costs(dataset: Sized | int, options: PlanOptions) -> Any:
+    """The cost of each sample by the options; None without a balance."""
+    balance, hidden = options.balance, options.hidden
+    if isinstance(balance, str) and balance == "attention":
+        if hidden is None:
+            raise ValueError(
+                "balance='attention' depends on the width of the model: give hidden=, such as "
+                "hidden=4096; for a column of that name give balance=ds.column('attention')"
+            )
+        if not isinstance(dataset, Dataset):
+            raise TypeError("balance='attention' needs packs: give a dataset of sw.pack(...)")
+        return dataset.costs(hidden=hidden)
+    if hidden is not None:
+        raise ValueError(f"hidden={hidden!r:.60} is of balance='attention': leave it out")
+    return _length_column(dataset, balance) if isinstance(balance, str) else balance
 
 
 def _length_column(dataset: object, name: str) -> NDArray[Any]:

@@ -31,7 +31,7 @@ class CoverageLine:
         resumed: the id of the run whose state was loaded; "" where none was, or it has no id.
         rank: which rank.
         world_size: how many ranks.
-        batch_size: samples a rank and step.
+        batch_size: samples a rank and step, at most.
         remainder: "drop", "pad" or "uneven".
         began: when the pass began, seconds since 1970.
         written: when the line was written; `began` in lines of earlier releases.
@@ -58,6 +58,8 @@ class CoverageLine:
         expected: all samples of the epoch, dropped ones among them; None where the sampler has no
             closed form of them.
         is_whole: whether the epoch's samples are the data's, each once.
+        global_batch_size: samples a step; in lines of earlier releases 0, for the product of batch
+            and world size.
     """
 
     run: str
@@ -89,6 +91,7 @@ class CoverageLine:
     is_whole: bool
     resumed: str = ""
     written: float = 0.0
+    global_batch_size: int = 0
 
     @property
     def counted(self) -> Counted:
@@ -121,8 +124,9 @@ class CoverageLine:
             raise ValueError(
                 f"its version is {entries['version']!r}, this release reads {_VERSION}"
             )
-        # Lines of earlier releases have neither.
-        entries = {"resumed": "", "written": entries.get("began"), **entries}
+        # Lines of earlier releases have none of these.
+        old = {"resumed": "", "written": entries.get("began"), "global_batch_size": 0}
+        entries = {**old, **entries}
         line = object.__new__(cls)  # a frozen dataclass takes 4 us for its fields
         line.__dict__.update(_checked(entries))
         if not (line.begin <= line.first < line.last <= line.num_samples):
