@@ -121,7 +121,7 @@ class LoadedSamples:
             ValueError: these are no packs, or `hidden` is below 1.
         """
         indices = self._transforms.indices
-        costs = costs_of(self._source, whole("hidden", hidden, least=1))
+        costs = costs_of(self._source, whole("hidden", hidden, least=1, most=2**31))
         return costs if indices is None else costs[indices]
 
     @property

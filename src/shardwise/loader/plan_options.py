@@ -18,7 +18,7 @@ from shardwise.base.abilities import having
 from shardwise.base.arguments import suggest_names
 from shardwise.dataset import Dataset
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
-from shardwise.plan.arguments import DEFAULT_BATCH_SIZE
+from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, whole
 from shardwise.plan.protocol import seed_of
 from shardwise.sources.samples import (
     FingerprintedSamples,
@@ -188,6 +188,8 @@ def fingerprint_of(dataset: object) -> str:
 def _costs(dataset: Sized | int, options: PlanOptions) -> Any:
     """The cost of each sample by the options; None without a balance."""
     balance, hidden = options.balance, options.hidden
+    if hidden is not None:
+        whole("hidden", hidden, least=1)
     if isinstance(balance, str) and balance == "attention":
         if hidden is None:
             raise ValueError(
@@ -199,7 +201,11 @@ def _costs(dataset: Sized | int, options: PlanOptions) -> Any:
         return dataset.costs(hidden=hidden)
     if hidden is not None:
         raise ValueError(f"hidden={hidden!r:.60} is of balance='attention': leave it out")
-    return _length_column(dataset, balance) if isinstance(balance, str) else balance
+    if isinstance(balance, str):
+        return _length_column(dataset, balance)
+    if balance is not None and np.ndim(balance) == 0:
+        raise TypeError(f"balance={balance!r:.60}: give a field's name, an array or 'attention'")
+    return balance
 
 
 def _length_column(dataset: object, name: str) -> NDArray[Any]:
