@@ -131,7 +131,6 @@ def main() -> NoReturn:
 
 
 def _describe(error: Exception) -> dict[str, Any]:
-    """An error as a JSON object: its kind, its message and where it is."""
     where = {
         name: getattr(error, name)
         for name in ("url", "key", "field", "offset", "index")
@@ -141,7 +140,6 @@ def _describe(error: Exception) -> dict[str, Any]:
 
 
 def _show_traceback(ctx: click.Context, error: BaseException | None) -> None:
-    """Write where an error comes from, if the user asked for it."""
     if error is not None and ctx.meta.get(TRACEBACK_KEY):
         for line in "".join(traceback.format_exception(error)).splitlines():
             write_line(clean(line), error=True)

@@ -169,7 +169,6 @@ def bench(
 
 
 def _decoded(data: sw.Dataset, decode: str, image_size: int | None) -> sw.Dataset:
-    """The dataset with the decoders that the options ask for."""
     if decode == "none":
         if image_size is not None:
             raise ValueError("--image-size is about decoding: leave out --decode none")

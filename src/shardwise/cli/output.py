@@ -82,14 +82,7 @@ def wants_json() -> bool:
 def finish(
     document: Mapping[str, Any], show: Callable[..., None], *more: Any, is_well: bool = True
 ) -> None:
-    """End a command with its result; exit code 1 unless all is well.
-
-    Args:
-        document: the result, for `--json`.
-        show: shows it to people in place of that; called with the document and `more`.
-        more: what `show` needs beside the document.
-        is_well: whether the data are.
-    """
+    """End a command with its result, as JSON or by `show`; exit code 1 unless `is_well`."""
     if wants_json():
         write_document(document)
     else:
@@ -99,7 +92,6 @@ def finish(
 
 
 def _shown(value: Any) -> Any:
-    """A value of JSON with masked URLs."""
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, Mapping):
@@ -108,12 +100,7 @@ def _shown(value: Any) -> Any:
 
 
 def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table.
-
-    Args:
-        titles: a title for each column; ">size" is the column `size`, its values to the right.
-        rows: a text for each column. Texts too long for a terminal are folded, never cut.
-    """
+    """Write a table, folding long texts; ">size" is a column with its values to the right."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

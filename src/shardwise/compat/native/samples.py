@@ -101,7 +101,6 @@ class _LazySample(dict[str, Any]):
         self.error: Exception | None = None
 
     def fill(self) -> None:
-        """Read the values, unless they were read."""
         if self._read is None:
             return
         read, self._read = self._read, None

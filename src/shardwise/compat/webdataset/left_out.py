@@ -14,10 +14,7 @@ _MAX_IN_A_ROW = 1_000_000
 
 
 class LeftOut:
-    """What a stage leaves out in a row, and that the pass had samples.
-
-    Made while the pass is built. `says` makes the message of the number; `num` is that in a row.
-    """
+    """Counts what a stage leaves out in a row (`num`); `says` makes the message of the number."""
 
     def __init__(self, says: Callable[[int], str] | None = None) -> None:
         self._says = says or nothing_passes
@@ -40,7 +37,6 @@ class LeftOut:
             raise ValueError(self._says(self.num))
 
     def filter(self, data: Iterable[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
-        """The samples that a predicate holds for."""
         for sample in data:
             if not predicate(sample):
                 self.add(sample)
@@ -55,7 +51,6 @@ class LeftOut:
 
 
 def nothing_passes(num: int) -> str:
-    """Say that samples came and none went out."""
     return (
         f"the stages of the pipeline let none of {num} samples through: look at the predicates of "
         "select(), the functions and handlers of map(), and batched(partial=False)"
@@ -63,7 +58,6 @@ def nothing_passes(num: int) -> str:
 
 
 def nothing_in_shards(num: int) -> str:
-    """Say that shards came and no sample."""
     return (
         f"the last {num} shards gave no sample: they are empty, or a handler= leaves out what is "
         "wrong with them; without it the error is raised"

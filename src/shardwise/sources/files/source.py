@@ -36,11 +36,7 @@ from shardwise.storage.protocol import File
 
 
 class FilesSource:
-    """Files as samples, by id: a directory with one below it for each class, or a list of files.
-
-    `shardwise.files` says what the fields and the arguments are. The first use lists the directory,
-    or reads the list.
-    """
+    """Files as samples, by id; the first use lists the directory, or reads the list."""
 
     default_shuffle: Literal["full"] = "full"
 

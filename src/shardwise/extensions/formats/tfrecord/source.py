@@ -251,7 +251,6 @@ def _depth(values: Values | Steps) -> int:
 
 
 def _value(name: str, feature: _Feature, found: tuple[str, Values | Steps] | None) -> Any:
-    """The value of a feature; None where the record lacks it."""
     if found is None:
         return None
     kind, values = found
@@ -280,7 +279,6 @@ def _value(name: str, feature: _Feature, found: tuple[str, Values | Steps] | Non
 
 
 def _taken_steps(name: str, feature: _Feature, values: Steps) -> Any:
-    """The value of a feature list: one value per step, or a list of them."""
     if feature.depth == 2:
         return [_listed(step, feature.kind) for step in values]
     depth = _depth(values)
