@@ -106,16 +106,10 @@ class LoadedSamples:
         return sizes if indices is None else subset_shard_sizes(sizes, indices)
 
     def costs(self, *, hidden: int) -> NDArray[np.float64]:
-        """Cost of each pack of `sw.pack`, as `balance="attention"` deals them: float64 `[samples]`.
+        """Cost of each pack of `sw.pack` for a model of that width: float64 `[samples]`.
 
         6 x hidden x tokens of the pack for the linear layers, and the sum of the squares of its
-        documents' lengths for attention, in units of 4 x hidden floating-point operations.
-
-        Args:
-            hidden: the width of the model.
-
-        Raises:
-            ValueError: these are no packs, or `hidden` is below 1.
+        documents' lengths for attention; a ValueError where these are no packs.
         """
         indices = self._transforms.indices
         costs = costs_of(self._source, whole("hidden", hidden, least=1, most=2**31))

@@ -85,6 +85,7 @@ class DataLoader(Reports, FrameworkAttributes):
             "replace" puts another sample there, the same one in every run. `StorageError` and
             `StaleIndexError` are raised in any case.
         prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
+            Up to 16 times as many, within prefetch_bytes, where batches take different times.
         pin_memory: tensors in page-locked memory, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None or 0 waits for ever.
         decode_timeout: seconds that a decoder or function of a `map()` may take for one sample, in
@@ -276,17 +277,12 @@ class DataLoader(Reports, FrameworkAttributes):
 
         Threads, processes, caches and open files stay. A running iterator continues after the
         batches it returned; those made ahead for the old rank are dropped. Every rank of the new
-        world calls it at the same position, which a new one loads as a state before.
-
-        Args:
-            rank: as of the loader: found where both are None, as after `init_process_group`.
-            world_size: as of the loader.
-            group: as of the loader.
+        world calls it at the same position, which a new one has loaded as a state. The arguments
+        are the loader's own: without them the ranks are found anew.
 
         Raises:
-            ValueError: the world is too large for the data or `global_batch_size`.
-            RankError: nothing says which rank this is, or it is no member of the group. The
-                loader is as it was, in both cases.
+            ValueError: the world is too large, or one of the arguments is wrong or missing.
+            RankError: nothing says which rank this is. The loader is as it was, in both cases.
         """
         order = self._order.regrouped(rank, world_size, group=group)
         plan = order.divide(self._plan)

@@ -59,9 +59,7 @@ class Passes:
     ) -> Generator[Any, None, None]:
         """Yield the batches of a pass, after `leave`, and of those that continue it.
 
-        Args:
-            maker: makes the batches.
-            divided: gives this process's rank and plan, and a check that they are still its own.
+        `divided` gives this process's rank and plan, and a check that they are still its own.
 
         Raises:
             RuntimeError: another pass was started, or a state was loaded.

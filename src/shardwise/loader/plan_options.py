@@ -190,17 +190,15 @@ def _costs(dataset: Sized | int, options: PlanOptions) -> Any:
     balance, hidden = options.balance, options.hidden
     if hidden is not None:
         whole("hidden", hidden, least=1)
-    if isinstance(balance, str) and balance == "attention":
-        if hidden is None:
-            raise ValueError(
-                "balance='attention' depends on the width of the model: give hidden=, such as "
-                "hidden=4096; for a column of that name give balance=ds.column('attention')"
-            )
-        if not isinstance(dataset, Dataset):
-            raise TypeError("balance='attention' needs packs: give a dataset of sw.pack(...)")
-        return dataset.costs(hidden=hidden)
-    if hidden is not None:
-        raise ValueError(f"hidden={hidden!r:.60} is of balance='attention': leave it out")
+    is_attention = isinstance(balance, str) and balance == "attention"
+    if is_attention != (hidden is not None):
+        raise ValueError(
+            f"balance={balance!r:.60} and hidden={hidden}: the cost of attention depends on the "
+            "width of the model; give both balance='attention' and hidden=, such as hidden=4096, "
+            "or another balance alone"
+        )
+    if is_attention and isinstance(dataset, Dataset):
+        return dataset.costs(hidden=hidden)  # type: ignore[arg-type]
     if isinstance(balance, str):
         return _length_column(dataset, balance)
     if balance is not None and np.ndim(balance) == 0:

@@ -40,12 +40,7 @@ class PlannedOrder:
         return self.ranks.now().world_size
 
     def regrouped(self, rank: int | None, world_size: int | None, *, group: Any) -> PlannedOrder:
-        """Return this for ranks that were passed or are found now.
-
-        Raises:
-            RankError: nothing says which rank this is, where it was one of several.
-            ValueError: one of rank and world size is missing, or out of range.
-        """
+        """Return this for ranks that were passed or are found now; see `DataLoader.regroup`."""
         ranks = CurrentRanks(rank, world_size, group=group)
         if ranks.certain().source == "default" and self.world_size > 1:
             raise RankError(

@@ -1,9 +1,8 @@
 """Balance: the rows of a global batch, dealt so that all ranks have nearly equal cost.
 
 The global batch stays what it is, and each rank has as many rows as without costs: only which rows
-these are depends on them. Rows are dealt in rounds of one a rank, the dearest first, each round's
-dearest row to the rank that has least so far. Then the ranks with most and least swap a row, in
-pairs, where that brings them nearer.
+these are depends on them. Rows are dealt in rounds of one per rank, the dearest first, and of each
+round the dearest row to the rank that has least so far.
 
 All ranks must deal alike on any machine, so nothing here sums in an order that numpy chooses.
 
@@ -24,17 +23,14 @@ Floats = NDArray[np.float64]
 
 # Rows that are dealt by one numpy call: 0.3 us each, and 0.5 MB an array.
 _BLOCK_ROWS = 65_536
-# Of the rounds of the dearest rows, whose swaps matter: pairs of rows are as many squared.
-_SWAPPED_ROUNDS = 16
 
 
 def checked_costs(costs: ArrayLike, num_samples: int, *, is_cut: bool) -> Floats:
-    """Return one cost for each of `num_samples` samples; `is_cut` as by `sw.buckets`.
+    """Return one cost per sample; `is_cut` where the order has batches that must not mix.
 
     Raises:
         TypeError: they are not numbers.
-        ValueError: there are not as many, one is negative or not finite, or the order is cut into
-            batches of its own.
+        ValueError: they are not one per sample, finite and 0 or more; or `is_cut`.
     """
     checked = as_lengths(costs, name="costs")
     if len(checked) != num_samples:
@@ -52,16 +48,9 @@ def checked_costs(costs: ArrayLike, num_samples: int, *, is_cut: bool) -> Floats
 
 
 def deal_rows(costs: Callable[[Ints], Floats], begins: Ints, size: int, world_size: int) -> Ints:
-    """Deal the positions of global batches.
+    """Deal the positions of batches of `size` that begin there: int64 `[steps, size]`.
 
-    Args:
-        costs: float64 `[k]` of k positions.
-        begins: int64 `[steps]`, where each of the batches begins.
-        size: positions of each.
-        world_size: ranks.
-
-    Returns:
-        int64 `[steps, size]`: each batch's positions, rank after rank, ascending within a rank.
+    Rank after rank, ascending within a rank; `costs` gives those of positions.
     """
     dealt = np.empty((len(begins), size), np.int64)
     block = max(1, _BLOCK_ROWS // max(1, size))
@@ -90,35 +79,9 @@ def _dealt(costs: Floats, world_size: int) -> Ints:
         for each in (rows, values):
             each[steps, number, least] = each[:, number].copy()
         loads += values[:, number]
-    num_whole = min(size // world_size, _SWAPPED_ROUNDS)
-    if num_whole:
-        _swap_in_pairs(rows[:, :num_whole], values[:, :num_whole], loads, steps)
     # The ranks that have a row less come last, as in `run_of`.
     ranks = np.argsort(rows[:, -1] >= size, axis=1, kind="stable")
     by_rank = np.sort(rows[steps, :, ranks], axis=2).reshape(num_steps, -1)
     is_there = np.ones((world_size, num_rounds), np.bool_)
     is_there[size - (num_rounds - 1) * world_size :, -1] = False
     return by_rank[:, is_there.ravel()]
-
-
-def _swap_in_pairs(rows: Ints, values: Floats, loads: Floats, steps: Ints) -> None:
-    """Swap one row of the rank with most for one of the rank with least, and so on inwards.
-
-    Args:
-        rows: int64 `[steps, rounds, ranks]`, changed in place.
-        values: float64, the costs of these.
-        loads: float64 `[steps, ranks]`, the cost of each rank.
-        steps: int64 `[steps, 1]`, 0 and on.
-    """
-    half = loads.shape[1] // 2
-    by_load = np.argsort(loads, axis=1, kind="stable")
-    least, most = by_load[:, :half], by_load[:, ::-1][:, :half]
-    gap = loads[steps, most] - loads[steps, least]
-    moved = values[steps, :, most][..., :, None] - values[steps, :, least][..., None, :]
-    gaps = np.abs(gap[..., None, None] - 2 * moved).reshape(*gap.shape, rows.shape[1] ** 2)
-    best = gaps.argmin(axis=2)
-    is_nearer = np.take_along_axis(gaps, best[..., None], axis=2)[..., 0] < gap
-    one, other = np.divmod(best, rows.shape[1])
-    given, taken = rows[steps, one, most], rows[steps, other, least]
-    rows[steps, one, most] = np.where(is_nearer, taken, given)
-    rows[steps, other, least] = np.where(is_nearer, given, taken)

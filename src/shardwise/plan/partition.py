@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_choice
-from shardwise.plan.arguments import Default, whole
+from shardwise.plan.arguments import whole
 from shardwise.plan.balance import deal_rows
 from shardwise.plan.lanes import in_lane_order
 
@@ -190,23 +190,6 @@ class Partition:
             return np.append(positions, filled % self.num_samples), valid
         there = run_of(rank, left, self.world_size)
         return self._positions(begin, there, left, shift), np.ones(len(there), dtype=np.bool_)
-
-
-def checked_fixed_size(size: SupportsIndex | None, *, batch_size: SupportsIndex) -> int | None:
-    """Return a `global_batch_size` as an int; None for none.
-
-    Raises:
-        ValueError: it is not above 0, or a user passed `batch_size`, too.
-    """
-    if size is None:
-        return None
-    number = whole("global_batch_size", size, least=1)
-    if type(batch_size) is not Default:
-        raise ValueError(
-            f"batch_size={batch_size} and global_batch_size={number}: the first is of one rank, "
-            "the second of all ranks; leave one of them out"
-        )
-    return number
 
 
 def run_of(rank: int, size: int, world_size: int) -> range:

@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardwise.base.arguments import suggest_names
 from shardwise.base.markup import table
-from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, whole
+from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, Default, whole
 from shardwise.plan.balance import checked_costs
 from shardwise.plan.batch_partition import BatchPartition
 from shardwise.plan.buckets import Buckets
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.order import Order
-from shardwise.plan.partition import Partition, Remainder, checked_fixed_size
+from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.protocol import Sampler, batch_ends, first_lane_of, lanes_of, seed_of
 from shardwise.plan.sampler import Shuffle, make_sampler
 from shardwise.plan.user_sampler import check_sampler, refuse_options
@@ -53,10 +53,8 @@ class Plan:
         start: the position to go on from, see `resumed`.
         batch_by: buckets of neighbours in length over that order; see `sw.buckets`. With a budget
             `batch_size` is the most samples that a batch may have.
-        global_batch_size: in place of `batch_size`: samples a step over all ranks, for any number
-            of them; their shares differ by one at most.
-        balance: float64 `[num_samples]`, what each sample costs. The rows of a global batch are
-            dealt so that the ranks' costs are nearly equal, see `shardwise.plan.balance`.
+        global_batch_size: in place of `batch_size`: samples a step over all ranks.
+        balance: what each sample costs, to deal global batches by; see `shardwise.plan.balance`.
 
     Pure and safe in threads; pickles small.
 
@@ -103,7 +101,14 @@ class Plan:
             refuse_options(sampler, has_sizes=shard_sizes is not None, **options)
             seed = seed_of(sampler)
         order = Order(sampler, num_ids, is_users)
-        fixed_size = checked_fixed_size(global_batch_size, batch_size=batch_size)
+        fixed_size = None
+        if global_batch_size is not None:
+            fixed_size = whole("global_batch_size", global_batch_size, least=1)
+            if type(batch_size) is not Default:
+                raise ValueError(
+                    f"batch_size={batch_size} and global_batch_size={fixed_size}: the first is of "
+                    "one rank, the second of all ranks; leave one of them out"
+                )
         batch_size = whole("batch_size", batch_size, least=1)
         world_size = whole("world_size", world_size, least=1)
         if batch_by is not None:

@@ -182,23 +182,19 @@ class HasOwnNames(Protocol):
 
 
 class HasCosts(Protocol):
-    """Has samples whose cost for a model it knows: packs."""
+    """Knows what its samples cost a model: packs."""
 
     def costs(self, hidden: int) -> NDArray[np.float64]:
-        """Return the cost of each sample, in units of 4 x hidden floating-point operations."""
+        """Return the cost of each sample."""
 
 
 def costs_of(source: Source, hidden: int) -> NDArray[np.float64]:
-    """Return the cost of each sample of a source.
-
-    Raises:
-        ValueError: it has no packs.
-    """
+    """Return the cost of each sample; a ValueError where these are no packs."""
     own = having(source, HasCosts)
     if own is None:
         raise ValueError(
-            f"{source!r:.80} has no packs of sw.pack, whose documents the cost of attention is "
-            "counted by: give a column or an array of costs"
+            f"{source!r:.80} has no packs of sw.pack, of which the cost of attention is known: "
+            "give a column or an array of costs"
         )
     return own.costs(hidden)
 
