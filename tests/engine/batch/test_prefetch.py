@@ -246,9 +246,9 @@ def test_the_depth_grows_where_a_batch_is_late_and_workers_were_idle():
         growth.asked(is_late=False, is_idle=True)  # the program is slower
     assert growth.factor == 1
     growth.asked(is_late=True, is_idle=False)
-    assert growth.factor == 2
+    assert growth.factor == 4
     growth.asked(is_late=True, is_idle=False)
-    assert growth.factor == 2
+    assert growth.factor == 4
     for _ in range(9):
         growth.asked(is_late=True, is_idle=True)
     assert growth.factor == 16
@@ -258,8 +258,7 @@ def test_a_grown_depth_stays_within_the_bytes(monkeypatch):
     monkeypatch.setattr(prefetch_module, "picture_memory", lambda: PictureMemory(0))
     bound = bound_of(known=False, max_bytes=1000)
     bound.made(Batch({"x": np.zeros(100, np.uint8)}, num_rows=1))
-    for _ in range(2):
-        bound.growth.asked(is_late=True, is_idle=True)
+    bound.growth.asked(is_late=True, is_idle=True)
     assert bound.depth(2) == 8
     assert bound.depth(2, leave=1) == 7
     assert bound.depth(4) == 9

@@ -53,7 +53,7 @@ class DepthGrowth:
         """Note, where the depth is reached, whether the next batch is late and a worker idle."""
         self._was_idle |= is_idle
         if is_late and self._was_idle and self.factor < _MAX_GROWTH:
-            self.factor, self._was_idle = 2 * self.factor, False
+            self.factor, self._was_idle = 4 * self.factor, False
 
 
 class PrefetchBound:
