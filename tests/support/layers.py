@@ -21,6 +21,7 @@ CORE = (
     "engine",
     # Public names of engine, for executors of a program's own.
     "executors",
+    "demo_data",
     # Batches as tensors: below the loader, which makes them.
     "tensors",
     "loader",

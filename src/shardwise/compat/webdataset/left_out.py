@@ -9,8 +9,9 @@ from shardwise.compat.webdataset.readers import CURRENT_PASS
 
 # A predicate that draws at random may refuse all of a small data set several times.
 _MIN_IN_A_ROW, _MIN_LAPS = 10_000, 8
-# Where samples have no key, nothing tells that they come again.
-_MAX_IN_A_ROW = 1_000_000
+# Where samples have no key, nothing tells that they come again; where they have, it may be a rare
+# one that is looked for.
+_MAX_IN_A_ROW, _MAX_WITH_KEYS = 1_000_000, 100_000_000
 
 
 class LeftOut:
@@ -33,7 +34,7 @@ class LeftOut:
         elif name == self._first and name is not None:
             self._num_laps += 1
         is_lap = self.num >= _MIN_IN_A_ROW and self._num_laps >= _MIN_LAPS
-        if is_lap or self.num >= _MAX_IN_A_ROW:
+        if is_lap or self.num >= (_MAX_IN_A_ROW if name is None else _MAX_WITH_KEYS):
             raise ValueError(self._says(self.num))
 
     def filter(self, data: Iterable[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
@@ -53,7 +54,8 @@ class LeftOut:
 def nothing_passes(num: int) -> str:
     return (
         f"the stages of the pipeline let none of {num} samples through: look at the predicates of "
-        "select(), the functions and handlers of map(), and batched(partial=False)"
+        "select(), the functions and handlers of map(), and batched(partial=False); where a rare "
+        f"one is meant, samples need a __key__: without, {_MAX_IN_A_ROW:,} in a row are an error"
     )
 
 
