@@ -128,8 +128,8 @@ def test_attention_is_the_cost_of_packs_of_subsets_and_of_mixtures_of_them() -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"balance": "attention"}, "give both balance='attention' and hidden="),
-        ({"hidden": 8}, "balance=None and hidden=8: the cost of attention"),
+        ({"balance": "attention"}, "give both balance='attention' and the"),
+        ({"hidden": 8}, "balance=None and hidden=8: give both"),
         ({"balance": [1.0] * 130, "hidden": 8}, "or another balance alone"),
         ({"balance": "attention", "hidden": 8}, "has no packs of sw.pack"),
         ({"balance": "attention", "hidden": 0}, "hidden=0 must be at least 1"),

@@ -105,7 +105,7 @@ def test_batches_of_a_mixture_are_of_one_dataset_for_any_world_size() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 8}, "batch_size=8 and global_batch_size=24.*leave one of them out"),
+        ({"batch_size": 8}, r"batch_size=8 and global_batch_size=24.*leave one of them out"),
         ({"batch_size": 64}, "batch_size=64 and global_batch_size=24.*leave one of them out"),
         ({"world_size": 25}, "global_batch_size=24 with world_size=25: some ranks would have no"),
         ({"batch_by": sw.buckets(np.ones(90), batch_size=8)}, "batch_size= or budget=.*leave one"),

@@ -85,12 +85,10 @@ class CoverageFile:
         return run if is_shared else ""
 
     def resume(self, run: str, *, is_regrouped: bool = False) -> None:
-        """Start another run with the next line, which goes on from a state of `run`.
-
-        Where ranks come and go, a launcher's id is not one that they have in common.
-        """
+        """Start another run with the next line, which goes on from a state of `run`."""
         self._close()
         self.resumed, self._num_resumed = run, self._num_resumed + 1
+        # Ranks that come and go have no launcher's id in common.
         self._is_regrouped |= is_regrouped
 
     def _close(self) -> None:

@@ -193,9 +193,8 @@ def _costs(dataset: Sized | int, options: PlanOptions) -> Any:
     is_attention = isinstance(balance, str) and balance == "attention"
     if is_attention != (hidden is not None):
         raise ValueError(
-            f"balance={balance!r:.60} and hidden={hidden}: the cost of attention depends on the "
-            "width of the model; give both balance='attention' and hidden=, such as hidden=4096, "
-            "or another balance alone"
+            f"balance={balance!r:.60} and hidden={hidden}: give both balance='attention' and the "
+            "model's width, such as hidden=4096, or another balance alone"
         )
     if is_attention and isinstance(dataset, Dataset):
         return dataset.costs(hidden=hidden)  # type: ignore[arg-type]

@@ -40,9 +40,8 @@ def checked_costs(costs: ArrayLike, num_samples: int, *, is_cut: bool) -> Floats
         )
     if is_cut:
         raise ValueError(
-            "balance= deals the rows of a global batch, and the order cuts batches that must not "
-            "mix, by a budget or a shape: leave one of them out; batch_by=sw.buckets(cost) alone "
-            "balances the ranks, too"
+            "balance= and batches that must not mix, by a budget or a shape: leave one of them "
+            "out; batch_by=sw.buckets(cost) alone balances the ranks, too"
         )
     return checked
 

@@ -54,10 +54,8 @@ class Buckets:
             ValueError: the loader's batch size contradicts these buckets.
         """
         if fixed_size is not None and (self.batch_size or self.budget):
-            raise ValueError(
-                f"global_batch_size={fixed_size} and batch_size= or budget= of sw.buckets "
-                "contradict each other: leave one of them out"
-            )
+            both = f"global_batch_size={fixed_size} and batch_size= or budget= of sw.buckets"
+            raise ValueError(f"{both} contradict each other: leave one of them out")
         if self.budget is None:
             own = batch_size if self.batch_size is None else self.batch_size
             if batch_size not in (own, _DEFAULT_ROWS):

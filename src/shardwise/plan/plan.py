@@ -105,10 +105,8 @@ class Plan:
         if global_batch_size is not None:
             fixed_size = whole("global_batch_size", global_batch_size, least=1)
             if type(batch_size) is not Default:
-                raise ValueError(
-                    f"batch_size={batch_size} and global_batch_size={fixed_size}: the first is of "
-                    "one rank, the second of all ranks; leave one of them out"
-                )
+                both = f"batch_size={batch_size} and global_batch_size={fixed_size}"
+                raise ValueError(f"{both}, of a rank and of all ranks: leave one of them out")
         batch_size = whole("batch_size", batch_size, least=1)
         world_size = whole("world_size", world_size, least=1)
         if batch_by is not None:
@@ -219,9 +217,8 @@ class Plan:
     def indices(self, epoch: int, step: int, rank: int) -> NDArray[np.int64]:
         """One rank's sample ids at one step, int64 `[k]`; the caller's own.
 
-        k is `batch_size`, or one less where the ranks' shares of a global batch differ; in the last
-        step of "uneven" it may be any less, also 0. In steps one after the other 0.15 to 0.3 µs a
-        sample, and 0.3 µs a sample of the global batch where it is balanced.
+        k is `batch_size`, or one less where shares differ; in the last step of "uneven" it may be
+        any less, also 0. In steps one after the other 0.15 to 0.3 µs a sample.
 
         Raises:
             ValueError: there is no such epoch, step or rank.

@@ -193,8 +193,7 @@ def costs_of(source: Source, hidden: int) -> NDArray[np.float64]:
     own = having(source, HasCosts)
     if own is None:
         raise ValueError(
-            f"{source!r:.80} has no packs of sw.pack, of which the cost of attention is known: "
-            "give a column or an array of costs"
+            f"{source!r:.80} has no packs of sw.pack: give a column or an array of costs"
         )
     return own.costs(hidden)
 
