@@ -58,6 +58,7 @@ class CoverageLine:
         expected: all samples of the epoch, dropped ones among them; None where the sampler has no
             closed form of them.
         is_whole: whether the epoch's samples are the data's, each once.
+        recipe: a digest of decoders and functions of `map()`; "" in lines of earlier releases.
         global_batch_size: samples a step; in lines of earlier releases 0, for the product of batch
             and world size.
     """
@@ -90,6 +91,7 @@ class CoverageLine:
     expected: Tallied | None
     is_whole: bool
     resumed: str = ""
+    recipe: str = ""
     written: float = 0.0
     global_batch_size: int = 0
 
@@ -125,8 +127,8 @@ class CoverageLine:
                 f"its version is {entries['version']!r}, this release reads {_VERSION}"
             )
         # Lines of earlier releases have none of these.
-        old = {"resumed": "", "written": entries.get("began"), "global_batch_size": 0}
-        entries = {**old, **entries}
+        entries = {"resumed": "", "recipe": "", "written": entries.get("began"), **entries}
+        entries.setdefault("global_batch_size", 0)
         line = object.__new__(cls)  # a frozen dataclass takes 4 us for its fields
         line.__dict__.update(_checked(entries))
         if not (line.begin <= line.first < line.last <= line.num_samples):
