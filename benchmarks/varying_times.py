@@ -25,7 +25,7 @@ def seconds_of(kind: str) -> np.ndarray:
     if kind == "rare":
         return np.where(rng.random(NUM_SAMPLES) < 0.05, 0.08, 0.004)
     if kind == "lognormal":
-        return rng.lognormal(np.log(0.002), 1.5, NUM_SAMPLES)
+        return rng.lognormal(np.log(0.004), 1.0, NUM_SAMPLES)
     return np.where((np.arange(NUM_SAMPLES) // BATCH) % 4 == 0, 0.02, 0.004)
 
 
