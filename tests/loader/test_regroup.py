@@ -193,6 +193,31 @@ def test_a_batch_size_per_rank_makes_other_global_batches_of_the_same_order() ->
         assert left == [int(i) for batch in one for i in batch["value"]][24:]
 
 
+def test_buckets_of_a_batch_size_per_rank_keep_their_order_within_the_epoch() -> None:
+    lengths = np.random.default_rng(0).integers(1, 50, SIZE)
+    options: dict[str, Any] = {
+        "batch_size": 8, "num_threads": 0, "remainder": "uneven", "batch_by": sw.buckets(lengths),
+    }  # fmt: skip
+    with ExitStack() as stack:
+        loaders = [stack.enter_context(make(rank, 3, **options)) for rank in range(3)]
+        got = [int(i) for loader in loaders for i in next(iter(loader))["value"]]
+        for rank in range(2):
+            loaders[rank].regroup(rank, 2)
+            got += [int(i) for batch in loaders[rank] for i in batch["value"]]
+    assert sorted(got) == list(range(SIZE))
+
+
+def test_a_mixture_whose_batches_depend_on_the_world_is_refused_and_continues() -> None:
+    parts = {name: (sw.wrap(range(60)), 1.0) for name in "ab"}
+    mixed = sw.mix(parts, per="batch", until=96)
+    with sw.DataLoader(mixed, 4, rank=0, world_size=3, num_threads=0) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(sw.StateError, match="global_batch_size"):
+            loader.regroup(0, 2)
+        assert len(list(batches)) == 7
+
+
 @pytest.mark.parametrize(
     ("ranks", "error", "message"),
     [

@@ -286,11 +286,13 @@ class DataLoader(Reports, FrameworkAttributes):
         are the loader's own: without them the ranks are found anew.
 
         Raises:
-            ValueError: the world is too large, or one of the arguments is wrong or missing.
+            ValueError: the world is too large, has no such order, or an argument is wrong.
             RankError: nothing says which rank this is. The loader is as it was, in both cases.
         """
         order = self._order.regrouped(rank, world_size, group=group)
-        plan = order.divide(self._plan)
+        # In the order of the state: one of other global batches may be another one.
+        state = self._order.state(self._plan, *self._passes.position.after())
+        plan, _ = order.take_up(order.divide(self._plan), state)
         self._order, self._plan = order, plan
         self._maker.coalesce(plan)
         self._passes.regroup()

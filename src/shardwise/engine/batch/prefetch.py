@@ -40,13 +40,10 @@ class DepthGrowth:
 
     A batch that is late, although a worker was idle at full depth since the last growth, would have
     been started earlier at a larger depth. A loader that is too slow on average grows nothing.
-
-    Attributes:
-        factor: by which the depth is multiplied now.
     """
 
     def __init__(self) -> None:
-        self.factor = 1
+        self.factor = 1  # by which the depth is multiplied
         self._was_idle = False
 
     def asked(self, *, is_late: bool, is_idle: bool) -> None:
