@@ -362,8 +362,8 @@ NUMBERS = [
 ]  # fmt: skip
 OTHERS = [
     "as_tuple", "balance", "batch_by", "collate", "collate_fn", "coverage", "device", "drop_last",
-    "executor", "group", "on_error", "output", "persistent_workers", "pin_memory", "ragged",
-    "remainder", "sampler", "shuffle",
+    "executor", "group", "metrics", "on_error", "output", "persistent_workers", "pin_memory",
+    "ragged", "remainder", "sampler", "shuffle",
 ]  # fmt: skip
 
 
