@@ -357,13 +357,13 @@ def test_torchs_own_loader_takes_the_same_samplers(kind):
 
 
 NUMBERS = [
-    "batch_size", "decode_timeout", "epoch_size", "num_threads", "num_workers", "prefetch_bytes",
-    "prefetch_factor", "rank", "seed", "timeout", "world_size",
+    "batch_size", "decode_timeout", "epoch_size", "global_batch_size", "hidden", "num_threads",
+    "num_workers", "prefetch_bytes", "prefetch_factor", "rank", "seed", "timeout", "world_size",
 ]  # fmt: skip
 OTHERS = [
-    "as_tuple", "batch_by", "collate", "collate_fn", "coverage", "device", "drop_last", "exclude",
-    "executor", "group", "on_error", "output", "persistent_workers", "pin_memory", "ragged",
-    "remainder", "sampler", "shuffle",
+    "as_tuple", "balance", "batch_by", "collate", "collate_fn", "coverage", "device", "drop_last",
+    "exclude", "executor", "group", "metrics", "on_error", "output", "persistent_workers",
+    "pin_memory", "ragged", "remainder", "sampler", "shuffle",
 ]  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from shardwise.sources.protocol import (
     ReadsEpochs,
     Source,
     SourceTraits,
+    costs_of,
     own_names_of,
     read_rows,
     traits_of,
@@ -162,6 +163,10 @@ class ConcatSource(ReadsEpochs):
         """int64 `[sources]`, the id after each source's last sample."""
         sizes = [source.manifest.num_samples for source in self.sources]
         return np.cumsum(sizes, dtype=np.int64)
+
+    def costs(self, hidden: int) -> NDArray[np.float64]:
+        """Costs of the packs of all sources; see `Dataset.costs`."""
+        return np.concatenate([costs_of(source, hidden) for source in self.sources])
 
     def read_epoch(
         self,

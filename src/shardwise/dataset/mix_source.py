@@ -64,6 +64,10 @@ class MixSource:
         """All shards, one dataset's after the other's; a subset's have what is left of them."""
         return Manifest.joined("mix", [_manifest_of(*part) for part in self.parts.items()])
 
+    def costs(self, hidden: int) -> NDArray[np.float64]:
+        """Costs of the packs of all datasets; see `Dataset.costs`."""
+        return np.concatenate([part.costs(hidden=hidden) for part in self.parts.values()])
+
     def locate(self, index: int) -> tuple[str, Dataset, int]:
         """The name and the dataset of a sample, and its index there."""
         number = int(np.searchsorted(self.ends, index, side="right"))

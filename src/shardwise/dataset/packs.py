@@ -123,6 +123,13 @@ class PackSource:
             [Shard(s.url, n, s.num_bytes) for s, n in zip(shards, counts, strict=True)],
         )
 
+    def costs(self, hidden: int) -> NDArray[np.float64]:
+        """Cost of each pack by its documents' attention; see `Dataset.costs`."""
+        sizes = self.packs.sizes.astype(np.float64)
+        # Exact: every sum is a whole number below 2**53.
+        squares = np.add.reduceat(sizes**2, self.packs.starts[:-1]) if len(self.packs) else sizes
+        return 6.0 * hidden * self.packs.length + squares
+
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read packs; see the protocol."""
         names = self.fields if fields is None else fields

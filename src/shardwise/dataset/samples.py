@@ -32,8 +32,16 @@ from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.dataset.transforms import Transforms, columns_of
 from shardwise.plan import Sampler, WindowShape
+from shardwise.plan.arguments import whole
 from shardwise.sources.manifest import Manifest, checked_ids
-from shardwise.sources.protocol import NamesUrls, Source, SourceTraits, read_rows, traits_of
+from shardwise.sources.protocol import (
+    NamesUrls,
+    Source,
+    SourceTraits,
+    costs_of,
+    read_rows,
+    traits_of,
+)
 from shardwise.sources.samples import DecodeWatch, LoadCost, LoadRequest
 
 
@@ -96,6 +104,16 @@ class LoadedSamples:
         indices = self._transforms.indices
         sizes = self.manifest.sizes
         return sizes if indices is None else subset_shard_sizes(sizes, indices)
+
+    def costs(self, *, hidden: int) -> NDArray[np.float64]:
+        """Cost of each pack of `sw.pack` for a model of that width: float64 `[samples]`.
+
+        6 x hidden x tokens of the pack for the linear layers, and the sum of the squares of its
+        documents' lengths for attention; a ValueError where these are no packs.
+        """
+        indices = self._transforms.indices
+        costs = costs_of(self._source, whole("hidden", hidden, least=1, most=2**31))
+        return costs if indices is None else costs[indices]
 
     @property
     def padding(self) -> Mapping[str, Any]:

@@ -104,7 +104,8 @@ class ThreadExecutor:
     """Builds batches with a pool of threads.
 
     Attributes:
-        num_prefetch: batches that are ready or in progress at most, when all threads are active.
+        num_prefetch: batches that are ready or in progress at most, when all threads are active;
+            more where they take different times, see `DepthGrowth`.
         prefetch_bytes: memory of these batches, the program's and video decoders, see
             `PrefetchBound`.
         is_fixed: whether all threads are always active.
@@ -131,7 +132,8 @@ class ThreadExecutor:
     @property
     def concurrency(self) -> Concurrency:
         """The threads that are active now."""
-        return Concurrency("threads", num_threads=self._num_active, num_prefetch=self._num_prefetch)
+        depth = self._num_prefetch * self._bound.growth.factor
+        return Concurrency("threads", num_threads=self._num_active, num_prefetch=depth)
 
     @property
     def _num_prefetch(self) -> int:
@@ -161,6 +163,7 @@ class ThreadExecutor:
                     if not pending[num_ready].whole.done():
                         break
                     num_ready += 1
+                self._grow(pending)
                 self._fill(pending, requests, finisher, leave=0)
                 if not pending:
                     return
@@ -213,12 +216,18 @@ class ThreadExecutor:
         leave: int,
     ) -> None:
         """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
-        while len(pending) < self._bound.depth(self._num_prefetch - leave):
+        while len(pending) < self._bound.depth(self._num_prefetch, leave=leave):
             request = next(requests, None)
             if request is None:
                 return
             pending.append(self._submit(request, finisher))
             self._bound.begun(pending[-1].partial)
+
+    def _grow(self, pending: deque[_Pending]) -> None:
+        if pending and len(pending) >= self._bound.depth(self._num_prefetch, leave=1):
+            num_left = sum(not future.done() for each in pending for _, future in each.chunks)
+            is_late = not pending[0].whole.done()
+            self._bound.growth.asked(is_late=is_late, is_idle=num_left < self._num_active)
 
     def _adapt(self) -> None:
         """Choose how many threads are active from now on."""

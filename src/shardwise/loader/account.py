@@ -192,6 +192,7 @@ class PassAccount:
             rank=self.rank,
             world_size=plan.world_size,
             batch_size=plan.batch_size,
+            global_batch_size=plan.global_batch_size,
             remainder=plan.remainder,
             began=self.began,
             written=time.time(),
@@ -284,10 +285,10 @@ class Account:
         """See `CoverageFile.state_run`; "" without a coverage directory."""
         return "" if self._file is None else self._file.state_run
 
-    def resume(self, run: str) -> None:
-        """Start another file and run: a state of `run` is loaded, perhaps an older one."""
+    def resume(self, run: str, *, is_regrouped: bool = False) -> None:
+        """Start another file and run: a state of `run` is loaded, or its ranks changed."""
         if self._file is not None:
-            self._file.resume(run)
+            self._file.resume(run, is_regrouped=is_regrouped)
 
     def certificate(
         self, ranks: CurrentRanks, *, epoch: int, is_given: bool = False

@@ -112,9 +112,14 @@ class BatchMaker:
 
     def start(self, plan: Plan, num_local: int) -> int:
         """Choose the executor for this number of ranks on the machine; return its workers."""
-        options = self._options
         self.num_local = num_local
         self.executor = make_executor(self._builder, self._executor_options, num_ranks=num_local)
+        self.coalesce(plan)
+        return self.executor.concurrency.num_workers
+
+    def coalesce(self, plan: Plan) -> None:
+        """Choose how many batches of a plan are loaded together."""
+        options = self._options
         # Skipped rows, substitutes, a collate of the user's and a watch need batches one by one.
         is_plain = options.makes_columns and options.on_error == "raise"
         in_order = isinstance(plan.sampler, SequentialSampler)
@@ -123,7 +128,6 @@ class BatchMaker:
             if is_plain and self._executor_options.decode_timeout is None
             else 1
         )
-        return self.executor.concurrency.num_workers
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         """Yield a batch for each request, in order."""

@@ -37,7 +37,7 @@ class CoverageFile:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.resumed = ""
-        self._num_resumed = 0
+        self._num_resumed, self._is_regrouped = 0, False
         self._leave()
         self.directory = local_directory("coverage", directory)
 
@@ -58,7 +58,8 @@ class CoverageFile:
         if self._run is None:
             own = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
             shared = shared_name("shardwise/run", own, is_new=True)
-            if shared is None and world_size > 1 and (launched := launched_run()):
+            is_launched = world_size > 1 and not self._is_regrouped
+            if shared is None and is_launched and (launched := launched_run()):
                 shared = f"{launched}.{self._num_resumed}" if self._num_resumed else launched
             self._run = (shared or own, shared is not None or world_size == 1)
         return self._run
@@ -74,10 +75,12 @@ class CoverageFile:
         run, is_shared = self._run
         return run if is_shared else ""
 
-    def resume(self, run: str) -> None:
+    def resume(self, run: str, *, is_regrouped: bool = False) -> None:
         """Start another run with the next line, which goes on from a state of `run`."""
         self._close()
         self.resumed, self._num_resumed = run, self._num_resumed + 1
+        # Ranks that come and go have no launcher's id in common.
+        self._is_regrouped |= is_regrouped
 
     def _close(self) -> None:
         if self._descriptor is not None and self._pid == os.getpid():

@@ -89,6 +89,11 @@ class FrameworkAttributes:
         return TorchDataLoader(cast("EpochLoader", self))
 
     @property
+    def batch_size(self) -> int:
+        """Samples per rank in each batch; of a `global_batch_size` the largest share."""
+        return self._plan.batch_size
+
+    @property
     def total_batch_size(self) -> int:
         """Samples of a step over all ranks, under the name that Accelerate's loaders have."""
         return cast("EpochLoader", self).plan.global_batch_size
@@ -111,6 +116,13 @@ class FrameworkAttributes:
 
     def _pad(self, *, only_default: bool) -> None:
         """Fill the last batch where it would be uneven, for frameworks that gather equal ones."""
+        plan = cast("EpochLoader", self).plan
+        if plan.has_even_steps and plan.global_batch_size % plan.world_size:
+            raise ValueError(
+                f"global_batch_size={plan.global_batch_size} gives {plan.world_size} ranks "
+                f"{plan.batch_size} and {plan.batch_size - 1} samples, and this framework gathers "
+                "equal batches: use a multiple of the number of ranks"
+            )
         is_default = self._options.remainder is None
         if self._plan.remainder == "uneven" and (is_default or not only_default):
             self._plan = self._plan.padded()

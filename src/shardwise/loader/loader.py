@@ -31,6 +31,7 @@ from shardwise.loader.questions import Questions
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
+from shardwise.plan.arguments import DEFAULT_BATCH_SIZE
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -73,6 +74,13 @@ class DataLoader(Questions, FrameworkAttributes):
         exclude: samples that are left out on purpose: ids, keys, or the path of a file with one id
             or key a line, or of a `.npy` file. The next samples take their places. It counts from
             the position of the state that is loaded, unless that has the same list already.
+        global_batch_size: in place of batch_size: samples per step over all ranks. Any number of
+            ranks has the same global batches, in shares that differ by one sample at most: 24
+            over 5 ranks are 5, 5, 5, 5 and 4.
+        balance: what each sample costs: an array, a field's name, or "attention" for packs of
+            `sw.pack`. Global batches stay the same, and their rows are dealt so that all ranks
+            have nearly equal work at each step.
+        hidden: the width of the model, for balance="attention", see `Dataset.costs`.
         collate: None for a dict of columns, else a function from a list of samples to a batch.
         as_tuple: batches, and the samples for `collate`, are tuples of these fields in this order.
         ragged: what becomes of fields whose values differ in shape. "list" leaves them lists, and
@@ -84,6 +92,7 @@ class DataLoader(Questions, FrameworkAttributes):
             "replace" puts another sample there, the same one in every run. `StorageError` and
             `StaleIndexError` are raised in any case.
         prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
+            Up to 16 times as many, within prefetch_bytes, where batches take different times.
         pin_memory: tensors in page-locked memory, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None or 0 waits for ever.
         decode_timeout: seconds that a decoder or function of a `map()` may take for one sample, in
@@ -125,7 +134,7 @@ class DataLoader(Questions, FrameworkAttributes):
     def __init__(
         self,
         dataset: Dataset | Any,
-        batch_size: int = 64,
+        batch_size: int = DEFAULT_BATCH_SIZE,
         shuffle: Shuffle | None = False,
         *,
         seed: int = 0,
@@ -140,6 +149,9 @@ class DataLoader(Questions, FrameworkAttributes):
         epoch_size: int | None = None,
         batch_by: Buckets | None = None,
         exclude: Any = None,
+        global_batch_size: int | None = None,
+        balance: Any = None,
+        hidden: int | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         as_tuple: Sequence[str] | None = None,
         ragged: Ragged = "list",
@@ -170,6 +182,9 @@ class DataLoader(Questions, FrameworkAttributes):
             epoch_size=epoch_size,
             batch_by=batch_by,
             exclude=exclude,
+            global_batch_size=global_batch_size,
+            balance=balance,
+            hidden=hidden,
         ).of(self.dataset)
         prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         began = time.perf_counter()
@@ -203,7 +218,6 @@ class DataLoader(Questions, FrameworkAttributes):
         counts = self._counts = Counts(self.dataset, pin_memory=pin_memory)
         self._plan = plan_for(self.dataset, options, world_size=self.world_size).require_steps()
         counts.opened(time.perf_counter() - began)
-        self.batch_size = self._plan.batch_size
         self.num_workers = self._maker.start(self._plan, local_world_size())
         written = None if metrics is None else find("metrics", "lines")(metrics, coverage)
         self._passes = Passes(self.dataset, counts, coverage, written, is_default=remainder is None)
@@ -281,15 +295,41 @@ class DataLoader(Questions, FrameworkAttributes):
         """
         self._passes.skip(self.plan, self.rank, num_steps, self._cut(self.epoch)[1])
 
+    def regroup(
+        self, rank: int | None = None, world_size: int | None = None, *, group: Any = None
+    ) -> None:
+        """Continue as another rank of another world, between two steps; rebuild nothing.
+
+        Threads, processes, caches and open files stay. A running iterator continues after the
+        batches it returned; those made ahead for the old rank are dropped. Every rank of the new
+        world calls it at the same position, which a new one has loaded as a state. The arguments
+        are the loader's own: without them the ranks are found anew.
+
+        Raises:
+            ValueError: the world is too large, has no such order, or an argument is wrong.
+            RankError: nothing says which rank this is. The loader is as it was, in both cases.
+        """
+        order = self._order.regrouped(rank, world_size, group=group)
+        # In the order of the state: one of other global batches may be another one.
+        state = self._order.state(self._plan, *self._passes.position.after())
+        plan, _ = order.take_up(order.divide(self._plan), state)
+        self._order, self._plan = order, plan
+        self._maker.coalesce(plan)
+        self._passes.regroup()
+
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and position travel with a pickled loader (I10)."""
         return {**self.__dict__, "_passes": copy(self._passes)}
 
     def _batches(self) -> Generator[Any, None, None]:
         self._passes.leave()
+        yield from self._passes.run(self._maker, self._divided)
+
+    def _divided(self) -> tuple[int, Plan, Callable[[], None]]:
+        """This process's rank and plan, and the check that they are still its own."""
         rank, plan, check_ranks = self.rank, self.plan, self._order.ranks.watch()
         self._order.require_agreement(plan, *self._passes.position.after())
-        yield from self._passes.run(self._maker, plan, rank, check_ranks)
+        return rank, plan, check_ranks
 
     def close(self) -> None:
         """End threads and processes with their batches in progress; iterating starts them anew."""

@@ -66,28 +66,41 @@ class Passes:
         self._num_left = self.position.leave()
 
     def run(
-        self, maker: BatchMaker, plan: Plan, rank: int, check_ranks: Callable[[], None]
+        self, maker: BatchMaker, divided: Callable[[], tuple[int, Plan, Callable[[], None]]]
     ) -> Generator[Any, None, None]:
-        """Yield the batches of a pass, after `leave`.
+        """Yield the batches of a pass, after `leave`, and of those that continue it.
+
+        `divided` gives this process's rank and plan, and a check that they are still its own.
 
         Raises:
             RuntimeError: another pass was started, or a state was loaded.
         """
-        self._drop_notice.say(plan, rank)
-        current = self.position.begin(plan)
-        self.notice.begin(plan, current.epoch, rank, num_repeated=self._num_left)
-        self.account.begin(current, rank=rank)
-        self._counts.begin()
-        if self.metrics is not None:
-            self.metrics.begin(current, rank, self._dataset, partial(maker.stats, self._counts))
-        while not current.is_whole:
-            first = current.num_batches
-            requests = epoch_requests(
-                current.plan, epoch=current.epoch, rank=rank, first_step=first
-            )
-            with closing(maker.run(requests)) as batches:
-                yield from self._give(current, batches, maker, check_ranks)
-        self.end_if_whole()
+        while True:
+            rank, plan, check_ranks = divided()
+            self._drop_notice.say(plan, rank)
+            current = self.position.begin(plan)
+            self.notice.begin(plan, current.epoch, rank, num_repeated=self._num_left)
+            self._num_left = 0
+            self.account.begin(current, rank=rank)
+            self._counts.begin()
+            if self.metrics is not None:
+                self.metrics.begin(current, rank, self._dataset, partial(maker.stats, self._counts))
+            while self.position.current is current and not current.is_whole:
+                # From the first step on, and after each `skip`.
+                first = current.num_batches
+                requests = epoch_requests(
+                    current.plan, epoch=current.epoch, rank=rank, first_step=first
+                )
+                with closing(maker.run(requests)) as batches:
+                    yield from self._give(current, batches, maker, check_ranks)
+            if self.position.current is current:
+                self.end_if_whole()
+                return
+            if self.position.continued is not current:
+                raise RuntimeError(
+                    "another iterator of this loader has begun, or its state was set: only the "
+                    "newest iterator goes on; make a second loader to iterate twice at once"
+                )
 
     def _give(
         self,
@@ -96,21 +109,17 @@ class Passes:
         maker: BatchMaker,
         check_ranks: Callable[[], None],
     ) -> Generator[Any, None, None]:
-        """Yield the batches of the pass under way, up to its end or to a `skip`."""
+        """Yield the batches of a pass while it is the current one, up to its end or a `skip`."""
         num_given = current.num_batches
-        while num_given == current.num_batches:
-            if self.position.current is not current:
-                raise RuntimeError(
-                    "another iterator of this loader has begun, or its state was set: only "
-                    "the newest iterator goes on; make a second loader to iterate twice at once"
-                )
-            check_ranks()
+        while self.position.current is current and num_given == current.num_batches:
+            if not current.is_whole:
+                check_ranks()
             asked_at = self._counts.asked_at = time.perf_counter()
             with maker.output.range("shardwise.next"):
                 batch = next(batches, None)
             if batch is None:
                 self._counts.asked_at = None
-                break
+                return
             ready_at = time.perf_counter()
             with maker.output.range("shardwise.to_tensors"):
                 output = maker.finish(batch)
@@ -167,6 +176,13 @@ class Passes:
         self.skipped = [*self.skipped, [epoch, first, last]][-_MAX_SKIPPED:]
         if current is None:
             position.move(*passed.after(), cut=position.cut_of(epoch) if not passed.is_whole else 0)
+
+    def regroup(self) -> None:
+        """Let the pass under way continue in another plan, and its iterator with it."""
+        self.position.leave_forked()
+        self.account.note(self.position.current)
+        self.account.resume(self.account.state_run, is_regrouped=True)
+        self.position.regroup()
 
     def load(self, plan: Plan, loaded: LoaderState) -> None:
         """Let the next pass start where a state was taken, in the plan of its order."""

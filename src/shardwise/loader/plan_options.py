@@ -21,6 +21,7 @@ from shardwise.base.plugins import find
 from shardwise.dataset import Dataset
 from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, whole
 from shardwise.plan.array_sampler import as_sampler
 from shardwise.plan.protocol import seed_of
 from shardwise.sources.samples import (
@@ -45,13 +46,16 @@ class PlanArguments(TypedDict, total=False):
     epoch_size: int | None
     batch_by: Buckets | None
     exclude: Any
+    global_batch_size: int | None
+    balance: Any
+    hidden: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
     """The options of a plan, for any number of ranks."""
 
-    batch_size: int = 64
+    batch_size: int = DEFAULT_BATCH_SIZE
     shuffle: Shuffle | None = False
     seed: int = 0
     sampler: Any = None
@@ -59,6 +63,9 @@ class PlanOptions:
     epoch_size: int | None = None
     batch_by: Buckets | None = None
     exclude: Any = None
+    global_batch_size: int | None = None
+    balance: Any = None
+    hidden: int | None = None
 
     def __post_init__(self) -> None:
         if self.shuffle is None:  # torch's own default
@@ -181,6 +188,8 @@ def plan_for(
         sampler=options.sampler,
         batch_by=batch_by,
         exclude=exclude,
+        global_batch_size=options.global_batch_size,
+        balance=_costs(dataset, options),
     )
 
 
@@ -198,6 +207,26 @@ def fingerprint_of(dataset: object) -> str:
 def recipe_of(dataset: Any) -> str:
     """A digest of what a dataset of this package does to its samples; "" for any other."""
     return "" if having(dataset, TransformedSamples) is None else recipe_digest(dataset)
+
+
+def _costs(dataset: Sized | int, options: PlanOptions) -> Any:
+    """The cost of each sample by the options; None without a balance."""
+    balance, hidden = options.balance, options.hidden
+    if hidden is not None:
+        whole("hidden", hidden, least=1)
+    is_attention = isinstance(balance, str) and balance == "attention"
+    if is_attention != (hidden is not None):
+        raise ValueError(
+            f"balance={balance!r:.60} and hidden={hidden}: give both balance='attention' and the "
+            "model's width, such as hidden=4096, or another balance alone"
+        )
+    if is_attention and isinstance(dataset, Dataset):
+        return dataset.costs(hidden=hidden)  # type: ignore[arg-type]
+    if isinstance(balance, str):
+        return _length_column(dataset, balance)
+    if balance is not None and np.ndim(balance) == 0:
+        raise TypeError(f"balance={balance!r:.60}: give a field's name, an array or 'attention'")
+    return balance
 
 
 def _length_column(dataset: object, name: str) -> NDArray[Any]:

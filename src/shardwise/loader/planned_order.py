@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.base.errors import RankError
@@ -41,6 +41,17 @@ class PlannedOrder:
     def world_size(self) -> int:
         """How many ranks share the data."""
         return self.ranks.now().world_size
+
+    def regrouped(self, rank: int | None, world_size: int | None, *, group: Any) -> PlannedOrder:
+        """Return this for ranks that were passed or are found now; see `DataLoader.regroup`."""
+        ranks = CurrentRanks(rank, world_size, group=group)
+        if ranks.certain().source == "default" and self.world_size > 1:
+            raise RankError(
+                f"regroup() found no process group and no launcher, and this is one of "
+                f"{self.world_size} ranks: call torch.distributed.init_process_group first, or "
+                "pass rank= and world_size="
+            )
+        return replace(self, ranks=ranks)
 
     def divide(self, plan: Plan) -> Plan:
         """Return a plan as it is for the ranks of this process.

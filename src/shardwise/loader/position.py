@@ -51,7 +51,10 @@ class Position:
 
     Attributes:
         current: the pass under way or handed out whole; None between passes.
+        continued: the pass whose iterator continues with the next one: its ranks changed.
     """
+
+    continued: Pass | None = None
 
     def __init__(self) -> None:
         self._epoch = 0
@@ -83,22 +86,29 @@ class Position:
     def begin(self, plan: Plan) -> Pass:
         """Begin a pass, in place of one that was left."""
         rest = plan.resumed(self._start, epoch=self._epoch)
-        self.current = Pass(self._epoch, self._start, rest)
+        self.current, self.continued = Pass(self._epoch, self._start, rest), None
         return self.current
 
     def leave(self) -> int:
         """Give up the pass under way: the next one begins where it began, with batches it gave."""
-        left, self.current = self.current, None
+        left, self.current, self.continued = self.current, None, None
         return 0 if left is None else left.num_batches
 
     def move(self, epoch: int, start: int = 0, *, cut: int | None = None) -> None:
         """Let the next pass begin there; the one under way is given up."""
-        self._epoch, self._start, self.current = epoch, start, None
+        self._epoch, self._start, self.current, self.continued = epoch, start, None, None
         self._cut = start if cut is None else cut
 
     def cut_of(self, epoch: int) -> int:
         """The position from which the steps of an epoch are cut."""
         return self._cut if epoch == self.epoch == self._epoch else 0
+
+    def regroup(self) -> None:
+        """Let the iterator of the pass under way continue where it stands, in another plan."""
+        current = self.current
+        if current is not None and not current.is_whole:
+            self.move(*current.after())
+            self.continued = current
 
     def leave_forked(self) -> None:
         """In a forked process: continue where the parent's pass stood, as a pickled loader does."""

@@ -93,9 +93,9 @@ class CurrentRanks:
                 raise RankError(
                     f"this pass began on rank {began.rank} of {began.world_size}, and this process "
                     f"is rank {now.rank} of {now.world_size} in torch.distributed now: its next "
-                    "batches would leave out samples. Begin another pass at this position, on all "
-                    "ranks: state = loader.state_dict(); loader.load_state_dict(state); "
-                    "iter(loader)"
+                    "batches would leave out samples. Call loader.regroup() after the group was "
+                    "made, on all ranks; of a sampler begin another pass at this position: state = "
+                    "loader.state_dict(); loader.load_state_dict(state); iter(loader)"
                 )
             seen = found
 

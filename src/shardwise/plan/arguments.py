@@ -1,4 +1,4 @@
-"""Checks of arguments that all of the plan shares: whole numbers and arrays of positions."""
+"""Arguments that all of the plan shares: defaults, and checks of numbers and of positions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+
+class Default(int):
+    """A number that is a default: it differs from the same number where a user passed it."""
+
+
+DEFAULT_BATCH_SIZE = Default(64)
 
 
 def whole(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.partition import Partition, Remainder, checked_rank
+from shardwise.plan.partition import Partition, Remainder, checked_rank, run_of
 from shardwise.plan.protocol import BatchEnds
 
 Ints = NDArray[np.int64]
@@ -34,6 +34,7 @@ class BatchPartition:
             and a short one is filled with its own rows again; these are not valid. "uneven": the
             last batches are divided over all ranks, each among an equal share of them.
         start: the position to go on from, any in [0, N], also within a batch.
+        fixed_size: rows of a global batch where they are not `batch_size * world_size`.
 
     >>> part = BatchPartition(np.array([3, 5, 9]), None, 4, 2, "uneven")
     >>> [part.block(range(step, step + 1), rank=1)[0].tolist() for step in range(2)]
@@ -46,6 +47,7 @@ class BatchPartition:
     world_size: int
     remainder: Remainder = "drop"
     start: int = 0
+    fixed_size: int | None = None
     # int64 `[runs]`: where the batches that are left begin and end, without those that are dropped
     # for being short.
     _begins: Ints = field(init=False)
@@ -55,7 +57,7 @@ class BatchPartition:
     def of(cls, base: Partition, own: BatchEnds) -> BatchPartition:
         """Of the batches that a sampler cuts, with the ranks and the start of another partition."""
         sizes = base.batch_size, base.world_size
-        return cls(own.ends, own.rows, *sizes, base.remainder, base.start)
+        return cls(own.ends, own.rows, *sizes, base.remainder, base.start, base.fixed_size)
 
     def __post_init__(self) -> None:
         first = int(np.searchsorted(self.ends, self.start, side="right"))
@@ -78,7 +80,7 @@ class BatchPartition:
     @property
     def global_batch_size(self) -> int:
         """The most samples that a step has, over all ranks."""
-        return self.batch_size * self.world_size
+        return self.fixed_size or self.batch_size * self.world_size
 
     @property
     def num_steps(self) -> int:
@@ -145,7 +147,7 @@ class BatchPartition:
         rows = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         if self.remainder != "pad" or self.whole is None:
             return np.repeat(firsts, counts) + rows, np.repeat(is_valid, counts)
-        rows += rank * self.batch_size
+        rows += run_of(rank, self.global_batch_size, self.world_size).start
         limit = np.repeat(limits, counts)
         return np.repeat(firsts, counts) + rows % limit, rows < limit
 
@@ -171,7 +173,8 @@ class BatchPartition:
             run = first_runs + rank % num_runs
             begin, size = self._begins[run], self._sizes[run]
             if self.whole is not None:
-                return begin, np.full(len(run), self.batch_size), size, size > 0
+                share = len(run_of(rank, self.global_batch_size, self.world_size))
+                return begin, np.full(len(run), share), size, size > 0
             return begin, size, size, rank < num_runs
         # The ranks are dealt to the runs of their step, and a run is divided among its ranks.
         number = rank * num_runs // self.world_size

@@ -50,8 +50,8 @@ class BucketColumns:
         return spec
 
 
-def as_lengths(value: Any) -> NDArray[np.float64]:
-    """Lengths as float64 `[n]`.
+def as_lengths(value: Any, *, name: str = "lengths") -> NDArray[np.float64]:
+    """Lengths as float64 `[n]`; `name` is what messages call them.
 
     Raises:
         TypeError: they are not numbers.
@@ -60,17 +60,17 @@ def as_lengths(value: Any) -> NDArray[np.float64]:
     array = np.asarray(value)
     if array.ndim != 1:
         raise ValueError(
-            f"lengths must be one number a sample, not the shape {array.shape}: give a field's "
+            f"{name} must be one number a sample, not the shape {array.shape}: give a field's "
             "name, ds.column(...) or an array"
         )
     if array.size and array.dtype.kind not in "iuf":
         raise TypeError(
-            f"lengths must be numbers, not {array.dtype}: of values that have a length, make a "
+            f"{name} must be numbers, not {array.dtype}: of values that have a length, make a "
             "column by a function, such as ds.column(name, fn=len)"
         )
     lengths = array.astype(np.float64)
-    _refuse(~np.isfinite(lengths), lengths, "are not finite")
-    _refuse(lengths < 0, lengths, "are negative")
+    _refuse(~np.isfinite(lengths), lengths, "are not finite", name)
+    _refuse(lengths < 0, lengths, "are negative", name)
     return lengths
 
 
@@ -100,10 +100,10 @@ def as_groups(value: Any) -> tuple[NDArray[np.unsignedinteger[Any]] | None, NDAr
     return groups.ravel().astype(np.min_scalar_type(len(names) - 1)), names
 
 
-def _refuse(wrong: NDArray[np.bool_], lengths: NDArray[np.float64], what: str) -> None:
+def _refuse(wrong: NDArray[np.bool_], lengths: NDArray[np.float64], what: str, name: str) -> None:
     if wrong.any():
         rows = np.flatnonzero(wrong)
         raise ValueError(
-            f"{len(rows)} of {len(lengths)} lengths {what}, the first is {lengths[rows[0]]:g} of "
+            f"{len(rows)} of {len(lengths)} {name} {what}, the first is {lengths[rows[0]]:g} of "
             f"sample {rows[0]}: correct the column, or leave such samples out with ds.subset(...)"
         )

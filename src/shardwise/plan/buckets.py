@@ -47,12 +47,15 @@ class Buckets:
             self, lengths=lengths, shape=column(shape) if isinstance(shape, str) else shape
         )
 
-    def rows(self, batch_size: int) -> int:
-        """The most samples a rank of a batch, in a loader of this batch size.
+    def rows(self, batch_size: int, *, fixed_size: int | None = None) -> int:
+        """The most samples a rank of a batch, in a loader of this batch or global batch size.
 
         Raises:
             ValueError: the loader's batch size contradicts these buckets.
         """
+        if fixed_size is not None and (self.batch_size or self.budget):
+            both = f"global_batch_size={fixed_size} and batch_size= or budget= of sw.buckets"
+            raise ValueError(f"{both} contradict each other: leave one of them out")
         if self.budget is None:
             own = batch_size if self.batch_size is None else self.batch_size
             if batch_size not in (own, _DEFAULT_ROWS):

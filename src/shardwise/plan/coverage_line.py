@@ -32,7 +32,7 @@ class CoverageLine:
         resumed: the id of the run whose state was loaded; "" where none was, or it has no id.
         rank: which rank.
         world_size: how many ranks.
-        batch_size: samples a rank and step.
+        batch_size: samples a rank and step, at most.
         remainder: "drop", "pad" or "uneven".
         began: when the pass began, seconds since 1970.
         written: when the line was written; `began` in lines of earlier releases.
@@ -63,6 +63,8 @@ class CoverageLine:
             closed form of them.
         is_whole: whether the epoch's samples are the data's, each once.
         recipe: a digest of decoders and functions of `map()`; "" in lines of earlier releases.
+        global_batch_size: samples a step; in lines of earlier releases 0, for the product of batch
+            and world size.
     """
 
     run: str
@@ -98,6 +100,7 @@ class CoverageLine:
     resumed: str = ""
     recipe: str = ""
     written: float = 0.0
+    global_batch_size: int = 0
 
     @property
     def counted(self) -> Counted:
@@ -157,7 +160,10 @@ _FIELDS = {
 _COUNTS = itemgetter(*(name for name, kind in _FIELDS.items() if kind is int))
 _SUMS = [name for name, kind in _FIELDS.items() if kind is list]
 _TYPES_READ = [Tallied if kind is list else kind for kind in _FIELDS.values()]
-_LATER = {"resumed": "", "recipe": "", "left_out": [0, 0], "steps_skipped": "", "excluded": [0, 0]}
+_LATER = {
+    "resumed": "", "recipe": "", "left_out": [0, 0], "steps_skipped": "", "excluded": [0, 0],
+    "global_batch_size": 0,
+}  # fmt: skip
 
 
 def _finite(text: str) -> float:

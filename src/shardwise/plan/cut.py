@@ -24,3 +24,25 @@ def cut(order: Order, base: Partition, epoch: int) -> AnyPartition:
         size, count = order.global_batch, base.num_samples
         own = BatchEnds(np.append(np.arange(size, count, size), count), size)
     return RestPartition(holes, base, own)
+
+
+def no_batch_reason(order: Order, base: Partition, *, has_even_steps: bool) -> str:
+    """Why an epoch has no batch for each rank, and what to change."""
+    count = base.num_samples
+    if count == 0:
+        return "the dataset has no samples"
+    if (excluded := order.excluded) is not None and len(excluded.ids):
+        return (
+            f"no batch to give: exclude= leaves out {excluded} of {count}, and the rest does not "
+            f"fill a global batch of {base.global_batch_size}"
+        )
+    if not has_even_steps:
+        return (
+            f"no batch to give: the {count} samples make too few batches for "
+            f"world_size={base.world_size}, and remainder='drop' drops them all; use a smaller "
+            "budget or batch_size, or remainder='pad' or 'uneven'"
+        )
+    return (
+        f"no batch to give: {count} samples do not fill one global batch of {base.size_text}, and "
+        "remainder='drop' drops them all; use a smaller batch_size, or remainder='pad' or 'uneven'"
+    )

@@ -152,7 +152,7 @@ def rank_ids(plan: Plan, epoch: int, steps: range, rank: int) -> Ids:
 def planned_samples(plan: Plan, epoch: int, steps: range, rank: int, word: IdWord) -> Tallied:
     """The samples that the plan gives a rank at some steps: 0.2 us each, walked anew."""
     count = total = 0
-    size = max(1, _BLOCK_ROWS // plan.batch_size)
+    size = max(1, _BLOCK_ROWS // plan.rows_dealt)
     for first in range(steps.start, steps.stop, size):
         ids = rank_ids(plan, epoch, range(first, min(first + size, steps.stop)), rank)
         count, total = count + len(ids), total + word.of(ids)

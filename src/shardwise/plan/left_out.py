@@ -131,6 +131,8 @@ class RestPartition:
         self._count = base.num_samples - len(holes)
         start = base.start - int(np.searchsorted(holes, base.start))
         rest = replace(base, num_samples=self._count, start=start)
+        if (costs := base.costs) is not None:
+            rest = replace(rest, costs=lambda numbers: costs(self._places(numbers)))
         self._inner: Partition | BatchPartition = rest
         if own is not None:
             ends, rows = own

@@ -1,15 +1,18 @@
 """The partition: which positions of an epoch are a rank's, step by step.
 
-Global batch s covers the W * B positions from `start + s * W * B` on. In it the positions stand in
-lane order (of one lane, ascending), and rank r has the r-th run of B of them. This keeps: each
-position once over all ranks (I1), equal steps on all ranks (I2), and the same samples in global
-batch s for every world size of the same global batch (I3). Beside that, a rank has few lanes and
-so reads few shards, and the ranks' batches behind one another are in order: what a gather gives.
+Global batch s covers the M positions from `start + s * M` on. In it the positions stand in lane
+order (of one lane, ascending), and rank r has the r-th of W even runs of them: B = M / W positions,
+or where W does not divide M, one more on the first ranks. This keeps: each position once over all
+ranks (I1), equal steps on all ranks (I2), and the same samples in global batch s for every world
+size of the same global batch (I3). Beside that, a rank has few lanes and so reads few shards, and
+the ranks' batches behind one another are in order: what a gather gives. Where `costs` are known,
+the runs are cut from a dealt order instead, in which they cost nearly the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_choice
 from shardwise.plan.arguments import whole
+from shardwise.plan.balance import deal_rows
 from shardwise.plan.lanes import in_lane_order
 
 Remainder = Literal["drop", "pad", "uneven"]
@@ -41,6 +45,9 @@ class Partition:
             a rank gets none only where fewer positions than ranks are left.
         start: the position to go on from, any in [0, N]; no matter of which batch or world size.
         lanes: position p is of lane p mod lanes; 1 where the sampler has none.
+        fixed_size: M, samples a step over all ranks, for any W; `batch_size` is then the largest
+            share, whatever was passed. None for B * W.
+        costs: float64 `[k]` of k positions, to deal the rows of a global batch by; None for lanes.
 
     A rank has the same lanes in every step of one global batch size, wherever it resumes.
 
@@ -54,15 +61,27 @@ class Partition:
     remainder: Remainder = "drop"
     start: int = 0
     lanes: int = 1
+    fixed_size: int | None = None
+    costs: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             # As Python's ints: numpy's would overflow, and are not JSON.
             object.__setattr__(self, name, whole(name, getattr(self, name), least=least))
         check_choice("remainder", self.remainder, _REMAINDERS)
+        size = self.fixed_size
+        if size is not None:
+            if size < self.world_size:
+                raise ValueError(
+                    f"global_batch_size={size} with world_size={self.world_size}: some ranks would "
+                    "have no sample at any step; use a global batch of one sample a rank or more"
+                )
+            object.__setattr__(self, "batch_size", -(-size // self.world_size))
         if self.global_batch_size > _MAX_GLOBAL_BATCH:
             raise ValueError(
-                f"batch_size={self.batch_size} x world_size={self.world_size}: a global batch has "
+                f"{self.size_text}: a global batch has "
                 "at most 2**48 samples; for all samples in one batch give their number"
             )
         if self.start > self.num_samples:
@@ -73,7 +92,14 @@ class Partition:
     @property
     def global_batch_size(self) -> int:
         """Samples a step, over all ranks."""
-        return self.batch_size * self.world_size
+        return self.fixed_size or self.batch_size * self.world_size
+
+    @property
+    def size_text(self) -> str:
+        """The global batch size by the arguments that made it, for messages."""
+        if self.fixed_size is not None:
+            return f"global_batch_size={self.fixed_size}"
+        return f"batch_size={self.batch_size} x world_size={self.world_size}"
 
     @property
     def num_steps(self) -> int:
@@ -109,11 +135,11 @@ class Partition:
 
     def row_ends(self, steps: range, rank: int) -> NDArray[np.int64]:
         """Where each of the steps ends in the rows of `block`, int64 `[steps]`."""
-        ends = np.arange(1, len(steps) + 1) * self.batch_size
+        share = len(run_of(rank, self.global_batch_size, self.world_size))
+        ends = np.arange(1, len(steps) + 1) * share
         left = self.num_samples - self.start - steps[-1] * self.global_batch_size
         if self.remainder == "uneven" and left < self.global_batch_size:
-            share, extra = divmod(left, self.world_size)
-            ends[-1] += share + (rank < extra) - self.batch_size
+            ends[-1] += len(run_of(rank, left, self.world_size)) - share
         return ends
 
     def block(
@@ -121,16 +147,16 @@ class Partition:
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """One rank's positions at ascending steps: `(positions, valid)`, int64 and bool `[k]`.
 
-        The i-th of the steps has rows `i * batch_size` and on: `batch_size` of them, but in the
-        last step of "uneven", where they may be fewer, also 0. Not valid are rows that "pad" filled
-        in. `shift` is the lane of the epoch's position 0.
+        `row_ends` has where each step ends: all have as many rows, but the last one of "uneven",
+        where they may be fewer, also 0. Not valid are rows that "pad" filled in. `shift` is the
+        lane of the epoch's position 0.
 
         Raises:
             ValueError: there is no such step or rank.
         """
         rank, size = checked_rank(rank, steps, self), self.global_batch_size
         begins = np.arange(steps.start, steps.stop, steps.step) * size + self.start
-        slots = range(rank * self.batch_size, (rank + 1) * self.batch_size)
+        slots = run_of(rank, size, self.world_size)
         is_cut = self.start + (steps[-1] + 1) * size > self.num_samples
         if not is_cut:
             positions = self._positions(begins, slots, size, shift)
@@ -145,6 +171,8 @@ class Partition:
         self, begins: NDArray[np.int64], slots: range, size: int, shift: int
     ) -> NDArray[np.int64]:
         """What stands at these slots of the batches of `size` that begin there, int64 `[k]`."""
+        if self.costs is not None:
+            return deal_rows(self.costs, begins, size, self.world_size)[:, slots].ravel()
         first_lanes = (begins + shift) % self.lanes
         places = in_lane_order(first_lanes, slots, size=size, lanes=self.lanes)
         return (places + begins[:, None]).ravel()
@@ -160,10 +188,19 @@ class Partition:
             positions = self._positions(begin, there, left, shift)
             valid = np.arange(len(slots)) < len(there)
             return np.append(positions, filled % self.num_samples), valid
-        share, extra = divmod(left, self.world_size)
-        first = rank * share + min(rank, extra)
-        there = range(first, first + share + (rank < extra))
+        there = run_of(rank, left, self.world_size)
         return self._positions(begin, there, left, shift), np.ones(len(there), dtype=np.bool_)
+
+
+def run_of(rank: int, size: int, world_size: int) -> range:
+    """Return one rank's run where `size` places are cut into even ones, the longer ones first.
+
+    >>> [len(run_of(rank, 24, 5)) for rank in range(5)]
+    [5, 5, 5, 5, 4]
+    """
+    share, extra = divmod(size, world_size)
+    first = rank * share + min(rank, extra)
+    return range(first, first + share + (rank < extra))
 
 
 def checked_rank(rank: int, steps: range, partition: Any) -> int:

@@ -8,23 +8,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from shardwise.base.arguments import suggest_names
 from shardwise.base.markup import table
-from shardwise.plan.arguments import whole
+from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, Default, whole
 from shardwise.plan.array_sampler import as_sampler
+from shardwise.plan.balance import checked_costs
 from shardwise.plan.buckets import Buckets
-from shardwise.plan.cut import AnyPartition, cut
+from shardwise.plan.cut import AnyPartition, cut, no_batch_reason
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.left_out import Excluded, RestPartition
 from shardwise.plan.order import Order
 from shardwise.plan.partition import Partition, Remainder
-from shardwise.plan.protocol import Sampler, first_lane_of, lanes_of, seed_of
+from shardwise.plan.protocol import Sampler, batch_ends, first_lane_of, lanes_of, seed_of
 from shardwise.plan.sampler import Shuffle, make_sampler
 from shardwise.plan.user_sampler import check_sampler, refuse_options
 from shardwise.plan.window import SizesView, WindowShape
@@ -56,6 +56,8 @@ class Plan:
         batch_by: buckets of neighbours in length over that order; see `sw.buckets`. With a budget
             `batch_size` is the most samples that a batch may have.
         exclude: ids of samples that are left out; see `shardwise.DataLoader`.
+        global_batch_size: in place of `batch_size`: samples a step over all ranks.
+        balance: what each sample costs, to deal global batches by; see `shardwise.plan.balance`.
 
     Pure and safe in threads; pickles small.
 
@@ -65,12 +67,13 @@ class Plan:
     """
 
     _base: Partition
+    _costs: NDArray[np.float64] | None = None
 
     def __init__(
         self,
         num_samples: SupportsIndex,
         *,
-        batch_size: SupportsIndex = 64,
+        batch_size: SupportsIndex = DEFAULT_BATCH_SIZE,
         world_size: SupportsIndex = 1,
         seed: SupportsIndex = 0,
         shuffle: Shuffle = False,
@@ -82,6 +85,8 @@ class Plan:
         start: SupportsIndex = 0,
         batch_by: Buckets | None = None,
         exclude: NDArray[Any] | None = None,
+        global_batch_size: SupportsIndex | None = None,
+        balance: ArrayLike | None = None,
     ) -> None:
         num_ids = whole("num_samples", num_samples, least=0)
         given, is_users = as_sampler(sampler, whole("seed", seed)), sampler is not None
@@ -102,18 +107,29 @@ class Plan:
             refuse_options(sampler, has_sizes=shard_sizes is not None, **options)
             seed = seed_of(sampler)
         order = Order(sampler, num_ids, is_users)
+        fixed_size = None
+        if global_batch_size is not None:
+            fixed_size = whole("global_batch_size", global_batch_size, least=1)
+            if type(batch_size) is not Default:
+                both = f"batch_size={batch_size} and global_batch_size={fixed_size}"
+                raise ValueError(f"{both}, of a rank and of all ranks: leave one of them out")
         batch_size = whole("batch_size", batch_size, least=1)
         world_size = whole("world_size", world_size, least=1)
         if batch_by is not None:
             if not isinstance(batch_by, Buckets):
                 raise TypeError(f"batch_by={batch_by!r:.80}: use sw.buckets(...)")
-            batch_size = batch_by.rows(batch_size)
-            rows = batch_size * world_size
+            batch_size = batch_by.rows(batch_size, fixed_size=fixed_size)
+        base = Partition(0, batch_size, world_size, remainder, fixed_size=fixed_size)
+        if batch_by is not None:
+            rows = base.global_batch_size
             order = order.in_buckets(batch_by, rows=rows, seed=whole("seed", seed))
         if exclude is not None:
             order = replace(order, excluded=Excluded.of(exclude, num_ids))
         self.epoch = 0
-        self._compose(order, Partition(0, batch_size, world_size, remainder))
+        self._compose(order, base)
+        if balance is not None:
+            is_cut = batch_ends(order.sampler, 0) is not None
+            self._costs = checked_costs(balance, num_ids, is_cut=is_cut)
         self._base = replace(self._base, start=whole("start", start))
 
     @property
@@ -145,6 +161,11 @@ class Plan:
     def global_batch_size(self) -> int:
         """Samples a step, over all ranks; under a budget the most that there may be."""
         return self._base.global_batch_size
+
+    @property
+    def rows_dealt(self) -> int:
+        """Rows that are computed for one step of one rank: under `balance` those of all ranks."""
+        return self.batch_size if self._costs is None else self.global_batch_size
 
     @property
     def remainder(self) -> Remainder:
@@ -205,8 +226,7 @@ class Plan:
     def indices(self, epoch: int, step: int, rank: int) -> NDArray[np.int64]:
         """One rank's sample ids at one step, int64 `[k]`; the caller's own.
 
-        k is `batch_size`, but in the last step of "uneven", where it may be less, also 0. In steps
-        one after the other 0.15 to 0.3 µs a sample.
+        k is `batch_size`, or one less where shares differ; in the last step of "uneven" any less.
 
         Raises:
             ValueError: there is no such epoch, step or rank.
@@ -220,18 +240,13 @@ class Plan:
     def resumed(self, position: SupportsIndex, *, epoch: SupportsIndex | None = None) -> Plan:
         """The plan of what is left of an epoch from `position` on: its step 0 begins there.
 
-        The order is the same; the batch and world size may differ from those of the loader that
-        came to this position. `epoch` is the one whose steps `num_steps` and the other counts are
-        of, where they differ from epoch to epoch; None for this plan's.
+        `epoch` is the one that `num_steps` and the other counts are of; None for this plan's.
         """
         epoch = self.epoch if epoch is None else whole("epoch", epoch, least=0)
         return self._replace(epoch=epoch, start=whole("start", position))
 
     def in_order_of(self, state: Mapping[str, Any]) -> Plan:
-        """This plan in the order of a loader's state, which may be made for other global batches.
-
-        Of samplers that have `for_global_batch`; of others it is this plan.
-        """
+        """This plan in the order of a loader's state, made for that one's global batches."""
         spec = state.get("order") if isinstance(state, Mapping) else None
         order = self.order.of_state(spec, size=self.global_batch_size)
         return self if order is self.order else self._replace(order=order)
@@ -270,24 +285,8 @@ class Plan:
         """
         if self.num_steps:
             return self
-        if self.num_samples == 0:
-            raise ValueError("the dataset has no samples")
-        if (excluded := self.order.excluded) is not None and len(excluded.ids):
-            raise ValueError(
-                f"no batch to give: exclude= leaves out {excluded} of {self.num_samples}, and the "
-                f"rest does not fill a global batch of {self.global_batch_size}"
-            )
-        if not self.has_even_steps:
-            raise ValueError(
-                f"no batch to give: the {self.num_samples} samples make too few batches for "
-                f"world_size={self.world_size}, and remainder='drop' drops them all; use a smaller "
-                "budget or batch_size, or remainder='pad' or 'uneven'"
-            )
-        raise ValueError(
-            f"no batch to give: {self.num_samples} samples do not fill one global batch of "
-            f"batch_size={self.batch_size} x world_size={self.world_size}, and remainder='drop' "
-            "drops them all; use a smaller batch_size, or remainder='pad' or 'uneven'"
-        )
+        has_even_steps = self.has_even_steps
+        raise ValueError(no_batch_reason(self.order, self._base, has_even_steps=has_even_steps))
 
     def _replace(
         self, *, order: Order | None = None, epoch: int | None = None, **changes: Any
@@ -309,7 +308,13 @@ class Plan:
         self._kept_rows: LastValues[tuple[int, int, int, int], list[Rows]] = LastValues(1)
 
     def _partition_of(self, epoch: int) -> AnyPartition:
-        return self._partitions.get(epoch, partial(cut, self.order, self._base))
+        return self._partitions.get(epoch, self._cut)
+
+    def _cut(self, epoch: int) -> AnyPartition:
+        base, costs = self._base, self._costs
+        if costs is not None:
+            base = replace(base, costs=lambda positions: costs[self.ids(epoch, positions)])
+        return cut(self.order, base, epoch)
 
     def _rows(
         self, epoch: int, step: int, rank: int
@@ -319,7 +324,7 @@ class Plan:
         num_steps = self._partition_of(epoch).num_steps
         if not 0 <= step < num_steps:
             raise ValueError(f"step={step} is not in an epoch of {num_steps} steps")
-        length = max(1, _BLOCK_ROWS // self.batch_size)
+        length = max(1, _BLOCK_ROWS // self.rows_dealt)
         first = step - step % length
         stop = min(first + length, num_steps)
         rows = self._kept_rows.get((epoch, first, stop, rank), self._block)

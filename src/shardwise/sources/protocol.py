@@ -181,6 +181,23 @@ class HasOwnNames(Protocol):
     own_names: Collection[str]
 
 
+class HasCosts(Protocol):
+    """Knows what its samples cost a model: packs."""
+
+    def costs(self, hidden: int) -> NDArray[np.float64]:
+        """Return the cost of each sample."""
+
+
+def costs_of(source: Source, hidden: int) -> NDArray[np.float64]:
+    """Return the cost of each sample; a ValueError where these are no packs."""
+    own = having(source, HasCosts)
+    if own is None:
+        raise ValueError(
+            f"{source!r:.80} has no packs of sw.pack: give a column or an array of costs"
+        )
+    return own.costs(hidden)
+
+
 def traits_of(source: Source) -> SourceTraits:
     """Return the `traits` of a source, or the default ones."""
     own = having(source, HasTraits)

@@ -32,6 +32,7 @@ from shardwise.loader.plan_options import (
 from shardwise.loader.planned_order import Divided, PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan, checked_epoch
+from shardwise.plan.arguments import DEFAULT_BATCH_SIZE
 from shardwise.torch.account import NOT_COUNTED, CountedBatch, OrderAccount
 from shardwise.torch.order import check_count, refusal, refuse_second_division
 from shardwise.torch.shared_cursor import (
@@ -90,7 +91,7 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
         self,
         dataset: Dataset,
         *,
-        batch_size: int = 64,
+        batch_size: int = DEFAULT_BATCH_SIZE,
         rank: int | None = None,
         world_size: int | None = None,
         group: Any = None,

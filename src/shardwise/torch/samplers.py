@@ -29,6 +29,7 @@ from shardwise.loader.plan_options import (
 from shardwise.loader.planned_order import Divided, PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan, Shuffle
+from shardwise.plan.arguments import DEFAULT_BATCH_SIZE
 from shardwise.plan.protocol import ForGlobalBatch
 from shardwise.torch.account import OrderAccount, given_rows
 from shardwise.torch.order import Cursor, SamplerState, refuse_second_division
@@ -219,7 +220,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
     def __init__(
         self,
         dataset: Sized | int,
-        batch_size: int = 64,
+        batch_size: int = DEFAULT_BATCH_SIZE,
         *,
         rank: int | None = None,
         world_size: int | None = None,

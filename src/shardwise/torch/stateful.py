@@ -171,7 +171,8 @@ class StatefulDataLoader(PositionedLoader):
     @property
     def total_batch_size(self) -> int:
         """Samples of a step over all ranks, under the name that Accelerate's loaders have."""
-        return (self.batch_size or self._stateful.plan.batch_size) * self._stateful.plan.world_size
+        plan = self._stateful.plan
+        return self.batch_size * plan.world_size if self.batch_size else plan.global_batch_size
 
     @property
     def epoch(self) -> int:

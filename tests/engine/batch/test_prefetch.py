@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from shardwise.engine.batch import prefetch as prefetch_module
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.batch.decoder_memory import PictureMemory
-from shardwise.engine.batch.prefetch import PrefetchBound, num_bytes
+from shardwise.engine.batch.prefetch import DepthGrowth, PrefetchBound, num_bytes
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.threads import ThreadExecutor
 
@@ -235,3 +236,62 @@ def test_threads_begin_one_batch_of_unknown_size_until_it_is_measured():
 def test_prefetch_bytes_is_1_or_more(value):
     with pytest.raises(ValueError, match="prefetch_bytes"):
         sw.DataLoader([1, 2], prefetch_bytes=value, rank=0, world_size=1)
+
+
+def test_the_depth_grows_where_a_batch_is_late_and_workers_were_idle():
+    growth = DepthGrowth()
+    for _ in range(5):
+        growth.asked(is_late=True, is_idle=False)  # too slow on average: no depth would help
+    for _ in range(5):
+        growth.asked(is_late=False, is_idle=True)  # the program is slower
+    assert growth.factor == 1
+    growth.asked(is_late=True, is_idle=False)
+    assert growth.factor == 4
+    growth.asked(is_late=True, is_idle=False)
+    assert growth.factor == 4
+    for _ in range(9):
+        growth.asked(is_late=True, is_idle=True)
+    assert growth.factor == 16
+
+
+def test_a_grown_depth_stays_within_the_bytes(monkeypatch):
+    monkeypatch.setattr(prefetch_module, "picture_memory", lambda: PictureMemory(0))
+    bound = bound_of(known=False, max_bytes=1000)
+    bound.made(Batch({"x": np.zeros(100, np.uint8)}, num_rows=1))
+    bound.growth.asked(is_late=True, is_idle=True)
+    assert bound.depth(2) == 8
+    assert bound.depth(2, leave=1) == 7
+    assert bound.depth(4) == 9
+
+
+class Held:
+    """Samples of which one, the first of a batch, is held until all others of a pass are loaded."""
+
+    def __init__(self, size, held):
+        self.size, self.held = size, held
+        self.loaded = set()
+        self.others = threading.Event()
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        if index == self.held:
+            assert self.others.wait(60), "no batch behind the late one was begun"
+        self.loaded.add(index)
+        if self.loaded >= {self.held + 4, self.held + 5, self.held + 6, self.held + 7}:
+            self.others.set()
+        return np.int64(index)
+
+
+def test_threads_load_batches_beyond_the_depth_behind_a_late_one_in_order():
+    # At a depth of 4, sample 10 would be awaited for ever: 14 to 17 are beyond it.
+    source = Held(40, held=10)
+    data = sw.wrap(source)
+    executor = ThreadExecutor(BatchBuilder(data), num_threads=2, num_prefetch=4)
+    requests = (BatchRequest(0, step, np.array([step])) for step in range(40))
+    with closing(executor):
+        executor._bound.growth.factor = 4
+        got = [int(batch.data["value"][0]) for batch in executor.run(requests)]
+    assert got == list(range(40))
+    assert executor.concurrency.num_prefetch == 16

@@ -39,7 +39,7 @@ def epoch_requests(
         for step, (ids, valid) in zip(block, batches, strict=True):
             yield BatchRequest(epoch, step, ids, valid if padded else None)
         at += len(block)
-        num_steps = max(1, min(num_steps * 4, _MAX_BLOCK // plan.batch_size))
+        num_steps = max(1, min(num_steps * 4, _MAX_BLOCK // plan.rows_dealt))
 
 
 def num_coalesced(samples: Samples, batch_size: int, *, in_order: bool = True) -> int:

@@ -43,7 +43,8 @@ class ProcessExecutor:
     Attributes:
         builder: travels to the workers by cloudpickle.
         num_threads: threads in each process.
-        num_prefetch: batches that are ready or in progress at most.
+        num_prefetch: batches that are ready or in progress at most; more where they take different
+            times, see `DepthGrowth`.
         prefetch_bytes: memory of these batches, the program's and video decoders, see
             `PrefetchBound`.
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
@@ -70,7 +71,7 @@ class ProcessExecutor:
             "processes",
             num_workers=self.num_workers,
             num_threads=self.num_threads,
-            num_prefetch=self.num_prefetch,
+            num_prefetch=self.num_prefetch * self.bound.growth.factor,
             collate=self.builder.collate is not None,
         )
 
@@ -170,6 +171,7 @@ class _Run:
             if self._pending:
                 self._receive(self._pool.answers(0))
                 ready = num_ready(self._pending)
+                self._grow(is_late=not ready)
             self._fill(leave=0)
             if not self._pending:
                 return
@@ -202,13 +204,21 @@ class _Run:
 
     def _fill(self, *, leave: int) -> None:
         """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
-        while len(self._pending) < self._bound.depth(self._executor.num_prefetch - leave):
+        while len(self._pending) < self._bound.depth(self._executor.num_prefetch, leave=leave):
             request = next(self._requests, None)
             if request is None:
                 return
             batch = self._submit(request)
             self._pending[batch.number] = batch
             self._bound.begun(batch.partial)
+
+    def _grow(self, *, is_late: bool) -> None:
+        executor, growth = self._executor, self._bound.growth
+        if len(self._pending) >= self._bound.depth(executor.num_prefetch, leave=1):
+            num_left = sum(len(batch.missing) for batch in self._pending.values())
+            is_idle = num_left < executor.num_workers * executor.num_threads
+            growth.asked(is_late=is_late, is_idle=is_idle)
+            self._session.keep_slots(executor.num_prefetch * growth.factor + 2)
 
     def _submit(self, request: BatchRequest) -> PendingBatch:
         session, number = self._session, next(self._session.batch_numbers)

@@ -82,6 +82,10 @@ class Session:
         slot = self._slots.take(layout.num_bytes(num_rows))
         return slot, layout.views(self._slots.lend(slot), num_rows)
 
+    def keep_slots(self, count: int) -> None:
+        """Keep as many idle slots for later batches, or more."""
+        self._slots.keep(count)
+
     def make_lasting(self, partial: PartialBatch) -> bool:
         """Copy a batch that the user may keep where slots are scarce; returns whether it did."""
         is_scarce = self._slots.is_scarce

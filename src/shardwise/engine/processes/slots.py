@@ -136,6 +136,10 @@ class SlotPool:
         self._slots: list[Slot] = []
         self._numbers = itertools.count()
 
+    def keep(self, max_idle: int) -> None:
+        """Keep at least as many free slots from now on."""
+        self._max_idle = max(self._max_idle, min(max_idle, max_slots()))
+
     def take(self, num_bytes: int) -> Slot:
         """A slot of `num_bytes` or more that nobody uses."""
         with self._lock:

@@ -263,6 +263,6 @@ def _last_line(path: Path) -> CoverageLine | None:
 
 def describe_range(line: CoverageLine, first: int, last: int) -> str:
     """Positions of a line's epoch, and the steps of its pass that they are."""
-    size = line.batch_size * line.world_size
+    size = line.global_batch_size or line.batch_size * line.world_size
     steps = (first - line.begin) // size, -((line.begin - last) // size)
     return f"epoch {line.epoch}, steps {steps[0]} to {steps[1]}, positions {first} to {last}"

@@ -18,7 +18,7 @@ from typing import Any
 
 from shardwise.base.errors import ServiceError
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.batch.prefetch import batch_bytes
+from shardwise.engine.batch.prefetch import DepthGrowth, batch_bytes
 from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stall import stall_error
@@ -51,6 +51,7 @@ class ServiceExecutor:
     timeout: float | None = None
     connect: Connect | None = None
     _session: _Session | None = field(default=None, init=False, repr=False)
+    _growth: DepthGrowth = field(default_factory=DepthGrowth, init=False, repr=False)
 
     @property
     def concurrency(self) -> Concurrency:
@@ -85,7 +86,13 @@ class ServiceExecutor:
                 if pending:
                     is_ready = takewhile(lambda work: work.result is not None, pending)
                     num_ready = sum(1 for _ in is_ready)
-                depth = max(2, min(dispatcher.depth, _MAX_BYTES // max(1, num_bytes)))
+                    if len(pending) >= depth - 1:
+                        num_left = sum(work.result is None for work in pending)
+                        self._growth.asked(
+                            is_late=not num_ready, is_idle=2 * num_left < len(pending)
+                        )
+                wanted = dispatcher.depth * self._growth.factor
+                depth = max(2, min(wanted, _MAX_BYTES // max(1, num_bytes)))
                 while len(pending) < depth:
                     request = next(requests, None)
                     if request is None:
