@@ -122,6 +122,7 @@ JSON_COMMANDS = {
     "verify": "verify data",
     "bench": "bench data --batches 2 --num-threads 1",
     "doctor": "doctor data",
+    "explain": "explain data --step 0",
     "certify": "certify coverage data",
     "serve": "serve --token-file job.token --port 0 --job 0.1",
     "build": "build recipe.py:numbers --jobs 0",

@@ -361,9 +361,9 @@ NUMBERS = [
     "prefetch_factor", "rank", "seed", "timeout", "world_size",
 ]  # fmt: skip
 OTHERS = [
-    "as_tuple", "batch_by", "collate", "collate_fn", "coverage", "device", "drop_last", "executor",
-    "group", "on_error", "output", "persistent_workers", "pin_memory", "ragged", "remainder",
-    "sampler", "shuffle",
+    "as_tuple", "batch_by", "collate", "collate_fn", "coverage", "device", "drop_last", "exclude",
+    "executor", "group", "on_error", "output", "persistent_workers", "pin_memory", "ragged",
+    "remainder", "sampler", "shuffle",
 ]  # fmt: skip
 
 

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.base.errors import StateError
 from shardwise.plan import (
+    DataOrder,
     FullSampler,
     LoaderState,
     VirtualEpochs,
     WindowSampler,
 )
+from shardwise.plan.left_out import Excluded
 
 # Written by release 0.1: it must be readable for ever.
 GOLDEN = """{"version": 1, "epoch": 3, "position": 1024, "fingerprint": "0123456789abcdef",
@@ -61,18 +63,27 @@ def test_a_state_survives_json(epoch: int, n: int, share: Any, fingerprint: str,
     assert LoaderState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
+OPTIONAL = {"run", "excluded", "skipped"}
+
+
 def test_a_state_is_under_a_kilobyte_for_any_sampler_of_ours() -> None:
     window = WindowSampler(np.full(10_000, 100_000), seed=2**62)
     inner = VirtualEpochs(sw.WeightedSampler(np.ones(10**6), seed=2**62), 10**6)
     for sampler in (window, inner):
-        state = LoaderState(10**6, 10**6, "f" * 16, 10**9, sampler.spec())
-        assert len(json.dumps(state.to_dict())) < 1024
+        for ids in (np.arange(39), np.arange(10**6)):
+            order = DataOrder("f" * 16, sampler, Excluded(ids, (10**6, 10**9)))
+            skipped = [[10**6, 10**9, 10**9]] * 4
+            state = order.state(10**6, 10**6, run="20260101T000000-01234567", skipped=skipped)
+            assert len(json.dumps(state.to_dict())) < 1024
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"version": 2}, "version 2, this release reads 1"),
+        ({"version": 3}, "version 3, this release reads 1 and 2"),
+        ({"excluded": [1]}, "record of what was left out is damaged"),
+        ({"skipped": [[0, 1]]}, "record of what was left out is damaged"),
+        ({"skipped": 5}, "record of what was left out is damaged"),
         ({"version": None}, "version None"),
         ({"epoch": -1}, "epoch must be a whole number from 0 on, not -1"),
         ({"epoch": 1.0}, "epoch .* not 1.0"),
@@ -90,7 +101,7 @@ def test_a_malformed_state_is_refused_by_name_and_value(change: dict[str, Any], 
         LoaderState.from_dict(a_state().to_dict() | change)
 
 
-@pytest.mark.parametrize("name", sorted({"version", *LoaderState.__dataclass_fields__} - {"run"}))
+@pytest.mark.parametrize("name", sorted({"version", *LoaderState.__dataclass_fields__} - OPTIONAL))
 def test_a_missing_entry_is_named(name: str) -> None:
     state = a_state().to_dict()
     del state[name]

@@ -56,14 +56,14 @@ def gallery(samples: Iterable[Mapping[str, Any]]) -> str:
 
 def _pictures(sample: Mapping[str, Any]) -> Iterable[str]:
     for name, value in sample.items():
-        pixels = _pixels(value)
+        pixels = pixels_of(value)
         if pixels is not None:
             step = -(-max(pixels.shape[:2]) // _SIDE)
             data = base64.b64encode(png(pixels[::step, ::step])).decode()
             yield f"<img title='{escape(name)}' src='data:image/png;base64,{data}'>"
 
 
-def _pixels(value: Any) -> NDArray[np.uint8] | None:
+def pixels_of(value: Any) -> NDArray[np.uint8] | None:
     """The pixels of an encoded or decoded picture, uint8 `[H, W, C]`; None of anything else."""
     if isinstance(value, bytes):
         if not value.startswith(_MAGIC) or len(value) > _MAX_FILE_BYTES:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shardwise.engine.request import BatchRows
 from shardwise.loader.certificate import RankNumbers, certificate_of, no_certificate
 from shardwise.loader.coverage_file import CoverageFile
-from shardwise.loader.plan_options import fingerprint_of, length_of
+from shardwise.loader.plan_options import fingerprint_of, length_of, recipe_of
 from shardwise.loader.position import Pass
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan
@@ -27,6 +27,7 @@ from shardwise.plan.id_word import (
     IdWord,
     dropped_samples,
     epoch_samples,
+    left_out_samples,
     padded_rows,
     planned_samples,
 )
@@ -70,6 +71,10 @@ class Tally:
                 num_padded=rows.num_padded,
             )
 
+    def leave_out(self, samples: Tallied) -> None:
+        """Count samples that are left out on purpose."""
+        self._counted += Counted(left_out=samples)
+
     def take(self) -> Counted:
         """The sums since the last call, or the beginning."""
         self._flush()
@@ -101,6 +106,7 @@ class PassAccount:
         self.number = number
         self.began = time.time()
         self.tally = Tally(lambda: self.word)
+        self.steps_skipped: list[str] = []
         # Batches in the tally: more than were handed out, where they are counted ahead of that.
         self.num_added = 0
         # All that was taken from the tally, and what of it is in lines.
@@ -149,6 +155,10 @@ class PassAccount:
         """The samples that the epoch leaves out at its end, over all ranks."""
         return dropped_samples(self.plan, self.current.epoch, self.word)
 
+    def excluded(self, first: int) -> Tallied:
+        """The samples that no rank gets from a position on because of `exclude`."""
+        return left_out_samples(self.plan, self.current.epoch, first, self.end, self.word)
+
     @cached_property
     def expected(self) -> Tallied | None:
         """All samples of the epoch, in closed form if there is one."""
@@ -194,6 +204,7 @@ class PassAccount:
             is_end=current.is_whole,
             is_given=is_given,
             fingerprint=fingerprint_of(self.dataset),
+            recipe=recipe_of(self.dataset),
             order=plan.sampler.spec(),
             begin_past=self._past(current.start),
             last_past=self._past(self.end),
@@ -201,6 +212,9 @@ class PassAccount:
             skipped=counted.skipped,
             replaced=counted.replaced,
             num_padded=counted.num_padded,
+            left_out=counted.left_out,
+            excluded=self.excluded(self._noted_end),
+            steps_skipped=self.steps_skipped[-1] if counted.left_out.count else "",
             planned=planned,
             dropped=self.dropped if current.is_whole else Tallied(),
             expected=self.expected,
@@ -238,6 +252,17 @@ class Account:
         assert self._newest is not None
         self._newest.tally.add(rows)
         self._newest.num_added += num_batches
+
+    def skip(self, num_steps: int, shown: str) -> None:
+        """Count the next steps of the newest pass as left out; `shown` names them in words."""
+        newest = self._newest
+        assert newest is not None
+        first = newest.current.num_batches
+        steps, epoch = range(first, first + num_steps), newest.current.epoch
+        samples = planned_samples(newest.plan, epoch, steps, newest.rank, newest.word)
+        newest.tally.leave_out(samples)
+        newest.num_added += num_steps
+        newest.steps_skipped.append(shown)
 
     def note(self, current: Pass | None, *, is_given: bool = False) -> None:
         """Write a line of what the pass under way handed out since the last one.
@@ -291,7 +316,7 @@ class Account:
 
             numbers = [RankNumbers.of(row) for row in gather_numbers(own.to_list())]
         if expected is not None:
-            expected -= newest.dropped
+            expected -= newest.dropped + newest.excluded(current.start)
         return certificate_of(
             numbers,
             expected,
@@ -300,6 +325,8 @@ class Account:
             is_once=newest.is_data_once,
             has_all=has_all,
             is_given=is_given,
+            excluded=newest.excluded(current.start).count,
+            steps_skipped=newest.steps_skipped,
         )
 
     def __getstate__(self) -> dict[str, Any]:

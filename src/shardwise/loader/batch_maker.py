@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.batch.schedule import coalesced_batches, num_coalesced
 from shardwise.engine.choice import ExecutorOptions, explain_choice, make_executor
+from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.request import Batch, BatchRequest, Executor
 from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
@@ -132,15 +134,23 @@ class BatchMaker:
             self._on_device.run(requests, self._coalesced, self._cpu_builder.build)
         )
 
+    def make(self, request: BatchRequest) -> Any:
+        """Make one batch in this thread, and return what the program would get of it."""
+        inline = InlineExecutor(self._builder)
+        batches = self._on_device.run(iter([request]), inline.run, self._cpu_builder.build)
+        with closing(self.output.ahead(batches)) as made:
+            return self.finish(next(made))
+
     def finish(self, batch: Batch) -> Any:
         """Return what the program gets of a batch."""
         self._on_device.keep(batch)
         return self.output.of(batch)
 
-    def stats(self, counts: Counts) -> dict[str, Any]:
+    def stats(self, counts: Counts, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return counts with who makes the batches now; see `DataLoader.stats`."""
         concurrency = self.executor.concurrency
-        stats = counts.to_dict(concurrency, num_cores=usable_cores(num_ranks=self.num_local))
+        num_cores = usable_cores(num_ranks=self.num_local)
+        stats = counts.to_dict(concurrency, num_cores=num_cores, since=since)
         options = self._executor_options
         stats["executor_reason"] = explain_choice(self.executor, self._builder, options)
         servers = having(self.executor, CountsServers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +31,8 @@ class RankNumbers:
     def to_list(self) -> list[int]:
         """As numbers below 2**63."""
         c = self.counted
-        words = [
-            n for each in (c.handed_out, c.skipped, c.replaced) for n in (each.count, each.word)
-        ]
+        parts = (c.handed_out, c.skipped, c.replaced, c.left_out)
+        words = [n for each in parts for n in (each.count, each.word)]
         planned = [self.planned.count, self.planned.word]
         return [self.epoch, self.first, self.last, *words, c.num_padded, *planned]
 
@@ -40,8 +40,8 @@ class RankNumbers:
     def of(cls, numbers: list[int]) -> RankNumbers:
         """From the numbers of a rank."""
         epoch, first, last, *words, padded, count, word = numbers
-        handed_out, skipped, replaced = (Tallied(*words[at : at + 2]) for at in (0, 2, 4))
-        counted = Counted(handed_out, skipped, replaced, padded)
+        handed_out, skipped, replaced, out = (Tallied(*words[at : at + 2]) for at in (0, 2, 4, 6))
+        counted = Counted(handed_out, skipped, replaced, padded, out)
         return cls(epoch, first, last, counted, Tallied(count, word))
 
 
@@ -54,6 +54,8 @@ def certificate_of(
     is_once: bool,
     has_all: bool,
     is_given: bool = False,
+    excluded: int = 0,
+    steps_skipped: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The certificate of what these ranks handed out.
 
@@ -65,11 +67,13 @@ def certificate_of(
         is_once: whether the epoch's samples are the data's, each once.
         has_all: whether these are all ranks.
         is_given: whether indices of a sampler are counted, see `CoverageLine.is_given`.
+        excluded: samples that no rank gets because of `exclude`.
+        steps_skipped: the steps that were skipped on purpose, in words.
     """
     total = sum((rank.counted for rank in ranks), Counted())
     if expected is None:
         expected = sum((rank.planned for rank in ranks), Tallied())
-    expected = expected - total.skipped - total.replaced
+    expected = expected - total.skipped - total.replaced - total.left_out
     places = sorted({(rank.epoch, rank.first, rank.last) for rank in ranks})
     epoch, first, last = places[0]
     is_equal = total.handed_out == expected
@@ -86,6 +90,7 @@ def certificate_of(
         "replaced": total.replaced.count,
         "padded": total.num_padded,
         "dropped": dropped,
+        "left_out": total.left_out.count + excluded,
         "given": total.handed_out.count if is_given else 0,
         "ranks": len(ranks),
     }
@@ -97,23 +102,28 @@ def certificate_of(
         counts = f"{total.handed_out.count} samples, expected {expected.count}"
         text = f"NOT each sample once: the words differ ({counts})"
     else:
-        text = _verdict(certificate, total, is_once=is_once, has_all=has_all)
+        text = _verdict(certificate, is_once=is_once, has_all=has_all)
+        remarks = total.remarks(
+            num_dropped=dropped,
+            num_given=certificate["given"],
+            num_excluded=excluded,
+            steps_skipped=steps_skipped,
+        )
+        text = ", ".join([text, *remarks])
     certificate["verdict"] = f"epoch {epoch}: {text}"
     return certificate
 
 
-def _verdict(c: dict[str, Any], total: Counted, *, is_once: bool, has_all: bool) -> str:
+def _verdict(c: dict[str, Any], *, is_once: bool, has_all: bool) -> str:
     """What a certificate without a fault says."""
     first, last, num_samples = c["from"], c["to"], c["num_samples"]
     noun = "samples" if is_once else "places of the order"
     if not has_all:
-        text = f"this rank's {c['count']} {noun} between positions {first} and {last}, exactly once"
-    elif first == 0 and last == num_samples and not (c["skipped"] or c["replaced"] or c["dropped"]):
-        text = f"every one of {num_samples} {noun} exactly once"
-    else:
-        text = f"{c['count']} {noun} between positions {first} and {last} exactly once"
-    remarks = total.remarks(num_dropped=c["dropped"], num_given=c["given"])
-    return ", ".join([text, *remarks])
+        return f"this rank's {c['count']} {noun} between positions {first} and {last}, exactly once"
+    lacks = any(c[name] for name in ("skipped", "replaced", "dropped", "left_out"))
+    if first == 0 and last == num_samples and not lacks:
+        return f"every one of {num_samples} {noun} exactly once"
+    return f"{c['count']} {noun} between positions {first} and {last} exactly once"
 
 
 def no_certificate(epoch: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from shardwise.base.arguments import check_flag
+from shardwise.base.plugins import find
 from shardwise.base.ranks import local_world_size
 from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
@@ -26,16 +27,18 @@ from shardwise.loader.frameworks import FrameworkAttributes
 from shardwise.loader.passes import Passes
 from shardwise.loader.plan_options import PlanOptions, plan_for
 from shardwise.loader.planned_order import PlannedOrder
+from shardwise.loader.questions import Questions
 from shardwise.loader.rank_check import CurrentRanks
-from shardwise.loader.reports import Reports
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from shardwise.dataset import Dataset
 
 
-class DataLoader(Reports, FrameworkAttributes):
+class DataLoader(Questions, FrameworkAttributes):
     """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
 
     Args:
@@ -45,7 +48,8 @@ class DataLoader(Reports, FrameworkAttributes):
         shuffle: False or None, True (the way that suits the source), "full" or "window".
         seed: makes another order, and other randomness in transforms.
         sampler: an order of your own, in place of shuffle, seed and epoch_size: any object of the
-            `shardwise.plan.Sampler` protocol. Its `seed`, if it has one, keys transforms.
+            `shardwise.plan.Sampler` protocol. Its `seed`, if it has one, keys transforms. Or an
+            array of sample ids, or the path of a `.npy` file, for the same order in every epoch.
         remainder: what becomes of samples that do not fill a global batch. "drop" leaves them
             out of this epoch; "pad" repeats samples and marks the repeats False in "__valid__";
             "uneven" gives each exactly once, and the last batch of some ranks is shorter,
@@ -66,6 +70,9 @@ class DataLoader(Reports, FrameworkAttributes):
             epochs walk on through the data, each sample once before any comes again.
         batch_by: batches of neighbours in length, of a fixed size or under a budget, over the order
             of shuffle or sampler: see `sw.buckets`.
+        exclude: samples that are left out on purpose: ids, keys, or the path of a file with one id
+            or key a line, or of a `.npy` file. The next samples take their places. It counts from
+            the position of the state that is loaded, unless that has the same list already.
         collate: None for a dict of columns, else a function from a list of samples to a batch.
         as_tuple: batches, and the samples for `collate`, are tuples of these fields in this order.
         ragged: what becomes of fields whose values differ in shape. "list" leaves them lists, and
@@ -91,6 +98,8 @@ class DataLoader(Reports, FrameworkAttributes):
         coverage: a local directory to which each rank writes which samples it returned, for
             `shardwise certify`: at each `state_dict()`, which every rank must call for it, and at
             the end of each epoch.
+        metrics: a local directory to which each rank appends what it counts, every 10 s, for
+            `shardwise watch` and `shardwise report`; one loader's alone.
         **torch_names: what torch's DataLoader calls these, see docs/from-torch.md.
 
     A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, a list for
@@ -120,7 +129,7 @@ class DataLoader(Reports, FrameworkAttributes):
         shuffle: Shuffle | None = False,
         *,
         seed: int = 0,
-        sampler: Sampler | None = None,
+        sampler: Sampler | ArrayLike | os.PathLike[str] | None = None,
         remainder: Remainder | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -130,6 +139,7 @@ class DataLoader(Reports, FrameworkAttributes):
         executor: ExecutorName | ExecutorFactory | None = None,
         epoch_size: int | None = None,
         batch_by: Buckets | None = None,
+        exclude: Any = None,
         collate: Callable[[list[Any]], Any] | None = None,
         as_tuple: Sequence[str] | None = None,
         ragged: Ragged = "list",
@@ -142,6 +152,7 @@ class DataLoader(Reports, FrameworkAttributes):
         output: Literal["torch", "numpy"] = "torch",
         device: Any = None,
         coverage: str | os.PathLike[str] | None = None,
+        metrics: str | os.PathLike[str] | None = None,
         **torch_names: Unpack[TorchArguments],
     ) -> None:
         remainder, collate = translate(
@@ -158,6 +169,7 @@ class DataLoader(Reports, FrameworkAttributes):
             remainder=remainder,
             epoch_size=epoch_size,
             batch_by=batch_by,
+            exclude=exclude,
         ).of(self.dataset)
         prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         began = time.perf_counter()
@@ -193,7 +205,8 @@ class DataLoader(Reports, FrameworkAttributes):
         counts.opened(time.perf_counter() - began)
         self.batch_size = self._plan.batch_size
         self.num_workers = self._maker.start(self._plan, local_world_size())
-        self._passes = Passes(self.dataset, counts, coverage, is_default=remainder is None)
+        written = None if metrics is None else find("metrics", "lines")(metrics, coverage)
+        self._passes = Passes(self.dataset, counts, coverage, written, is_default=remainder is None)
 
     @property
     def plan(self) -> Plan:
@@ -243,9 +256,11 @@ class DataLoader(Reports, FrameworkAttributes):
         With a coverage directory it also writes what this rank handed out since the last line, so
         call it on every rank, also where one rank alone saves it.
         """
-        position, account = self._passes.position, self._passes.account
-        account.note(position.current)
-        return self._order.state(self.plan, *position.after(), run=account.state_run)
+        passes, account = self._passes, self._passes.account
+        account.note(passes.position.current)
+        return self._order.state(
+            self.plan, *passes.position.after(), run=account.state_run, skipped=passes.skipped
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, with any world size, batch size or executor.
@@ -256,6 +271,16 @@ class DataLoader(Reports, FrameworkAttributes):
         self._plan, loaded = self._order.take_up(self.plan, state)
         self._passes.load(self._plan, loaded.in_next_epoch())
 
+    def skip(self, num_steps: int) -> None:
+        """Leave out the next steps on purpose, as after a loss spike: the same ones on every rank.
+
+        A loop under way goes on behind them. The state, the coverage and certificates say so.
+
+        Raises:
+            ValueError: the epoch has no more than that many steps left.
+        """
+        self._passes.skip(self.plan, self.rank, num_steps, self._cut(self.epoch)[1])
+
     def __getstate__(self) -> dict[str, Any]:
         """Rank, world size and position travel with a pickled loader (I10)."""
         return {**self.__dict__, "_passes": copy(self._passes)}
@@ -263,10 +288,13 @@ class DataLoader(Reports, FrameworkAttributes):
     def _batches(self) -> Generator[Any, None, None]:
         self._passes.leave()
         rank, plan, check_ranks = self.rank, self.plan, self._order.ranks.watch()
+        self._order.require_agreement(plan, *self._passes.position.after())
         yield from self._passes.run(self._maker, plan, rank, check_ranks)
 
     def close(self) -> None:
         """End threads and processes with their batches in progress; iterating starts them anew."""
+        if self._passes.metrics is not None:
+            self._passes.metrics.close()
         self._maker.executor.close()
 
     def __enter__(self) -> DataLoader:

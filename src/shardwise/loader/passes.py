@@ -5,21 +5,26 @@ from __future__ import annotations
 import logging
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Generator
 from contextlib import closing
 from copy import copy
+from functools import partial
 from typing import Any
 
 from shardwise.engine.batch.schedule import epoch_requests
+from shardwise.engine.request import Batch
 from shardwise.engine.stats.counts import Counts
 from shardwise.loader.account import Account
 from shardwise.loader.batch_maker import BatchMaker
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
-from shardwise.loader.position import Position
+from shardwise.loader.position import Pass, Position
 from shardwise.plan import LoaderState, Plan
+from shardwise.plan.arguments import whole
 from shardwise.sources.samples import Samples
 
+_MAX_SKIPPED = 4
 _logger = logging.getLogger("shardwise")
 
 
@@ -30,6 +35,7 @@ class Passes:
         dataset: what is read.
         counts: of the batches that are returned.
         coverage: the coverage directory; None for none.
+        metrics: an extension's `MetricsFile`, which reads the counts in its thread; or None.
         is_default: whether the remainder was left to the library.
     """
 
@@ -38,15 +44,20 @@ class Passes:
         dataset: Samples,
         counts: Counts,
         coverage: str | os.PathLike[str] | None,
+        metrics: Any,
         *,
         is_default: bool,
     ) -> None:
         self.position = Position()
         self.account = Account(dataset, coverage)
+        self.metrics = metrics
+        self._dataset = dataset
         self._counts = counts
         self._drop_notice = DropNotice(is_default=is_default)
         self.notice = EpochNotice()
         self._num_left = 0
+        # The last steps that were skipped on purpose: epoch, first and last position.
+        self.skipped: list[list[int]] = []
 
     def leave(self) -> None:
         """Leave the pass under way: the next one starts where it started, unless it is whole."""
@@ -67,38 +78,55 @@ class Passes:
         self.notice.begin(plan, current.epoch, rank, num_repeated=self._num_left)
         self.account.begin(current, rank=rank)
         self._counts.begin()
-        requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
-        with closing(maker.run(requests)) as batches:
-            while True:
-                if self.position.current is not current:
-                    raise RuntimeError(
-                        "another iterator of this loader has begun, or its state was set: only "
-                        "the newest iterator goes on; make a second loader to iterate twice at once"
-                    )
-                check_ranks()
-                asked_at = time.perf_counter()
-                with maker.output.range("shardwise.next"):
-                    batch = next(batches, None)
-                if batch is None:
-                    break
-                ready_at = time.perf_counter()
-                with maker.output.range("shardwise.to_tensors"):
-                    output = maker.finish(batch)
-                returned_at = time.perf_counter()
-                self._counts.add(
-                    batch, asked_at=asked_at, ready_at=ready_at, returned_at=returned_at
+        if self.metrics is not None:
+            self.metrics.begin(current, rank, self._dataset, partial(maker.stats, self._counts))
+        while not current.is_whole:
+            first = current.num_batches
+            requests = epoch_requests(
+                current.plan, epoch=current.epoch, rank=rank, first_step=first
+            )
+            with closing(maker.run(requests)) as batches:
+                yield from self._give(current, batches, maker, check_ranks)
+        self.end_if_whole()
+
+    def _give(
+        self,
+        current: Pass,
+        batches: Generator[Batch, None, None],
+        maker: BatchMaker,
+        check_ranks: Callable[[], None],
+    ) -> Generator[Any, None, None]:
+        """Yield the batches of the pass under way, up to its end or to a `skip`."""
+        num_given = current.num_batches
+        while num_given == current.num_batches:
+            if self.position.current is not current:
+                raise RuntimeError(
+                    "another iterator of this loader has begun, or its state was set: only "
+                    "the newest iterator goes on; make a second loader to iterate twice at once"
                 )
-                self.account.add(batch.rows)
-                current.num_batches += 1
-                if current.is_whole:
-                    # Here, not where the end is asked for: programs that count steps never ask.
-                    self.account.note(current)
-                # Of these, the program has the only reference: what it drops is freed then, and not
-                # when it waits for the next one.
-                batch.data, outputs = None, [output]
-                del output, batch
-                yield outputs.pop()
-            self.end_if_whole()
+            check_ranks()
+            asked_at = self._counts.asked_at = time.perf_counter()
+            with maker.output.range("shardwise.next"):
+                batch = next(batches, None)
+            if batch is None:
+                self._counts.asked_at = None
+                break
+            ready_at = time.perf_counter()
+            with maker.output.range("shardwise.to_tensors"):
+                output = maker.finish(batch)
+            returned_at = time.perf_counter()
+            self._counts.add(batch, asked_at=asked_at, ready_at=ready_at, returned_at=returned_at)
+            self.account.add(batch.rows)
+            num_given += 1
+            current.num_batches = num_given
+            if current.is_whole:
+                # Here, not where the end is asked for: programs that count steps never ask.
+                self.account.note(current)
+            # Of these, the program has the only reference: what it drops is freed then, and not
+            # when it waits for the next one.
+            batch.data, outputs = None, [output]
+            del output, batch
+            yield outputs.pop()
 
     def end_if_whole(self) -> None:
         """End a pass whose last batch was returned: programs that count steps ask for no more."""
@@ -107,6 +135,38 @@ class Passes:
             self.account.note(current)
             self.position.move(current.epoch + 1)
             self._counts.end_epoch(current.plan)
+
+    def skip(self, plan: Plan, rank: int, num_steps: int, first_step: int) -> None:
+        """Leave out the next steps of the pass under way, or else of the next one.
+
+        `first_step` is the number of the step that the position's cut begins with.
+        """
+        self.position.leave_forked()
+        self.end_if_whole()
+        position, current = self.position, self.position.current
+        rest = position.rest(plan)
+        begun = 0 if current is None else current.num_batches
+        most = rest.num_steps - begun
+        if not 0 < whole("num_steps", num_steps) <= most:
+            raise ValueError(
+                f"skip({num_steps}): epoch {position.epoch} has {most} steps left from position "
+                f"{position.after()[1]} on"
+            )
+        if current is None:
+            self.account.begin(position.begin(plan), rank=rank)
+        passed = position.current
+        assert passed is not None
+        epoch, first = passed.after()
+        self.account.note(passed)
+        cut = plan.resumed(position.cut_of(epoch), epoch=epoch)
+        number = first_step + bisect_left(range(cut.num_steps), first, key=cut.position_after)
+        self.account.skip(num_steps, f"{number} to {number + num_steps - 1}")
+        passed.num_batches += num_steps
+        self.account.note(passed)
+        last = plan.num_samples if passed.is_whole else passed.after()[1]
+        self.skipped = [*self.skipped, [epoch, first, last]][-_MAX_SKIPPED:]
+        if current is None:
+            position.move(*passed.after(), cut=position.cut_of(epoch) if not passed.is_whole else 0)
 
     def load(self, plan: Plan, loaded: LoaderState) -> None:
         """Let the next pass start where a state was taken, in the plan of its order."""
@@ -121,6 +181,7 @@ class Passes:
         self.position.move(loaded.epoch, loaded.position)
         self.notice.load(loaded.epoch)
         self.account.resume(loaded.run)
+        self.skipped = [[*each] for each in loaded.skipped]
 
     def __getstate__(self) -> dict[str, Any]:
         """The position travels with a pickled loader (I10), also in a shallow copy."""

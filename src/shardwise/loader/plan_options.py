@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -16,8 +17,11 @@ from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
 from shardwise.base.arguments import suggest_names
+from shardwise.base.plugins import find
 from shardwise.dataset import Dataset
+from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.plan.array_sampler import as_sampler
 from shardwise.plan.protocol import seed_of
 from shardwise.sources.samples import (
     FingerprintedSamples,
@@ -25,6 +29,7 @@ from shardwise.sources.samples import (
     ShapedSamples,
     ShardedSamples,
     ShuffledSamples,
+    TransformedSamples,
 )
 
 T = TypeVar("T")
@@ -35,10 +40,11 @@ class PlanArguments(TypedDict, total=False):
 
     shuffle: Shuffle | None
     seed: int
-    sampler: Sampler | None
+    sampler: Any
     remainder: Remainder | None
     epoch_size: int | None
     batch_by: Buckets | None
+    exclude: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +54,22 @@ class PlanOptions:
     batch_size: int = 64
     shuffle: Shuffle | None = False
     seed: int = 0
-    sampler: Sampler | None = None
+    sampler: Any = None
     remainder: Remainder | None = None
     epoch_size: int | None = None
     batch_by: Buckets | None = None
+    exclude: Any = None
 
     def __post_init__(self) -> None:
         if self.shuffle is None:  # torch's own default
             object.__setattr__(self, "shuffle", False)
+        sampler = self.sampler
+        if isinstance(sampler, str | os.PathLike):
+            sampler = find("questions", "order")(sampler)
+        sampler = as_sampler(sampler, self.seed)
+        if sampler is not self.sampler:  # the seed keys transforms
+            object.__setattr__(self, "sampler", sampler)
+            object.__setattr__(self, "seed", 0)
 
     @property
     def effective_remainder(self) -> Remainder:
@@ -150,6 +164,10 @@ def plan_for(
     elif sizes is None and (sharded := having(dataset, ShardedSamples)) is not None:
         sizes = None if sharded.shard_sizes is None else _SizesOf(sharded)
     shaped = having(dataset, ShapedSamples)
+    exclude = options.exclude
+    is_array = isinstance(exclude, np.ndarray) and exclude.dtype.kind != "U"
+    if exclude is not None and not is_array:
+        exclude = find("questions", "ids")(exclude, dataset)
     return Plan(
         length_of(dataset),
         batch_size=options.batch_size,
@@ -162,6 +180,7 @@ def plan_for(
         epoch_size=options.epoch_size,
         sampler=options.sampler,
         batch_by=batch_by,
+        exclude=exclude,
     )
 
 
@@ -174,6 +193,11 @@ def fingerprint_of(dataset: object) -> str:
     """The fingerprint of a dataset of this package; "" for any other."""
     own = having(dataset, FingerprintedSamples)
     return own.fingerprint if own is not None and isinstance(own.fingerprint, str) else ""
+
+
+def recipe_of(dataset: Any) -> str:
+    """A digest of what a dataset of this package does to its samples; "" for any other."""
+    return "" if having(dataset, TransformedSamples) is None else recipe_digest(dataset)
 
 
 def _length_column(dataset: object, name: str) -> NDArray[Any]:

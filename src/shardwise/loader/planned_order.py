@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shardwise.base.errors import RankError
+from shardwise.base.process_group import shared_name
 from shardwise.loader.checkpoint_form import for_checkpoint, from_checkpoint
 from shardwise.loader.plan_options import fingerprint_of
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import DataOrder, LoaderState, Plan
+from shardwise.plan.left_out import resumed
+from shardwise.plan.mixture_options import digest_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +50,9 @@ class PlannedOrder:
         """
         return plan.divided(self.world_size).require_steps()
 
-    def state(self, plan: Plan, epoch: int, position: int, *, run: str = "") -> dict[str, Any]:
-        """Return a state of a plan in the form that the caller saves."""
-        return for_checkpoint(self._order_of(plan).state(epoch, position, run=run).to_dict())
+    def state(self, plan: Plan, *position: int, **more: Any) -> dict[str, Any]:
+        """Return a state of a plan in the form that the caller saves; see `DataOrder.state`."""
+        return for_checkpoint(self._order_of(plan).state(*position, **more).to_dict())
 
     def state_after(
         self, rest: Plan, epoch: int, num_batches: int, *, run: str = ""
@@ -65,10 +69,31 @@ class PlannedOrder:
         """
         state = from_checkpoint(state)
         plan = plan.in_order_of(state)
-        return plan, self._order_of(plan).read(state)
+        loaded, order = self._order_of(plan).read(state), plan.order
+        now, spec = (loaded.epoch, loaded.position), loaded.excluded
+        if spec is not None and state["num_samples"] != loaded.num_samples:
+            spec = {**spec, "since": now}  # epochs had another length
+        return plan.excluding(resumed(order.excluded, spec, now, order.num_ids)), loaded
+
+    def require_agreement(self, plan: Plan, epoch: int, position: int) -> None:
+        """Refuse to begin there while another rank of the process group leaves out other samples.
+
+        Raises:
+            RankError: it does.
+        """
+        if not self.ranks.are_of_group():
+            return
+        own = str(plan.order.excluded or "no samples")
+        key = f"shardwise/exclude/{digest_of(plan.sampler.spec())}/{epoch}/{position}"
+        others = shared_name(key, own, is_new=True)
+        if others not in (None, own):
+            raise RankError(
+                f"rank {self.rank} leaves out {own}, and another rank leaves out {others}: give "
+                "exclude= the same list on every rank"
+            )
 
     def _order_of(self, plan: Plan) -> DataOrder:
-        return DataOrder(fingerprint_of(self.dataset), plan.sampler)
+        return DataOrder(fingerprint_of(self.dataset), plan.sampler, plan.order.excluded)
 
 
 class Divided:

@@ -56,6 +56,8 @@ class Position:
     def __init__(self) -> None:
         self._epoch = 0
         self._start = 0
+        # From where steps are cut: where a state stood, whatever was skipped since.
+        self._cut = 0
         self.current: Pass | None = None
 
     @property
@@ -89,9 +91,14 @@ class Position:
         left, self.current = self.current, None
         return 0 if left is None else left.num_batches
 
-    def move(self, epoch: int, start: int = 0) -> None:
+    def move(self, epoch: int, start: int = 0, *, cut: int | None = None) -> None:
         """Let the next pass begin there; the one under way is given up."""
         self._epoch, self._start, self.current = epoch, start, None
+        self._cut = start if cut is None else cut
+
+    def cut_of(self, epoch: int) -> int:
+        """The position from which the steps of an epoch are cut."""
+        return self._cut if epoch == self.epoch == self._epoch else 0
 
     def leave_forked(self) -> None:
         """In a forked process: continue where the parent's pass stood, as a pickled loader does."""
@@ -101,4 +108,4 @@ class Position:
     def __getstate__(self) -> dict[str, Any]:
         """The position travels, the pass does not: it belongs to this process's iterator."""
         epoch, start = self.after()
-        return {"_epoch": epoch, "_start": start, "current": None}
+        return {"_epoch": epoch, "_start": start, "_cut": self.cut_of(epoch), "current": None}

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.partition import Remainder, checked_rank
+from shardwise.plan.partition import Partition, Remainder, checked_rank
+from shardwise.plan.protocol import BatchEnds
 
 Ints = NDArray[np.int64]
 
@@ -49,6 +50,12 @@ class BatchPartition:
     # for being short.
     _begins: Ints = field(init=False)
     _stops: Ints = field(init=False)
+
+    @classmethod
+    def of(cls, base: Partition, own: BatchEnds) -> BatchPartition:
+        """Of the batches that a sampler cuts, with the ranks and the start of another partition."""
+        sizes = base.batch_size, base.world_size
+        return cls(own.ends, own.rows, *sizes, base.remainder, base.start)
 
     def __post_init__(self) -> None:
         first = int(np.searchsorted(self.ends, self.start, side="right"))

@@ -18,6 +18,7 @@ from shardwise.plan.tallied import Counted, Tallied
 _VERSION = 1
 # More than any cluster has: a damaged number would have all of them looked for.
 _MAX_RANKS = 1 << 20
+_NONE = Tallied()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +54,15 @@ class CoverageLine:
         skipped: planned samples that were damaged and left out.
         replaced: planned samples that were damaged and replaced by others.
         num_padded: rows that only filled a batch.
+        left_out: planned samples of steps that were skipped on purpose.
+        steps_skipped: these steps in words; "" without any.
+        excluded: samples that `exclude` leaves out between these positions, over all ranks.
         planned: the samples that the plan gives this rank between these positions.
         dropped: at the epoch's end, the samples that the plan leaves out, over all ranks.
         expected: all samples of the epoch, dropped ones among them; None where the sampler has no
             closed form of them.
         is_whole: whether the epoch's samples are the data's, each once.
+        recipe: a digest of decoders and functions of `map()`; "" in lines of earlier releases.
     """
 
     run: str
@@ -87,13 +92,18 @@ class CoverageLine:
     dropped: Tallied
     expected: Tallied | None
     is_whole: bool
+    left_out: Tallied = _NONE
+    steps_skipped: str = ""
+    excluded: Tallied = _NONE
     resumed: str = ""
+    recipe: str = ""
     written: float = 0.0
 
     @property
     def counted(self) -> Counted:
         """What became of the samples."""
-        return Counted(self.handed_out, self.skipped, self.replaced, self.num_padded)
+        parts = self.handed_out, self.skipped, self.replaced
+        return Counted(*parts, self.num_padded, self.left_out)
 
     def to_text(self) -> str:
         """The line as JSON, with its end: what is written at once."""
@@ -121,8 +131,8 @@ class CoverageLine:
             raise ValueError(
                 f"its version is {entries['version']!r}, this release reads {_VERSION}"
             )
-        # Lines of earlier releases have neither.
-        entries = {"resumed": "", "written": entries.get("began"), **entries}
+        # Lines of earlier releases have none of these.
+        entries = {**_LATER, "written": entries.get("began"), **entries}
         line = object.__new__(cls)  # a frozen dataclass takes 4 us for its fields
         line.__dict__.update(_checked(entries))
         if not (line.begin <= line.first < line.last <= line.num_samples):
@@ -147,7 +157,7 @@ _FIELDS = {
 _COUNTS = itemgetter(*(name for name, kind in _FIELDS.items() if kind is int))
 _SUMS = [name for name, kind in _FIELDS.items() if kind is list]
 _TYPES_READ = [Tallied if kind is list else kind for kind in _FIELDS.values()]
-_NONE = Tallied()
+_LATER = {"resumed": "", "recipe": "", "left_out": [0, 0], "steps_skipped": "", "excluded": [0, 0]}
 
 
 def _finite(text: str) -> float:

@@ -171,5 +171,11 @@ def dropped_samples(plan: Plan, epoch: int, word: IdWord) -> Tallied:
     count = plan.num_dropped
     if not count:
         return Tallied()
-    positions = np.arange(plan.num_samples - count, plan.num_samples)
-    return Tallied(count, word.of(plan.ids(epoch, positions)))
+    return Tallied(count, word.of(plan.ids(epoch, plan.last_positions(count))))
+
+
+def left_out_samples(plan: Plan, epoch: int, first: int, last: int, word: IdWord) -> Tallied:
+    """The samples that are left out on purpose between two positions, over all ranks."""
+    places = plan.order.left_out(epoch)
+    places = places[(places >= first) & (places < last)]
+    return Tallied(len(places), word.of(plan.ids(epoch, places)))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
 from shardwise.plan.buckets import Buckets
+from shardwise.plan.left_out import Excluded
 from shardwise.plan.protocol import (
     ForGlobalBatch,
     ReadsOldOrders,
@@ -31,6 +32,7 @@ class Order:
         is_users: whether a user made it, so that its ids are checked.
         global_batch: the global batch that `sampler` is made for.
         is_pinned: whether the order is a state's, which stays what it is in other global batches.
+        excluded: samples that are left out on purpose; None for none.
 
     Attributes:
         sampler: `made` for that global batch.
@@ -41,6 +43,7 @@ class Order:
     is_users: bool = False
     global_batch: int = 1
     is_pinned: bool = False
+    excluded: Excluded | None = None
     sampler: Sampler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +76,11 @@ class Order:
         if made is self.made and states == self.global_batch:
             return self
         return replace(self, made=made, global_batch=states, is_pinned=states != size)
+
+    def left_out(self, epoch: int) -> NDArray[np.int64]:
+        """Return the positions of an epoch that are left out, int64 `[k]`, ascending."""
+        excluded, none = self.excluded, np.empty(0, dtype=np.int64)
+        return none if excluded is None else excluded.positions(self.sampler, epoch)
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sample ids at some positions of an epoch, int64 `[k]`.

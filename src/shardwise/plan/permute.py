@@ -102,22 +102,30 @@ class Permutation:
             ValueError: a position is not in [0, n).
         """
         places = as_positions(positions, self.n)
+        return self._compute(places) if self.n > _MAX_TABLE else self._values()[places]
+
+    def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions of some values: int64 `[k]`, at the same cost as the values."""
+        wanted = as_positions(values, self.n)
         if self.n > _MAX_TABLE:
-            return self._compute(places)
+            return self._compute(wanted, undo=True)
+        return np.argsort(self._values(), kind="stable")[wanted]
+
+    def _values(self) -> NDArray[np.int64]:
         if self._table is None:
             # Sorting by a hash without ties gives each order with the same chance; the rounds on a
             # grid of odd sides would give the even permutations only.
             hashed = mix_array(int(self._mixed), np.arange(self.n))
             self._table = np.argsort(hashed, kind="stable").astype(np.int64)
-        return self._table[places]
+        return self._table
 
-    def _compute(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _compute(self, places: NDArray[np.int64], *, undo: bool = False) -> NDArray[np.int64]:
         values = np.empty(len(places), dtype=np.uint64)
         size = np.uint64(self.n)
         for start in range(0, len(places), _BLOCK):
             block = places[start : start + _BLOCK].view(np.uint64)
             values[start : start + _BLOCK] = _walk(
-                block, size, self._rows, self._columns, self._mixed
+                block, size, self._rows, self._columns, self._mixed, undo=undo
             )
         return values.view(np.int64)
 
@@ -129,19 +137,20 @@ class Permutation:
         return f"Permutation(n={self.n}, key={self.key})"
 
 
-def permute_within(places: Words, sizes: Words, keys: Words) -> Words:
+def permute_within(places: Words, sizes: Words, keys: Words, *, undo: bool = False) -> Words:
     """Permute many small ranges at once: uint64 `[k]`, value i in [0, sizes[i]).
 
     Args:
         places: uint64 `[k]`, each in [0, sizes[i]).
         sizes: uint64 `[k]`, the size of the range that each place is in.
         keys: uint64 `[k]`, the key of that range, well mixed.
+        undo: values are given, and their places returned.
 
     For equal size and key this is one bijection of [0, size).
     """
     rows = np.ceil(np.sqrt(sizes.astype(np.float64))).astype(np.uint64)
     columns = (sizes + rows - np.uint64(1)) // rows
-    return _walk(places, sizes, rows, columns, keys)
+    return _walk(places, sizes, rows, columns, keys, undo=undo)
 
 
 def _grid(n: int) -> tuple[np.uint64, np.uint64]:
@@ -150,13 +159,13 @@ def _grid(n: int) -> tuple[np.uint64, np.uint64]:
     return np.uint64(rows), np.uint64(max(1, -(-n // rows)))
 
 
-def _walk(places: Words, size: Each, rows: Each, columns: Each, key: Each) -> Words:
-    """Run the rounds until each value is in [0, size)."""
-    values = _rounds(places, rows, columns, key)
+def _walk(places: Words, size: Each, rows: Each, columns: Each, key: Each, *, undo: bool) -> Words:
+    """Run the rounds, or undo them, until each value is in [0, size)."""
+    values = _rounds(places, rows, columns, key, undo=undo)
     outside = np.flatnonzero(values >= size)
     while outside.size:
         again = _rounds(
-            values[outside], _at(rows, outside), _at(columns, outside), _at(key, outside)
+            values[outside], _at(rows, outside), _at(columns, outside), _at(key, outside), undo=undo
         )
         values[outside] = again
         outside = outside[again >= _at(size, outside)]
@@ -167,12 +176,13 @@ def _at(each: Each, rows: NDArray[np.int64]) -> Each:
     return each[rows] if isinstance(each, np.ndarray) else each
 
 
-def _rounds(places: Words, rows: Each, columns: Each, key: Each) -> Words:
-    """One bijection of the grid: uint64 `[k]` in [0, rows * columns)."""
+def _rounds(places: Words, rows: Each, columns: Each, key: Each, *, undo: bool) -> Words:
+    """One bijection of the grid, or its inverse: uint64 `[k]` in [0, rows * columns)."""
     row = places // columns
     column = places - row * columns
     hashed, spare = np.empty_like(places), np.empty_like(places)
-    for number in range(_NUM_ROUNDS):
+    numbers = range(_NUM_ROUNDS)
+    for number in reversed(numbers) if undo else numbers:
         source, target, side = (column, row, rows) if number % 2 == 0 else (row, column, columns)
         np.add(source, np.uint64(number * _STEP & _MASK), out=hashed)
         np.add(hashed, key, out=hashed)
@@ -184,6 +194,8 @@ def _rounds(places: Words, rows: Each, columns: Each, key: Each) -> Words:
         np.right_shift(hashed, _HALF, out=hashed)
         np.multiply(hashed, side, out=hashed)
         np.right_shift(hashed, _HALF, out=hashed)
+        if undo:
+            np.subtract(side, hashed, out=hashed)
         # (target + hashed) mod side: below zero wraps to a huge number, so the minimum is right.
         np.add(target, hashed, out=target)
         np.subtract(target, side, out=spare)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -16,12 +17,14 @@ from numpy.typing import NDArray
 from shardwise.base.arguments import suggest_names
 from shardwise.base.markup import table
 from shardwise.plan.arguments import whole
-from shardwise.plan.batch_partition import BatchPartition
+from shardwise.plan.array_sampler import as_sampler
 from shardwise.plan.buckets import Buckets
+from shardwise.plan.cut import AnyPartition, cut
 from shardwise.plan.last_values import LastValues
+from shardwise.plan.left_out import Excluded, RestPartition
 from shardwise.plan.order import Order
 from shardwise.plan.partition import Partition, Remainder
-from shardwise.plan.protocol import Sampler, batch_ends, first_lane_of, lanes_of, seed_of
+from shardwise.plan.protocol import Sampler, first_lane_of, lanes_of, seed_of
 from shardwise.plan.sampler import Shuffle, make_sampler
 from shardwise.plan.user_sampler import check_sampler, refuse_options
 from shardwise.plan.window import SizesView, WindowShape
@@ -48,10 +51,11 @@ class Plan:
         window_shape: lanes and window of a window shuffle; None for the defaults.
         epoch_size: positions in a virtual epoch; None for epochs of `num_samples`.
         sampler: an order of one's own, in place of shuffle, seed, shard_sizes and epoch_size; any
-            object of the `Sampler` protocol. Its ids must lie in [0, num_samples).
+            object of the `Sampler` protocol, or an array of ids. They must lie in [0, num_samples).
         start: the position to go on from, see `resumed`.
         batch_by: buckets of neighbours in length over that order; see `sw.buckets`. With a budget
             `batch_size` is the most samples that a batch may have.
+        exclude: ids of samples that are left out; see `shardwise.DataLoader`.
 
     Pure and safe in threads; pickles small.
 
@@ -77,9 +81,12 @@ class Plan:
         sampler: Sampler | None = None,
         start: SupportsIndex = 0,
         batch_by: Buckets | None = None,
+        exclude: NDArray[Any] | None = None,
     ) -> None:
         num_ids = whole("num_samples", num_samples, least=0)
-        is_users = sampler is not None
+        given, is_users = as_sampler(sampler, whole("seed", seed)), sampler is not None
+        if given is not sampler:
+            sampler, seed = given, 0
         if sampler is None:
             sampler = make_sampler(
                 num_ids,
@@ -103,12 +110,14 @@ class Plan:
             batch_size = batch_by.rows(batch_size)
             rows = batch_size * world_size
             order = order.in_buckets(batch_by, rows=rows, seed=whole("seed", seed))
+        if exclude is not None:
+            order = replace(order, excluded=Excluded.of(exclude, num_ids))
         self.epoch = 0
         self._compose(order, Partition(0, batch_size, world_size, remainder))
         self._base = replace(self._base, start=whole("start", start))
 
     @property
-    def partition(self) -> Partition | BatchPartition:
+    def partition(self) -> AnyPartition:
         """How the positions of `epoch` are shared out."""
         return self._partition_of(self.epoch)
 
@@ -155,7 +164,8 @@ class Plan:
     @property
     def has_even_steps(self) -> bool:
         """Whether all steps have `global_batch_size` samples, but the last: not under a budget."""
-        return isinstance(self.partition, Partition)
+        partition = self.partition
+        return isinstance(partition, Partition) or getattr(partition, "has_even_steps", False)
 
     @property
     def num_steps(self) -> int:
@@ -232,6 +242,18 @@ class Plan:
             return self
         return self._replace(world_size=whole("world_size", world_size))
 
+    def excluding(self, excluded: Excluded | None) -> Plan:
+        """The plan of the same order that leaves out these samples, in place of its own."""
+        is_same = excluded is self.order.excluded
+        return self if is_same else self._replace(order=replace(self.order, excluded=excluded))
+
+    def last_positions(self, count: int) -> NDArray[np.int64]:
+        """The last positions of `epoch` that are not left out, int64 `[count]`."""
+        partition = self.partition
+        if isinstance(partition, RestPartition):
+            return partition.last(count)
+        return np.arange(self.num_samples - count, self.num_samples)
+
     def padded(self) -> Plan:
         """The plan with repeats to fill the last batch, in place of its own remainder."""
         return self._replace(remainder="pad")
@@ -250,6 +272,11 @@ class Plan:
             return self
         if self.num_samples == 0:
             raise ValueError("the dataset has no samples")
+        if (excluded := self.order.excluded) is not None and len(excluded.ids):
+            raise ValueError(
+                f"no batch to give: exclude= leaves out {excluded} of {self.num_samples}, and the "
+                f"rest does not fill a global batch of {self.global_batch_size}"
+            )
         if not self.has_even_steps:
             raise ValueError(
                 f"no batch to give: the {self.num_samples} samples make too few batches for "
@@ -278,18 +305,11 @@ class Plan:
         if (count, lanes) != (base.num_samples, base.lanes):
             base = replace(base, num_samples=count, lanes=lanes)
         self._base = base
-        self._partitions: LastValues[int, Partition | BatchPartition] = LastValues()
+        self._partitions: LastValues[int, AnyPartition] = LastValues()
         self._kept_rows: LastValues[tuple[int, int, int, int], list[Rows]] = LastValues(1)
 
-    def _partition_of(self, epoch: int) -> Partition | BatchPartition:
-        return self._partitions.get(epoch, self._cut)
-
-    def _cut(self, epoch: int) -> Partition | BatchPartition:
-        own, base = batch_ends(self.sampler, epoch), self._base
-        if own is None:
-            return base
-        sizes = base.batch_size, base.world_size
-        return BatchPartition(own.ends, own.rows, *sizes, base.remainder, base.start)
+    def _partition_of(self, epoch: int) -> AnyPartition:
+        return self._partitions.get(epoch, partial(cut, self.order, self._base))
 
     def _rows(
         self, epoch: int, step: int, rank: int

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
 
+# Positions of an epoch that are walked through to find ids: some minutes; and those of one call.
+_MAX_SCAN, _SCAN = 10**9, 1 << 20
+
 
 @runtime_checkable
 class Sampler(Protocol):
@@ -17,7 +20,7 @@ class Sampler(Protocol):
 
     The other protocols of this module are optional abilities: `HasLanes`, `ShiftsLanes`,
     `KnowsEpochIds`, `ForGlobalBatch`, `ReadsOldOrders`, `CutsBatches`, `KnowsPast`,
-    `CountsSources`, `HasSeed`. A sampler has one by having its members.
+    `CountsSources`, `HasSeed`, `FindsIds`. A sampler has one by having its members.
     """
 
     @property
@@ -121,6 +124,38 @@ class HasSeed(Protocol):
     """Has a seed, which keys the randomness of transforms, too."""
 
     seed: int
+
+
+class FindsIds(Protocol):
+    """Finds ids in an epoch without a walk through it: its order has an inverse."""
+
+    def positions_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the positions of some distinct ids in an epoch, int64, in any order."""
+
+
+def positions_of(
+    sampler: Sampler, epoch: int, ids: NDArray[np.int64], *, most: int = _MAX_SCAN
+) -> NDArray[np.int64]:
+    """Return the positions of some ids in an epoch, int64 `[k]`, ascending.
+
+    By the order's inverse, else by a walk through the epoch, 0.02 to 0.4 us a position.
+
+    Raises:
+        ValueError: there is no inverse, and the epoch has more than `most` positions.
+    """
+    own, count = having(sampler, FindsIds), sampler.num_samples
+    if own is not None:
+        return np.sort(own.positions_of(epoch, ids))
+    if count > most:
+        raise ValueError(
+            f"{sampler!r} has no inverse, and a walk through the {count} positions of an epoch is "
+            f"longer than {most}: give it positions_of(epoch, ids)"
+        )
+    found = [np.empty(0, dtype=np.int64)]
+    for start in range(0, count, _SCAN):
+        block = np.arange(start, min(start + _SCAN, count))
+        found.append(block[np.isin(sampler.indices(epoch, block), ids)])
+    return np.concatenate(found)
 
 
 def lanes_of(sampler: object) -> int:

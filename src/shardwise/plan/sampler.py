@@ -39,6 +39,10 @@ class SequentialSampler:
         """The positions themselves, int64 `[k]`, as a copy."""
         return as_positions(positions, self.num_samples).copy()
 
+    def positions_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions of some ids in an epoch, int64 `[k]`, in any order."""
+        return self.indices(epoch, ids)
+
     def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
         """The ids of an epoch as ranges, in any order: each sample once."""
         return [range(self.num_samples)]
@@ -67,10 +71,16 @@ class FullSampler:
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions` of `epoch`, int64 `[k]`; about 25 ns each."""
-        permutation = self._permutations.get(
+        return self._permutation(epoch)(positions)
+
+    def positions_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions of some ids in an epoch, int64 `[k]`; about 25 ns each."""
+        return self._permutation(epoch).inverse(ids)
+
+    def _permutation(self, epoch: int) -> Permutation:
+        return self._permutations.get(
             epoch, lambda e: Permutation(self.num_samples, mix(self.seed, e))
         )
-        return permutation(positions)
 
     def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
         """The ids of an epoch as ranges, in any order: each sample once."""

@@ -8,15 +8,17 @@ and reads the states of its data.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
 from shardwise.base.errors import StateError
+from shardwise.plan.left_out import Excluded
 from shardwise.plan.plan import Plan
 from shardwise.plan.protocol import Sampler, past_of
 
-_VERSION = 1
+_VERSION, _VERSION_EXCLUDED = 1, 2
+_OPTIONAL = ("run", "excluded", "skipped")
 _MISSING = object()
 _OTHER_DATA = (
     "the fingerprint stands for the data: names, sizes and counts of shards, a subset, a filter; "
@@ -35,6 +37,8 @@ class LoaderState:
         num_samples: positions in the epoch.
         order: the sampler's `spec()`.
         run: the id of the run that took the state, for `coverage=`; "" where it has none.
+        excluded: the samples that are left out on purpose, as `Excluded.spec`; None for none.
+        skipped: the last steps that were skipped on purpose: epoch, first and last position.
     """
 
     epoch: int
@@ -43,13 +47,17 @@ class LoaderState:
     num_samples: int
     order: dict[str, Any]
     run: str = ""
+    excluded: Mapping[str, Any] | None = None
+    skipped: Sequence[Sequence[int]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as JSON; `run` is in it where there is one."""
-        entries = {"version": _VERSION, **vars(self)}
-        if not self.run:
-            del entries["run"]
-        return entries
+        """The state as JSON; what it has not is not in it.
+
+        Its version is 2 where samples are excluded: earlier releases would give them.
+        """
+        version = _VERSION if self.excluded is None else _VERSION_EXCLUDED
+        known = vars(self).items()
+        return {"version": version} | {k: v for k, v in known if v or k not in _OPTIONAL}
 
     @classmethod
     def from_dict(cls, state: object) -> LoaderState:
@@ -62,10 +70,10 @@ class LoaderState:
             raise StateError(f"the state must be a dict, not {type(state).__name__}")
         if "version" not in state:
             raise StateError(f"the state has no 'version'; it has {_names(state)}")
-        if state["version"] != _VERSION:
+        if state["version"] not in (_VERSION, _VERSION_EXCLUDED):
             raise StateError(
-                f"the state has version {state['version']!r}, this release reads {_VERSION}; "
-                "load it with the release that wrote it"
+                f"the state has version {state['version']!r}, this release reads {_VERSION} and "
+                f"{_VERSION_EXCLUDED}; load it with the release that wrote it"
             )
         epoch = _count(state, "epoch")
         position = _count(state, "position")
@@ -84,7 +92,11 @@ class LoaderState:
         run = state.get("run", "")
         if not isinstance(run, str):
             raise StateError(f"the state's run must be a string, not {run!r}")
-        return cls(epoch, position, fingerprint, num_samples, dict(order), run)
+        excluded, skipped = state.get("excluded"), state.get("skipped", ())
+        if not isinstance(excluded, Mapping | None) or not _are_ranges(skipped):
+            odd = {"excluded": excluded, "skipped": skipped}
+            raise StateError(f"the state's record of what was left out is damaged: {odd!r:.200}")
+        return cls(epoch, position, fingerprint, num_samples, dict(order), run, excluded, skipped)
 
     def in_next_epoch(self) -> LoaderState:
         """The same position, an epoch's end being the beginning of the next one."""
@@ -174,6 +186,13 @@ def _count(state: Mapping[Any, Any], name: str) -> int:
     return value
 
 
+def _are_ranges(skipped: object) -> bool:
+    return isinstance(skipped, Sequence) and all(
+        isinstance(each, Sequence) and len(each) == 3 and all(type(n) is int for n in each)
+        for each in skipped
+    )
+
+
 def _names(state: Mapping[Any, Any]) -> str:
     return ", ".join(repr(name) for name in state) or "nothing"
 
@@ -185,12 +204,16 @@ class DataOrder:
     Attributes:
         fingerprint: the dataset's; "" for data that has none.
         sampler: the order of its samples.
+        excluded: the samples that are left out of it; None for none.
     """
 
     fingerprint: str
     sampler: Sampler
+    excluded: Excluded | None = None
 
-    def state(self, epoch: int, position: int, *, run: str = "") -> LoaderState:
+    def state(
+        self, epoch: int, position: int, *, run: str = "", skipped: Sequence[Sequence[int]] = ()
+    ) -> LoaderState:
         """A state of this data and order, taken in a run."""
         num_samples = self.sampler.num_samples
         past = past_of(self.sampler, epoch * num_samples + position)
@@ -201,6 +224,8 @@ class DataOrder:
             num_samples=num_samples,
             order=self.sampler.spec() if past is None else past,
             run=run,
+            excluded=None if self.excluded is None else self.excluded.spec(),
+            skipped=skipped,
         )
 
     def state_after(

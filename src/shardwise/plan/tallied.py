@@ -5,6 +5,7 @@ Words of parts add up to the word of the whole, see `shardwise.plan.id_word`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add, sub
 from typing import Any
@@ -38,12 +39,14 @@ class Counted:
         skipped: planned samples that were left out.
         replaced: planned samples that have a substitute.
         num_padded: rows that only fill a batch.
+        left_out: planned samples of steps that were skipped on purpose.
     """
 
     handed_out: Tallied = Tallied()
     skipped: Tallied = Tallied()
     replaced: Tallied = Tallied()
     num_padded: int = 0
+    left_out: Tallied = Tallied()
 
     def __add__(self, other: Counted) -> Counted:
         return Counted(*map(add, self._parts, other._parts))
@@ -53,21 +56,37 @@ class Counted:
 
     @property
     def _parts(self) -> tuple[Any, ...]:
-        return self.handed_out, self.skipped, self.replaced, self.num_padded
+        return self.handed_out, self.skipped, self.replaced, self.num_padded, self.left_out
 
     @property
     def planned(self) -> Tallied:
         """All of these samples as planned, whatever became of them."""
-        return self.handed_out + self.skipped + self.replaced
+        return self.handed_out + self.skipped + self.replaced + self.left_out
 
-    def remarks(self, *, num_dropped: int, num_given: int, spec: str = "") -> list[str]:
+    def remarks(
+        self,
+        *,
+        num_dropped: int,
+        num_given: int,
+        num_excluded: int,
+        steps_skipped: Sequence[str],
+        spec: str = "",
+    ) -> list[str]:
         """What a verdict says of samples that were not handed out as they are.
 
         Args:
             num_dropped: samples that the epoch leaves out at its end.
             num_given: samples of which only the indices were counted.
+            num_excluded: samples that `exclude` names.
+            steps_skipped: the steps that were skipped, in words.
             spec: the format of numbers.
         """
+        on_purpose = []
+        if self.left_out.count:
+            steps = ", ".join(steps_skipped)
+            on_purpose.append(f"{self.left_out.count:{spec}} samples at steps {steps}")
+        if num_excluded:
+            on_purpose.append(f"{num_excluded:{spec}} samples by exclude=")
         return [
             f"{number:{spec}} {words}"
             for number, words in (
@@ -78,4 +97,4 @@ class Counted:
                 (num_given, _GIVEN),
             )
             if number
-        ]
+        ] + [f"left out on purpose: {', '.join(on_purpose)}"] * bool(on_purpose)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.plan.array_sampler import ArraySampler
 from shardwise.plan.protocol import Sampler
 from shardwise.plan.sampler import FullSampler, SequentialSampler
 from shardwise.plan.weighted import WeightedSampler
@@ -35,7 +36,9 @@ def check_sampler(sampler: Any, num_samples: int) -> None:
     """
     if not isinstance(sampler, Sampler):
         kind = type(sampler).__name__
-        instead = _INSTEAD.get(kind, "for a list of indices use ds.subset(indices)")
+        instead = _INSTEAD.get(
+            kind, "for a list of indices use ds.subset(indices), or np.array(indices) as sampler="
+        )
         raise TypeError(
             f"sampler={kind}: a sampler here has num_samples, indices(epoch, positions) and "
             f"spec(), so that any rank can compute any part of the order, as "
@@ -52,6 +55,11 @@ def check_sampler(sampler: Any, num_samples: int) -> None:
         raise ValueError(
             f"{sampler!r} has {sampler.num_ids} weights, the dataset has {num_samples} samples: "
             "give one for each"
+        )
+    if isinstance(sampler, ArraySampler) and sampler.largest >= num_samples:
+        raise ValueError(
+            f"{sampler!r} has ids up to {sampler.largest}, the dataset has {num_samples} samples: "
+            "is it the order of another dataset?"
         )
     try:
         json.dumps(sampler.spec())

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.protocol import Sampler, epoch_parts, ids_of_epochs, lanes_of
+from shardwise.plan.protocol import Sampler, epoch_parts, ids_of_epochs, lanes_of, positions_of
 
 
 class VirtualEpochs:
@@ -41,6 +41,14 @@ class VirtualEpochs:
         # In Python's ints: the position since training began may pass any width.
         first, offset = divmod(operator.index(epoch) * self.num_samples, size)
         return ids_of_epochs(self.inner, *np.divmod(places + offset, size), first=first)
+
+    def positions_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions of some ids in virtual epoch `epoch`, int64 `[k]`, in any order."""
+        size, begin = self.inner.num_samples, operator.index(epoch) * self.num_samples
+        inner = range(begin // size, -(-(begin + self.num_samples) // size))
+        found = [positions_of(self.inner, each, ids) + (each * size - begin) for each in inner]
+        positions = np.concatenate(found)
+        return positions[(positions >= 0) & (positions < self.num_samples)]
 
     def first_lane(self, epoch: int) -> int:
         """The lane of position 0 of virtual epoch `epoch`, in [0, lanes).

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from shardwise.base.arguments import suggest_names
 from shardwise.plan.arguments import as_positions, whole
 from shardwise.plan.last_values import LastValues
-from shardwise.plan.permute import MAX_SIZE, Permutation, mix, mix_array, permute_within
+from shardwise.plan.permute import MAX_SIZE, Permutation, Words, mix, mix_array, permute_within
 
 _BLOCK = 16_384
 
@@ -158,25 +158,49 @@ class WindowSampler:
 
     def _shuffled(self, line: _Line, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """From positions to places of the line, each uint64 `[k]`."""
-        lanes, window = np.uint64(self.lanes), np.uint64(self.window)
+        lanes = np.uint64(self.lanes)
         offset = positions // lanes
         lane = (positions - offset * lanes).view(np.int64)
-        shift = line.shifts[lane]
+        within = self._within(line, lane, offset)
+        within += line.starts[lane]
+        return within
+
+    def _within(
+        self, line: _Line, lane: NDArray[np.int64], offset: Words, *, undo: bool = False
+    ) -> Words:
+        """Permute offsets in lanes within their windows, or undo that: uint64 `[k]`."""
+        window, shift = np.uint64(self.window), line.shifts[lane]
         # Windows begin at -shift, window - shift, ...; the first and the last are cut to the lane.
         low = (offset + shift) // window * window
         size = np.minimum(low + window - shift, line.sizes[lane])
         low = np.maximum(low, shift) - shift
         size -= low
-        start = line.starts[lane] + low
         # Where a window begins in the line tells it from all others of the epoch.
-        within = permute_within(offset - low, size, mix_array(line.key, start))
-        within += start
+        key = mix_array(line.key, line.starts[lane] + low)
+        within = permute_within(offset - low, size, key, undo=undo)
+        within += low
         return within
+
+    def positions_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions of some ids in an epoch, int64 `[k]`: O(shards + lanes) for any of them."""
+        wanted = as_positions(ids, self.num_samples)
+        line = self._lines.get(epoch, self._line)
+        shard = np.searchsorted(np.cumsum(self._sizes), wanted, side="right")
+        spot = wanted - line.to_id[np.argsort(self._order(epoch))[shard]]
+        starts = line.starts.view(np.int64)
+        by_start = np.argsort(starts)
+        lane = by_start[np.searchsorted(starts[by_start], spot, side="right") - 1]
+        offset = (spot - starts[lane]).view(np.uint64)
+        return self._within(line, lane, offset, undo=True).view(np.int64) * self.lanes + lane
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        """The shards in the order of an epoch's line, int64 `[shards]`."""
+        count = len(self._sizes)
+        return Permutation(count, mix(mix(self.seed, epoch), 1))(np.arange(count))
 
     def _line(self, epoch: int) -> _Line:
         count, lanes = self.num_samples, self.lanes
-        key = mix(self.seed, epoch)
-        order = Permutation(len(self._sizes), mix(key, 1))(np.arange(len(self._sizes)))
+        key, order = mix(self.seed, epoch), self._order(epoch)
         first_ids = np.cumsum(self._sizes) - self._sizes
         ends = np.cumsum(self._sizes[order])
         to_id = first_ids[order] - (ends - self._sizes[order])

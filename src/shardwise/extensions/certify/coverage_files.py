@@ -29,15 +29,15 @@ _pass_of = attrgetter(
     "num_samples", "resumed",
 )  # fmt: skip
 _file_of = attrgetter("run", "rank", "fingerprint", "order")
-NO_SUMS = (0,) * 11
+NO_SUMS = (0,) * 15
 
 
 class End(NamedTuple):
     """A position at which a line ends.
 
     Attributes:
-        sums: of all lines up to it: counts and checksums of samples as recorded, skipped, replaced
-            and planned; then padding, given indices, and lines.
+        sums: of all lines up to it: counts and checksums of samples as recorded, skipped, replaced,
+            planned, of skipped steps and excluded; then padding, given indices, and lines.
         past: the line's `last_past`.
     """
 
@@ -56,11 +56,13 @@ class Pass:
         wrong: first and last position of lines in a row whose samples are not those of the plan.
         repeats: number and last position of an earlier pass of this loader that went through
             positions of this one, with no state loaded in between; None without one.
+        steps_skipped: first position and steps, in words, of each skip.
         whole: samples dropped, and all samples of the epoch, where a line ended it.
     """
 
     __slots__ = (
-        "_last", "_sums", "ends", "furthest", "line", "reached", "repeats", "whole", "wrong",
+        "_last", "_sums", "ends", "furthest", "line", "reached", "repeats", "steps_skipped",
+        "whole", "wrong",
     )  # fmt: skip
 
     def __init__(self, line: CoverageLine) -> None:
@@ -68,6 +70,7 @@ class Pass:
         self.reached = self.furthest = line.begin
         self.ends: dict[int, End] = {}
         self.wrong: list[tuple[int, int]] = []
+        self.steps_skipped: list[tuple[int, str]] = []
         self.repeats: tuple[int, int] | None = None
         self.whole: tuple[Tallied, Tallied | None] | None = None
         self._sums = NO_SUMS
@@ -83,18 +86,18 @@ class Pass:
         self.furthest = max(self.furthest, line.last)
         if line.first > self.reached:
             return True
-        done, skipped, replaced, planned = (
-            line.handed_out, line.skipped, line.replaced, line.planned,
-        )  # fmt: skip
+        done, planned, out, excluded = line.handed_out, line.planned, line.left_out, line.excluded
+        skipped, replaced = line.skipped, line.replaced
         counts = (
             *(done.count, done.word, skipped.count, skipped.word),
             *(replaced.count, replaced.word, planned.count, planned.word),
+            *(out.count, out.word, excluded.count, excluded.word),
             *(line.num_padded, done.count if line.is_given else 0, 1),
         )
+        if line.steps_skipped:
+            self.steps_skipped.append((line.first, line.steps_skipped))
         self._sums = tuple(map(add, self._sums, counts))
-        if (
-            done if not (skipped.count or replaced.count) else done + skipped + replaced
-        ) != planned:
+        if (done if done.count == planned.count else line.counted.planned) != planned:
             goes_on = bool(self.wrong) and self.wrong[-1][1] == line.first
             first = self.wrong.pop()[0] if goes_on else line.first
             self.wrong.append((first, line.last))
@@ -221,7 +224,9 @@ def read_coverage(directory: Path) -> Coverage:
     coverage = Coverage()
     originals: dict[bytes, Path] = {}
     try:
-        paths = sorted(path for path in directory.iterdir() if path.suffix == ".jsonl")
+        # Lines of metrics may lie beside them.
+        files = [path for path in directory.iterdir() if path.suffix == ".jsonl"]
+        paths = sorted(path for path in files if not path.name.startswith("metrics-"))
         for path in paths:
             with path.open("rb") as file:
                 first = file.readline(_MAX_LINE_BYTES).rstrip()

@@ -21,6 +21,8 @@ class EpochVerdict:
         counted, planned: what became of its samples, and what the plan gives.
         is_once: whether its samples are the data's, each once.
         num_given: of those handed out, indices that were given to torch's DataLoader.
+        excluded: samples that `exclude` left out.
+        steps_skipped: steps that were skipped on purpose, in words.
         runs, world_sizes: the runs that count, and their numbers of ranks.
         faults: what does not fit, in words.
         num_lines: the lines that count.
@@ -35,6 +37,8 @@ class EpochVerdict:
     planned: Tallied = field(default_factory=Tallied)
     num_dropped: int = 0
     num_given: int = 0
+    excluded: Tallied = field(default_factory=Tallied)
+    steps_skipped: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     world_sizes: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -48,7 +52,7 @@ class EpochVerdict:
         if self.faults:
             return f"epoch {self.epoch}: NOT every one of {total} {noun} exactly once"
         counted = self.counted
-        left = counted.skipped.count + counted.replaced.count + self.num_dropped
+        left = self.num_samples - counted.handed_out.count
         if self.reached < self.num_samples:
             reached = format_count(self.reached)
             first = f"from position {format_count(self.begin)} " if self.begin else ""
@@ -60,7 +64,13 @@ class EpochVerdict:
             text = f"{count} of {total} {noun} exactly once"
         else:
             text = f"every one of {total} {noun} exactly once"
-        remarks = counted.remarks(num_dropped=self.num_dropped, num_given=self.num_given, spec=",")
+        remarks = counted.remarks(
+            num_dropped=self.num_dropped,
+            num_given=self.num_given,
+            num_excluded=self.excluded.count,
+            steps_skipped=self.steps_skipped,
+            spec=",",
+        )
         return f"epoch {self.epoch}: {', '.join([text, *remarks])}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,6 +89,8 @@ class EpochVerdict:
             "replaced": self.counted.replaced.count,
             "padded": self.counted.num_padded,
             "dropped": self.num_dropped,
+            "left_out": self.counted.left_out.count + self.excluded.count,
+            "steps_skipped": self.steps_skipped,
             "given": self.num_given,
             "runs": self.runs,
             "world_sizes": self.world_sizes,
@@ -98,13 +110,22 @@ def verdict_of(epoch: int, stretches: list[Stretch]) -> EpochVerdict:
         verdict.world_sizes.append(line.world_size)
         counting = segment.ends.get(stretch.last, Ends())
         sums = counting.sums
-        done, skipped, replaced, planned = (
-            Tallied(sums[at], sums[at + 1] % MODULUS) for at in (0, 2, 4, 6)
+        done, skipped, replaced, planned, left_out = (
+            Tallied(sums[at], sums[at + 1] % MODULUS) for at in range(0, 10, 2)
         )
-        verdict.counted += Counted(done, skipped, replaced, sums[8])
+        verdict.counted += Counted(done, skipped, replaced, sums[12], left_out)
         verdict.planned += planned
-        verdict.num_given += sums[9]
-        verdict.num_lines += sums[10]
+        verdict.num_given += sums[13]
+        verdict.num_lines += sums[14]
+        skips = [text for first, text in segment.steps_skipped if first < stretch.last]
+        verdict.steps_skipped += skips
+        verdict.excluded += max(counting.excluded, key=lambda each: each.count, default=Tallied())
+        if len(counting.excluded) > 1:
+            counts = sorted(each.count for each in counting.excluded)
+            verdict.faults.append(
+                f"run {segment.run.id}: exclude= left out {counts[0]} samples on one rank and "
+                f"{counts[-1]}, or other ones, on another: give all ranks the same list"
+            )
         verdict.faults += [text for first, text in segment.faults if first < stretch.last]
         if stretch.last == line.num_samples:
             ends |= segment.whole
@@ -117,7 +138,7 @@ def _check_whole(verdict: EpochVerdict, ends: set[tuple[Tallied, Tallied | None]
     """Compare the sum of an epoch that ended with all of its samples."""
     dropped, expected = ends.pop()
     verdict.num_dropped = dropped.count
-    whole = verdict.planned + dropped
+    whole = verdict.planned + dropped + verdict.excluded
     # Orders without a closed form are compared with their number of positions alone.
     fits = whole.count == verdict.num_samples if expected is None else whole == expected
     if ends or not (fits or verdict.begin):

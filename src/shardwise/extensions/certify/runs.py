@@ -22,7 +22,7 @@ from shardwise.extensions.certify.coverage_files import (
     describe_range,
 )
 from shardwise.plan.coverage_line import CoverageLine
-from shardwise.plan.tallied import Tallied
+from shardwise.plan.tallied import MODULUS, Tallied
 
 # The clocks of machines differ: a run may resume another's state where it is still earlier.
 CLOCK_SKEW_S = 10.0
@@ -73,11 +73,13 @@ class Ends:
     """A position at which lines end, over all ranks: which ranks, their pasts, and the sums.
 
     `sums` are those of `End`; processes that share a rank are counted once, but for their lines.
+    Excluded samples, which all ranks have alike, are in `excluded` alone.
     """
 
     ranks: RankCounts = field(default_factory=RankCounts)
     pasts: set[str] = field(default_factory=set)
     sums: tuple[int, ...] = NO_SUMS
+    excluded: set[Tallied] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +94,7 @@ class Segment:
         ends: positions at which lines end.
         furthest: the last position that any line reaches.
         gaps: ranks that lack lines between others.
+        steps_skipped: first position and steps, in words, of each skip.
         faults: what is wrong with lines from a position on, in words.
         whole: samples dropped, and all samples of the epoch, of lines that ended it.
     """
@@ -102,6 +105,7 @@ class Segment:
     ends: dict[int, Ends] = field(default_factory=dict)
     furthest: int = 0
     gaps: set[int] = field(default_factory=set)
+    steps_skipped: dict[tuple[int, str], None] = field(default_factory=dict)
     faults: list[tuple[int, str]] = field(default_factory=list)
     whole: set[tuple[Tallied, Tallied | None]] = field(default_factory=set)
 
@@ -117,7 +121,10 @@ class Segment:
             is_new = ends.ranks.add(line.rank)
             ends.pasts.add(end.past)
             sums = end.sums if is_new else (*NO_SUMS[1:], end.sums[-1])
-            ends.sums = tuple(map(add, ends.sums, sums))
+            count, word = end.sums[10:12]
+            ends.excluded.add(Tallied(count, word % MODULUS))
+            ends.sums = tuple(map(add, ends.sums, (*sums[:10], 0, 0, *sums[12:])))
+        self.steps_skipped |= dict.fromkeys(each.steps_skipped)
         if each.whole is not None:
             self.whole.add(each.whole)
         who = f"run {self.run.id}, rank {line.rank} of {line.world_size}"

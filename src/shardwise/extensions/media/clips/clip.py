@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -13,37 +12,11 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.clips.chosen import ChosenClip
+from shardwise.extensions.media.clips.files import HeldRanges
 from shardwise.extensions.media.files.frames import decode_frames, form_of
 from shardwise.extensions.media.files.numbered import with_picture_size
-from shardwise.extensions.media.files.pictures import clip_shape
+from shardwise.extensions.media.files.pictures import CHOICES, clip_shape
 from shardwise.extensions.media.files.sound_window import open_sound, read_window
-
-
-class HeldRanges:
-    """A file of which some ranges are in memory; others are read when they are asked for.
-
-    Args:
-        num_bytes: the file's size.
-        held: pairs of a range's start and its bytes.
-        fetch: reads another range.
-    """
-
-    def __init__(
-        self,
-        num_bytes: int,
-        held: list[tuple[int, memoryview]],
-        fetch: Callable[[int, int], memoryview],
-    ) -> None:
-        self.num_bytes = num_bytes
-        self._held = held
-        self._fetch = fetch
-
-    def read(self, start: int, stop: int) -> memoryview:
-        """Bytes `[start, stop)`."""
-        for begin, data in self._held:
-            if begin <= start and stop <= begin + len(data):
-                return data[start - begin : stop - begin]
-        return self._fetch(start, stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +43,8 @@ class Clip:
             count = max(1, round(length * tick * rate))
             return np.zeros((channels, count), np.float32), np.zeros(count, np.bool_)
         heard = index.first("audio")
-        sound = open_sound(self.reader, index=index)
         begin = first * tick - heard.origin * Fraction(*heard.time_base)
+        sound = open_sound(self.reader, index=index, near=begin)
         start = round(begin * sound.rate)
         count = max(1, round(length * tick * sound.rate))
         values = read_window(sound, start, count, rate=sound.rate, channels=None)
@@ -112,6 +85,8 @@ class ClipDecoder:
     layout: str
     backend: str
     per_sample: int | None = None
+    mode: str = "rgb"
+    dtype: str = "uint8"
 
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
@@ -119,9 +94,10 @@ class ClipDecoder:
         if self.size is None:
             return None
         group = () if self.per_sample is None else (self.per_sample,)
-        return (*group, *clip_shape(self.frames, *self.size, self.layout)), np.dtype(np.uint8)
+        shape = clip_shape(self.frames, *self.size, self.layout, self.mode)
+        return (*group, *shape), np.dtype(self.dtype)
 
-    def __call__(self, clip: Clip | Clips) -> NDArray[np.uint8]:
+    def __call__(self, clip: Clip | Clips) -> NDArray[Any]:
         """Decode a clip, or those of a sample."""
         if isinstance(clip, Clips):
             return np.stack([self._decode(each, None) for each in clip.clips])
@@ -135,11 +111,11 @@ class ClipDecoder:
         else:
             self._decode(clip, out)
 
-    def _decode(self, clip: Clip, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    def _decode(self, clip: Clip, out: NDArray[Any] | None) -> NDArray[Any]:
         index, frames = clip.chosen.index, clip.chosen.frames
         try:
             index = with_picture_size(index, clip.reader, frames)
-            form = form_of(index, size=self.size, fit=self.fit, layout=self.layout)
+            form = form_of(index, **{name: getattr(self, name) for name in ("size", *CHOICES)})
             return decode_frames(
                 clip.reader, index, frames, form=form, out=out, backend=self.backend
             )

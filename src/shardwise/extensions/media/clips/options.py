@@ -13,14 +13,13 @@ from shardwise.base.arguments import check_choice
 from shardwise.extensions.media.clips.windows import ClipWindows
 from shardwise.extensions.media.files.clip_frames import ClipRule
 from shardwise.extensions.media.files.frames import check_backend
-from shardwise.extensions.media.files.pictures import LAYOUTS
+from shardwise.extensions.media.files.pictures import CHOICES
 from shardwise.extensions.media.files.timeline import Timeline, num_every, start_every
 from shardwise.plan.arguments import whole
 
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "short": ("drop", "mask", "repeat", "error"),
-    "fit": ("stretch", "crop"),
-    "layout": LAYOUTS,
+    **CHOICES,
     "audio": (None, "same"),
     "on_bad": ("error", "drop"),
 }
@@ -51,6 +50,8 @@ class ClipOptions:
     audio: str | None = None
     on_bad: str = "error"
     backend: str = "auto"
+    mode: str = "rgb"
+    dtype: str = "uint8"
 
     @property
     def described(self) -> str:
@@ -140,12 +141,7 @@ class ClipOptions:
 
 
 def checked_options(field: Any, **given: Any) -> ClipOptions:
-    """The arguments of `Dataset.clips`, of the right types.
-
-    Raises:
-        ValueError: one has no such value, or two do not go together.
-        TypeError: one is of another type.
-    """
+    """The arguments of `Dataset.clips`, of the right types."""
     first, *others = _names(field)
     for name, choices in _CHOICES.items():
         check_choice(name, given[name], choices, of="clips")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,8 @@ from shardwise.base.arguments import near_name
 from shardwise.base.errors import DataError
 from shardwise.engine.batch.decoder_memory import decoder_bytes, picture_memory
 from shardwise.extensions.media.files.byte_reader import RangeReader
-from shardwise.extensions.media.files.coded_frames import (
-    read_segments,
-    with_payloads,
-    without_unneeded,
-)
+from shardwise.extensions.media.files.coded_frames import read_segments, with_payloads
+from shardwise.extensions.media.files.coded_run import CodedRun, VideoBackend
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.pictures import PictureForm
@@ -27,30 +24,6 @@ from shardwise.extensions.media.files.track import Segment, Track
 
 # The group of `shardwise.base.plugins` that backends are looked up in.
 _BACKENDS = "video_backends"
-
-
-class VideoBackend(Protocol):
-    """Decodes one run of coded frames: the seam for a decoder on a GPU."""
-
-    def __call__(
-        self,
-        track: Track,
-        segment: Segment,
-        payloads: Sequence[bytes | memoryview],
-        form: PictureForm,
-        *,
-        limits: Limits,
-        place: Callable[[int, NDArray[np.uint8]], None],
-    ) -> None:
-        """Call `place(number, pixels)` with each wanted picture once.
-
-        It gets the number in decode order and RGB pixels `[*form.scaled, 3]`, which it copies.
-
-        Raises:
-            DataError: a frame is damaged, or the decoder gives none for it.
-            NotAKeyFrameError: the run does not begin with a key frame, whatever the file says.
-        """
-        ...
 
 
 def check_backend(function: str, backend: str) -> None:
@@ -63,16 +36,10 @@ def check_backend(function: str, backend: str) -> None:
         )
 
 
-def form_of(
-    index: MediaIndex,
-    *,
-    size: tuple[int, int] | None = None,
-    fit: str = "stretch",
-    layout: str = "TCHW",
-) -> PictureForm:
-    """What the pictures of a video become."""
+def form_of(index: MediaIndex, **options: Any) -> PictureForm:
+    """What the pictures of a video become, with the options of `PictureForm`."""
     track = index.first("video")
-    return PictureForm(track.height, track.width, track.rotation, size, fit, layout)
+    return PictureForm(track.height, track.width, track.rotation, **options)
 
 
 def decode_frames(
@@ -81,10 +48,10 @@ def decode_frames(
     frames: NDArray[np.int64],
     *,
     form: PictureForm,
-    out: NDArray[np.uint8] | None = None,
+    out: NDArray[Any] | None = None,
     backend: str = "auto",
     limits: Limits = DEFAULT_LIMITS,
-) -> NDArray[np.uint8]:
+) -> NDArray[Any]:
     """Decode frames by their number in the order of showing, any order and repeats included.
 
     Args:
@@ -97,14 +64,11 @@ def decode_frames(
         limits: the largest picture.
 
     Returns:
-        uint8 `[T, ...]` in `form.layout`.
-
-    Raises:
-        DataError: a frame is not there or damaged; never is another one returned for it.
+        `[T, ...]` in `form.layout` and `form.dtype`.
     """
     track = index.first("video")
     if out is None:
-        out = np.empty(form.shape(len(frames)), np.uint8)
+        out = np.empty(form.shape(len(frames)), form.dtype)
     shown = frames >= 0
     for row in np.flatnonzero(~shown).tolist():
         (out[:, row] if form.layout == "CTHW" else out[row])[...] = 0
@@ -117,7 +81,7 @@ def decode_frames(
     index = with_payloads(index, reader, limits)
     target = out
 
-    def place(number: int, pixels: NDArray[np.uint8]) -> None:
+    def place(number: int, pixels: NDArray[Any]) -> None:
         for row in rows[number]:
             form.place(pixels, target, row)
 
@@ -128,18 +92,17 @@ def decode_frames(
 
     def decode(segment: Segment, payloads: Sequence[bytes | memoryview]) -> None:
         with picture_memory().hold(memory):
-            decode_run(track, segment, payloads, form, limits=limits, place=place)
+            decode_run(CodedRun(track, segment, payloads, form, limits, place))
 
     for segment, part in zip(segments, coded, strict=True):
-        needed, payloads = without_unneeded(track, segment, part)
         try:
-            decode(needed, payloads)
+            decode(segment, part)
         except DataError as error:
-            earlier = _second_try(track, segment, payloads[0], error)
+            earlier = _second_try(track, segment, part[0], error)
             if earlier is None:
                 raise
             [part] = read_segments(index, track, [earlier], reader)
-            decode(*without_unneeded(track, earlier, part))
+            decode(earlier, part)
     return out
 
 

@@ -1,0 +1,105 @@
+"""Lists of samples: arrays, keys, and files of either, as ids of a dataset."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.errors import DataError
+from shardwise.base.shown import shown
+from shardwise.dataset import Dataset
+from shardwise.dataset.mix_source import MixSource
+from shardwise.storage.open import read_whole
+
+Ids = NDArray[np.int64]
+_SHOWN = 3
+
+
+def read_order(path: str | os.PathLike[str]) -> NDArray[Any]:
+    """Read the array of a `.npy` file.
+
+    Raises:
+        TypeError: the path has another suffix.
+        DataError: it is no such file.
+    """
+    url = os.fspath(path)
+    if not url.endswith(".npy"):
+        raise TypeError(f"sampler={url!r:.80}: a path is one of a .npy file of sample ids")
+    try:
+        array = np.load(io.BytesIO(read_whole(url)), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise DataError(f"no array can be read of it: {error}", url=url) from error
+    return np.asarray(array)
+
+
+def ids_of(listed: Any, dataset: object) -> NDArray[Any]:
+    """Return the ids of samples that are named by ids, by keys, or in a file of either.
+
+    A file has one id or key a line; if no line is a key and all are whole numbers, they are ids. Or
+    it is a `.npy` file.
+
+    Raises:
+        ValueError: a key is not one of the dataset's.
+        TypeError: neither ids nor keys.
+    """
+    if isinstance(listed, str | os.PathLike):
+        return _ids_of_file(os.fspath(listed), dataset)
+    values = np.asarray(list(listed) if isinstance(listed, set | frozenset) else listed)
+    if values.size and values.dtype.kind not in "iuU":
+        raise TypeError(
+            f"exclude={listed!r:.60}: give ids (whole numbers) or keys (texts) of samples, or the "
+            "path of a file with one of them a line"
+        )
+    return ids_of_keys(values.tolist(), dataset) if values.dtype.kind == "U" else values
+
+
+def ids_of_keys(keys: Iterable[str], dataset: object) -> Ids:
+    """Return the ids of all samples that have one of these keys, int64, ascending.
+
+    Raises:
+        ValueError: no sample has one of the keys.
+    """
+    wanted = np.unique(np.array(list(keys), dtype=np.str_))
+    known = keys_of(dataset)
+    missing = np.setdiff1d(wanted, known)
+    if len(missing):
+        raise ValueError(
+            f"no sample has the key {', '.join(map(repr, missing[:_SHOWN].tolist()))}"
+            f"{' and others' if len(missing) > _SHOWN else ''} ({len(missing)} of {len(wanted)} "
+            f"keys); the dataset's first key is {known[0] if len(known) else None!r}: is it the "
+            "list of another dataset?"
+        )
+    return np.flatnonzero(np.isin(known, wanted))
+
+
+def keys_of(dataset: object) -> NDArray[np.str_]:
+    """Return the keys of all samples as stored, whatever a `map()` makes of them; kept on disk."""
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"{type(dataset).__name__} has no keys to look up: name samples by ids")
+    source = dataset.source
+    if isinstance(source, MixSource):
+        return np.concatenate([keys_of(part) for part in source.parts.values()])
+    bare = replace(dataset.transforms, selected=(), required=frozenset(), decoders={}, maps=())
+    return Dataset(source, _transforms=bare).column("__key__").astype(np.str_)
+
+
+def _ids_of_file(url: str, dataset: object) -> NDArray[Any]:
+    if url.endswith(".npy"):
+        return ids_of(read_order(url), dataset)
+    try:
+        lines = read_whole(url).decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"it is no text of ids or keys: {error}", url=url) from None
+    entries = [line.strip() for line in lines if line.strip()]
+    if all(map(str.isdecimal, entries)) and not np.isin(entries, keys_of(dataset)).any():
+        return np.array(list(map(int, entries)), dtype=np.int64)
+    try:
+        return ids_of_keys(entries, dataset)
+    except ValueError as error:
+        raise ValueError(f"exclude={shown(url)!r}: {error}") from None
