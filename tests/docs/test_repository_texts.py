@@ -123,6 +123,24 @@ def test_the_reference_has_every_public_name_in_a_paragraph_of_its_own() -> None
     assert missing == {"__version__", "compat", "testing", "torch"}
 
 
+def test_the_citation_has_this_version_and_licence() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {sw.__version__}\n" in citation
+    licence = re.search(r"^license: (\S+)$", citation, re.MULTILINE)
+    assert licence is not None
+    assert f'license = "{licence[1]}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_forms_for_issues_have_what_a_form_needs() -> None:
+    forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
+    assert len(forms) == 3
+    for form in forms:
+        text = form.read_text()
+        assert {"name", "description", "body"} <= set(re.findall(r"^(\w+):", text, re.MULTILINE))
+        ids = re.findall(r"^    id: (\w+)$", text, re.MULTILINE)
+        assert len(ids) == len(set(ids)) > 0
+
+
 def test_the_scripts_can_be_run() -> None:
     for name in ("demo", "test", ".ci/run"):
         path = ROOT / name
