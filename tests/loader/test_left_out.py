@@ -14,6 +14,7 @@ from shardwise.base.errors import RankError, StateError
 from shardwise.loader import planned_order
 from shardwise.testing import assert_batches_equal
 from tests.support.coverage import lines_of
+from tests.support.ranks import run_ranks
 
 NUM = 203
 EXECUTORS = [
@@ -192,3 +193,14 @@ def test_a_rank_with_another_list_is_refused_and_both_are_named(
         other = loader(rank=2, world_size=3, exclude=exclude)
         with pytest.raises(RankError, match=r"rank 2 leaves out .*, and another .* 2 samples"):
             next(iter(other))
+
+
+@pytest.mark.parametrize(("second", "is_refused"), [("4,9", False), ("4,10", True)])
+def test_ranks_of_a_process_group_leave_out_the_same_samples(second: str, is_refused: bool) -> None:
+    program = Path(__file__).parent / "programs" / "leaves_out.py"
+    done = run_ranks(program, "4,9", second, nproc=2)
+    if is_refused:
+        assert "leaves out 2 samples (digest" in done.stdout
+        assert "give exclude= the same list on every rank" in done.stdout
+    else:
+        assert sorted(done.stdout.splitlines()) == ["rank 0: 19 rows", "rank 1: 19 rows"]
