@@ -7,7 +7,7 @@ be the same for all, and stays the dataset's.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -26,11 +26,14 @@ from shardwise.sources.protocol import (
     ReadsEpochs,
     Source,
     SourceTraits,
+    joined_ranges,
     own_names_of,
+    ranges_of,
     read_rows,
     traits_of,
     value_fields_of,
 )
+from shardwise.storage import PoolRanges
 
 
 @suggest_names
@@ -168,6 +171,16 @@ class ConcatSource(ReadsEpochs):
         """int64 `[sources]`, the id after each source's last sample."""
         sizes = [source.manifest.num_samples for source in self.sources]
         return np.cumsum(sizes, dtype=np.int64)
+
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: int
+    ) -> Iterable[PoolRanges] | None:
+        """What `read_epoch` fetches of each source."""
+        names = self.fields if fields is None else fields
+        return joined_ranges(
+            ranges_of(self.sources[number], ids[rows] - start, names, **epoch)
+            for number, rows, start in rows_by_part(ids, self.ends)
+        )
 
     def read_epoch(
         self,

@@ -6,7 +6,7 @@ The engine's side of a dataset (`shardwise.sources.samples.Samples`), and nothin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
@@ -33,8 +33,16 @@ from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.dataset.transforms import Transforms, columns_of
 from shardwise.plan import Sampler, WindowShape
 from shardwise.sources.manifest import Manifest, checked_ids
-from shardwise.sources.protocol import NamesUrls, Source, SourceTraits, read_rows, traits_of
+from shardwise.sources.protocol import (
+    NamesUrls,
+    Source,
+    SourceTraits,
+    ranges_of,
+    read_rows,
+    traits_of,
+)
 from shardwise.sources.samples import DecodeWatch, LoadCost, LoadRequest
+from shardwise.storage import PoolRanges
 
 
 def rows_by_part(
@@ -205,6 +213,15 @@ class LoadedSamples:
         """
         ids = checked_ids(ids, len(self))
         return self._load(LoadRequest(ids, epoch, seed, out, stats, watch))
+
+    def ranges(
+        self, ids: NDArray[np.int64], *, epoch: int = 0, seed: int = 0
+    ) -> Iterable[PoolRanges] | None:
+        """What `load` reads of remote files, where the source knows; see `TellsRanges`."""
+        indices = self._transforms.indices
+        source_ids = ids if indices is None else indices[ids]
+        selected = self._transforms.selected
+        return ranges_of(self._source, source_ids, selected, epoch=epoch, seed=seed)
 
     # Inner parts.
 

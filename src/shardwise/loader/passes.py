@@ -16,6 +16,7 @@ from shardwise.loader.account import Account
 from shardwise.loader.batch_maker import BatchMaker
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
+from shardwise.loader.expected_reads import ExpectedReads
 from shardwise.loader.position import Position
 from shardwise.plan import LoaderState, Plan
 from shardwise.sources.samples import Samples
@@ -43,7 +44,7 @@ class Passes:
     ) -> None:
         self.position = Position()
         self.account = Account(dataset, coverage)
-        self._counts = counts
+        self._samples, self._counts = dataset, counts
         self._drop_notice = DropNotice(is_default=is_default)
         self.notice = EpochNotice()
         self._num_left = 0
@@ -68,7 +69,14 @@ class Passes:
         self.account.begin(current, rank=rank)
         self._counts.begin()
         requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
-        with closing(maker.run(requests)) as batches:
+        expected = ExpectedReads(
+            self._samples,
+            current.plan,
+            epoch=current.epoch,
+            rank=rank,
+            num_local=maker.num_local,
+        )
+        with closing(expected), closing(maker.run(requests)) as batches:
             while True:
                 if self.position.current is not current:
                     raise RuntimeError(
@@ -90,6 +98,7 @@ class Passes:
                 )
                 self.account.add(batch.rows)
                 current.num_batches += 1
+                expected.move(current.num_batches)
                 if current.is_whole:
                     # Here, not where the end is asked for: programs that count steps never ask.
                     self.account.note(current)

@@ -66,6 +66,7 @@ class _Worker:
         self._parked: deque[tuple[Task, NDArray[np.uint8] | None]] = deque()
         self._message_slots = message_slots()
         self._storage = StorageCounts()
+        self._reads = self.builder.reads(cached=False)
 
     def run(self, thread: int) -> None:
         """Run tasks until the socket ends."""
@@ -77,7 +78,9 @@ class _Worker:
                     return
                 task, memory = taken
                 self.status.begin(self.number, thread, task.batch, task.start)
+                self._look_ahead()
                 answer = self._answer(task, memory, self._watch(thread, task))
+                self._reads.finish(task.request)
                 packed = _packed(answer, self._message_slots)
                 del answer
                 while not self._is_sent(packed):
@@ -131,6 +134,12 @@ class _Worker:
                 self._parked.append(taken)
                 return True
         return False
+
+    def _look_ahead(self) -> None:
+        """Take a task for later, if this process reads from a store, and announce its reads."""
+        with self._lock:
+            if self._reads.want_more and not self._parked and self._park():
+                self._reads.announce(self._parked[-1][0].request)
 
     def _next_parked(self) -> tuple[Task, NDArray[np.uint8] | None] | None:
         with suppress(IndexError):

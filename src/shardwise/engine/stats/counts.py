@@ -110,6 +110,11 @@ class Counts:
             "slowest_shards": self._shards.slowest(_NUM_SLOWEST),
             "bytes": self._stages.num_bytes,
             "bytes_fetched": storage["bytes"],
+            "bytes_from": {
+                "store": storage["bytes"],
+                "peers": storage["peer_bytes"],
+                "disk": storage["disk_bytes"],
+            },
             **{name: storage[name] for name in _OF_STORAGE},
             "outage_s": storage["outage_ms"] / 1000,
             "skipped": self._skipped,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +17,8 @@ from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
 from shardwise.sources.protocol import HasMediaFiles, Source
+from shardwise.sources.protocol import ranges_of as ranges_of_source
+from shardwise.storage import PoolRanges
 
 # Samples that are indexed at the first use: reading 10,000 clips of 1 MB takes a minute.
 _MAX_FILES = 10_000
@@ -43,9 +45,13 @@ class MediaFiles(Protocol):
         """Url and key of a sample."""
         ...
 
+    def reads(self, ranges_of: Mapping[int, Sequence[tuple[int, int]]], /) -> list[PoolRanges]:
+        """What `read` fetches, as far as that is known."""
+        ...
+
     def read(
-        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> dict[int, list[tuple[int, memoryview]]]:
         """By sample, pairs of a range's start and its bytes."""
         ...
 
@@ -110,13 +116,20 @@ class StoredFiles:
         shard, _ = self._source.manifest.locate(ids)
         return self._source.manifest.urls[int(shard[0])], str(self._source.read(ids, ()).keys[0])
 
+    def reads(self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]) -> list[PoolRanges]:
+        """What the source fetches."""
+        ids = np.array(list(ranges_of), np.int64)
+        return list(ranges_of_source(self._source, ids, (self._field,)) or ())
+
     def read(
-        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> dict[int, list[tuple[int, memoryview]]]:
         """Whole files."""
-        for sample in wanted:
-            data = self._payload(sample)
-            yield sample, [] if data is None else [(0, memoryview(data))]
+        payloads = {sample: self._payload(sample) for sample in ranges_of}
+        return {
+            sample: [] if data is None else [(0, memoryview(data))]
+            for sample, data in payloads.items()
+        }
 
     def _payload(self, sample: int) -> bytes | None:
         columns = self._source.read(np.array([sample], np.int64), (self._field,))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,9 +22,10 @@ from shardwise.dataset.kept_arrays import KeptArrays
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media
 from shardwise.extensions.media.files.ranged_files import (
+    RangedFiles,
     RangeReader,
     RecentIndexes,
-    read_ranges,
+    WantedRanges,
 )
 from shardwise.sources.per_process import MadeOnce
 from shardwise.storage import FilePool, FileStat, StorageOptions, is_local, open_file
@@ -66,16 +67,14 @@ class _Indexes:
     stats: NDArray[np.uint8]
 
 
-class LoneFiles:
+class LoneFiles(RangedFiles):
     """The media files of a `SourceOfFiles`; satisfies `MediaFiles`."""
 
     def __init__(self, source: SourceOfFiles, field: str, ids: NDArray[np.int64]) -> None:
         self._source = source
         self._field = field
         self._samples = np.unique(ids)
-        # A clip at the file's beginning looks like the begin of a sequence: nothing is read ahead.
-        options = replace(source.storage or StorageOptions(), prefetch_bytes=0)
-        self._pool = FilePool(options=options)
+        self._pool = FilePool(options=source.storage)
         digest = hashlib.sha256(self._samples.astype("<i8").tobytes())
         for sample in self._samples.tolist():
             _, url, stat = source.file_of(sample)
@@ -110,22 +109,22 @@ class LoneFiles:
         key, url, _ = self._source.file_of(sample)
         return url, key
 
-    def read(
-        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the files; see `read_ranges`.
-
-        Raises:
-            StaleIndexError: a file is not the one that was indexed.
-        """
+    def wanted(self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]) -> WantedRanges:
+        """Ranges of the files of some samples."""
         urls, places = [], {}
-        for number, sample in enumerate(wanted):
+        for number, sample in enumerate(ranges_of):
             url, stat = self.place(sample)[0], self._stat(sample)
             self._pool.pin(url, stat)
             urls.append(url)
             places[sample] = (number, 0, stat.num_bytes)
+        return WantedRanges(self._pool, urls, places, ranges_of, field=self._field)
+
+    def read(
+        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> dict[int, list[tuple[int, memoryview]]]:
+        """By sample pairs of a range's start and its bytes; raises as `WantedRanges`."""
         try:
-            return iter([*read_ranges(self._pool, urls, places, wanted, field=self._field)])
+            return super().read(ranges_of)
         except StaleIndexError as error:
             self._place.forget()
             raise StaleIndexError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -29,9 +30,11 @@ from shardwise.sources.protocol import (
     ReadsEpochs,
     Source,
     SourceTraits,
+    ranges_of,
     traits_of,
     value_fields_of,
 )
+from shardwise.storage import PoolRanges
 
 MEDIA = "__media__"
 # Videos that are looked at for the form of the silence of others.
@@ -165,23 +168,19 @@ class ClipSource(ReadsEpochs):
         """
         names = self.fields if fields is None else fields
         ids = np.asarray(ids, np.int64)
-        spans, numbers = self.table.locate(ids)
+        spans, _ = self.table.locate(ids)
         samples = self._source_ids(self.table.videos[spans])
         unique, inverse = np.unique(samples, return_inverse=True)
         cut_field = self.options.cuts.split(".")[0] if self.options.cuts else None
-        read = [name for name in self._beside if name in names or name == cut_field]
-        stored = self.source.read(unique, tuple(read))
+        read = self._read_beside(names)
+        stored = self.source.read(unique, read)
         columns: dict[str, Any] = {
             name: self._repeated(stored.fields[name], inverse) for name in read if name in names
         }
         keys = [stored.keys[row] for row in inverse.tolist()]
         num_bytes = stored.num_bytes
         if not set(names).isdisjoint(self._made):
-            chosen = [
-                self._chosen(*row, seed=seed, epoch=epoch)
-                for row in zip(ids.tolist(), spans.tolist(), numbers.tolist(), samples.tolist(),
-                               strict=True)
-            ]  # fmt: skip
+            chosen = self._chosen_clips(ids, seed=seed, epoch=epoch)
             clip_numbers = self.table.numbers(ids, spans).tolist()
             shards, _ = self.source.manifest.locate(samples)
             urls = self.source.manifest.urls
@@ -206,6 +205,44 @@ class ClipSource(ReadsEpochs):
                 for at, media in enumerate(columns[MEDIA]):
                     media["cut"] = cut_rows(values[inverse[at]], self.options)[cuts[at]]
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
+
+    def ranges(
+        self,
+        ids: NDArray[np.int64],
+        fields: tuple[str, ...] | None = None,
+        *,
+        epoch: int,
+        seed: int,
+    ) -> Iterable[PoolRanges] | None:
+        """What `read_epoch` fetches; see `TellsRanges`."""
+        names = self.fields if fields is None else fields
+        spans, _ = self.table.locate(ids)
+        samples = np.unique(self._source_ids(self.table.videos[spans]))
+        beside = ranges_of(self.source, samples, self._read_beside(names))
+        if beside is None:
+            return None
+        found = list(beside)
+        if not set(names).isdisjoint(self._made):
+            chosen = self._chosen_clips(ids, seed=seed, epoch=epoch)
+            for field in self.options.fields:
+                if field != self.options.field:
+                    index = self._files[field].index
+                    chosen = [[clip.beside(index(clip.sample)) for clip in row] for row in chosen]
+                found += self._files[field].reads(_needed(field, chosen, names))
+        return found
+
+    def _read_beside(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The fields that are read of the samples themselves."""
+        cut_field = self.options.cuts.split(".")[0] if self.options.cuts else None
+        return tuple(name for name in self._beside if name in names or name == cut_field)
+
+    def _chosen_clips(
+        self, ids: NDArray[np.int64], *, seed: int, epoch: int
+    ) -> list[list[ChosenClip]]:
+        spans, numbers = self.table.locate(ids)
+        samples = self._source_ids(self.table.videos[spans]).tolist()
+        rows = zip(ids.tolist(), spans.tolist(), numbers.tolist(), samples, strict=True)
+        return [self._chosen(*row, seed=seed, epoch=epoch) for row in rows]
 
     def _source_ids(self, videos: NDArray[np.int64]) -> NDArray[np.int64]:
         return videos if self._indices is None else self._indices[videos]
@@ -241,14 +278,8 @@ class ClipSource(ReadsEpochs):
         self, field: str, chosen: list[list[ChosenClip]], names: tuple[str, ...]
     ) -> tuple[list[list[Clip]], int]:
         """The bytes of clips; those of one video share what they have in common."""
-        files, sound = self._files[field], f"{field}.audio"
-        has_sound = not {sound, mask_of(sound)}.isdisjoint(names)
-        needed: dict[int, list[tuple[int, int]]] = {}
-        for clip in chain.from_iterable(chosen):
-            ranges = clip.ranges(pictures=field in names, sound=has_sound)
-            needed.setdefault(clip.sample, []).extend(ranges)
-        needed = {sample: joined_ranges(ranges) for sample, ranges in needed.items() if ranges}
-        read = dict(files.read(needed)) if needed else {}
+        files, needed = self._files[field], _needed(field, chosen, names)
+        read = files.read(needed) if needed else {}
         num_bytes = sum(len(data) for parts in read.values() for _, data in parts)
 
         def opened(clip: ChosenClip) -> Clip:
@@ -281,7 +312,17 @@ class ClipSource(ReadsEpochs):
         return {field: values, mask_of(field): shown, sound: values, mask_of(sound): values}
 
 
+def _needed(
+    field: str, chosen: list[list[ChosenClip]], names: tuple[str, ...]
+) -> dict[int, list[tuple[int, int]]]:
+    """By sample the ranges that its clips are made of."""
+    sound, needed = f"{field}.audio", defaultdict[int, list[tuple[int, int]]](list)
+    has_sound = not {sound, mask_of(sound)}.isdisjoint(names)
+    for clip in chain.from_iterable(chosen):
+        needed[clip.sample] += clip.ranges(pictures=field in names, sound=has_sound)
+    return {sample: joined_ranges(ranges) for sample, ranges in needed.items() if ranges}
+
+
 def _fetched(files: MediaFiles, sample: int, start: int, stop: int) -> memoryview:
-    ((_, parts),) = files.read({sample: [(start, stop)]})
-    ((begin, data),) = parts
+    ((begin, data),) = files.read({sample: [(start, stop)]})[sample]
     return data[start - begin : stop - begin]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media
 from shardwise.extensions.media.files.ranged_files import RangeReader, RecentIndexes
 from shardwise.sources.files.source import FilesSource
+from shardwise.storage import PoolRanges
 
 # Coded frames of indexes that are kept, at 50 bytes each: 400 hours of FLAC.
 _MAX_FRAMES = 10_000_000
@@ -44,15 +45,20 @@ class ListedFiles:
         listing = self._source.listing
         return f"{listing.base.rstrip('/')}/{listing.names[sample]}", listing.names[sample]
 
+    def reads(self, _: Mapping[int, Sequence[tuple[int, int]]], /) -> list[PoolRanges]:
+        """Nothing that is known before: each file is opened when it is read."""
+        return []
+
     def read(
-        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> dict[int, list[tuple[int, memoryview]]]:
         """By sample, pairs of a range's start and its bytes."""
-        for sample, ranges in wanted.items():
+        found = {}
+        for sample, ranges in ranges_of.items():
             with self._source.opened_file(sample) as (file, stat):
                 if ranges and ranges[-1][1] > stat.num_bytes:
                     raise DataError(f"bytes up to {ranges[-1][1]} of {stat.num_bytes} are needed")
-                parts = [
+                found[sample] = [
                     (start, memoryview(file.read(start, stop - start))) for start, stop in ranges
                 ]
-            yield sample, parts
+        return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import ceil, floor
@@ -29,7 +30,14 @@ from shardwise.extensions.media.files.sound_window import (
 )
 from shardwise.extensions.media.segments.table import SegmentTable, rows_in
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source, SourceTraits, traits_of, value_fields_of
+from shardwise.sources.protocol import (
+    Source,
+    SourceTraits,
+    ranges_of,
+    traits_of,
+    value_fields_of,
+)
+from shardwise.storage import PoolRanges
 
 # Offsets and durations of manifests are rounded: so much may lie behind the sound, as silence.
 _ROUNDED_S = 0.1
@@ -158,8 +166,8 @@ class SegmentSource:
         unique, inverse = np.unique(samples, return_inverse=True)
         cut_field = None if self._cuts is None else self._cuts.split(".")[0]
         wants_rows = not set(names).isdisjoint(self._named)
-        read = [n for n in self._beside if n in names or (wants_rows and n == cut_field)]
-        stored = self.source.read(unique, tuple(read))
+        read = self._read_beside(names)
+        stored = self.source.read(unique, read)
         values = {name: values_of(stored.fields[name]) for name in read}
         shared = traits_of(self.source).holds_objects
         columns: dict[str, Column] = {}
@@ -188,19 +196,31 @@ class SegmentSource:
         ]
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_: int
+    ) -> Iterable[PoolRanges] | None:
+        """What `read` fetches; see `TellsRanges`."""
+        names = self.fields if fields is None else fields
+        samples = self.table.sounds[ids]
+        samples = samples if self._indices is None else self._indices[samples]
+        beside = ranges_of(self.source, np.unique(samples), self._read_beside(names))
+        if beside is None or self._field not in names:
+            return beside
+        return [*beside, *self._files.reads(self._needed(ids, samples))]
+
+    def _read_beside(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The fields that are read of the samples themselves."""
+        cut_field = None if self._cuts is None else self._cuts.split(".")[0]
+        wants_rows = not set(names).isdisjoint(self._named)
+        return tuple(n for n in self._beside if n in names or (wants_rows and n == cut_field))
+
     def _read_segments(
         self, ids: NDArray[np.int64], samples: NDArray[np.int64]
     ) -> tuple[list[Segment], int]:
         """The bytes of segments; those of one sound share what they have in common."""
-        needed: dict[int, list[tuple[int, int]]] = {}
-        spans = list(zip(self.table.offsets[ids].tolist(), self.table.durations[ids].tolist(),
-                         strict=True))  # fmt: skip
+        spans = self._spans(ids)
         indexes = [self._files.index(sample) for sample in samples.tolist()]
-        for sample, index, (offset, duration) in zip(samples.tolist(), indexes, spans, strict=True):
-            low, high = offset - self._around_s, offset + duration + self._around_s
-            needed.setdefault(sample, []).extend(_ranges(index, low, high))
-        needed = {sample: joined_ranges(ranges) for sample, ranges in needed.items()}
-        read = dict(self._files.read(needed))
+        read = self._files.read(self._needed(ids, samples))
         num_bytes = sum(len(data) for parts in read.values() for _, data in parts)
         segments = []
         for sample, index, span in zip(samples.tolist(), indexes, spans, strict=True):
@@ -209,9 +229,22 @@ class SegmentSource:
             segments.append(Segment(reader, index, *span))
         return segments, num_bytes
 
+    def _spans(self, ids: NDArray[np.int64]) -> list[tuple[float, float]]:
+        offsets, durations = self.table.offsets[ids], self.table.durations[ids]
+        return list(zip(offsets.tolist(), durations.tolist(), strict=True))
+
+    def _needed(
+        self, ids: NDArray[np.int64], samples: NDArray[np.int64]
+    ) -> dict[int, list[tuple[int, int]]]:
+        """By sample the ranges that its segments are made of."""
+        needed: dict[int, list[tuple[int, int]]] = {}
+        for sample, (offset, duration) in zip(samples.tolist(), self._spans(ids), strict=True):
+            low, high = offset - self._around_s, offset + duration + self._around_s
+            needed.setdefault(sample, []).extend(_ranges(self._files.index(sample), low, high))
+        return {sample: joined_ranges(ranges) for sample, ranges in needed.items()}
+
     def _fetched(self, sample: int, start: int, stop: int) -> memoryview:
-        ((_, parts),) = self._files.read({sample: [(start, stop)]})
-        ((begin, data),) = parts
+        ((begin, data),) = self._files.read({sample: [(start, stop)]})[sample]
         return data[start - begin : stop - begin]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from shardwise.base.errors import DataError, MissingShardError
 from shardwise.base.shown import in_command, shown
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.numbered import index_pictures, numbered_fields
-from shardwise.extensions.media.files.ranged_files import RecentIndexes, read_ranges
+from shardwise.extensions.media.files.ranged_files import RangedFiles, RecentIndexes, WantedRanges
 from shardwise.extensions.media.tar.build import open_sidecar
 from shardwise.extensions.media.tar.sidecar import MediaSidecar
 from shardwise.sources.per_process import PerProcess
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MAX_SIDECARS = 64
 
 
-class TarMedia:
+class TarMedia(RangedFiles):
     """The media files of one field of tar shards; sidecars lie beside the indexes of `store`."""
 
     def __init__(
@@ -68,22 +68,15 @@ class TarMedia:
         """The url of the shard, and the key of a sample."""
         return _place(self._shards(), sample)
 
-    def read(
-        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the files of some samples; see `read_ranges`.
-
-        Raises:
-            DataError: a shard is not the one that was indexed, or ends before a range does.
-            StorageError: bytes could not be read.
-        """
+    def wanted(self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]) -> WantedRanges:
+        """Ranges of the files of some samples."""
         shards = self._shards()
         places = {}
         for sample in ranges_of:
             shard, row = shards.locate(sample)
             ((base, size),) = shards.index(shard).locate_one((self._field,), row)
             places[sample] = (shard, base, size)
-        return read_ranges(self._pool, shards.manifest.urls, places, ranges_of, field=self._field)
+        return WantedRanges(self._pool, shards.manifest.urls, places, ranges_of, field=self._field)
 
     def _index(self, sample: int) -> MediaIndex:
         shard, row = self._shards().locate(sample)
@@ -118,7 +111,7 @@ class TarMedia:
             return sidecar
 
 
-class TarPictures:
+class TarPictures(RangedFiles):
     """Numbered pictures of the samples of tar shards, a video each; their file is the shard."""
 
     def __init__(self, shards: Callable[[], ShardSet], *, pool: FilePool, pattern: str) -> None:
@@ -148,16 +141,15 @@ class TarPictures:
         """The url of the shard, and the key of a sample."""
         return _place(self._shards(), sample)
 
-    def read(
-        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the shards of some samples; see `read_ranges`."""
+    def wanted(self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]) -> WantedRanges:
+        """Ranges of the shards of some samples."""
         shards = self._shards()
         places = {}
         for sample in ranges_of:
             shard, _ = shards.locate(sample)
             places[sample] = (shard, 0, shards.index(shard).num_bytes)
-        return read_ranges(self._pool, shards.manifest.urls, places, ranges_of, field=self._pattern)
+        urls = shards.manifest.urls
+        return WantedRanges(self._pool, urls, places, ranges_of, field=self._pattern)
 
 
 def _place(shards: ShardSet, sample: int) -> tuple[str, str]:
