@@ -3,6 +3,7 @@
     python -m benchmarks.other_formats [DIRECTORY] [--rounds 5]
 
 - litdata: 20,000 rows of 1 KiB and a number, as Arrow rows in chunks of 8 MB.
+- jsonl: 20,000 lines of about 1 kB: each line in order, and 4,096 at random.
 - tfrecord: 2,000 Examples of 50 kB and a number; shardwise verifies the checksums.
 - hf: 20,000 rows of 1 KiB and a number, saved by `datasets`: one row a call, and 256, at random.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import statistics
 import tempfile
 import time
@@ -80,6 +82,36 @@ def tfrecord(directory: Path) -> list[Way]:
     ]
 
 
+def jsonl(directory: Path) -> list[Way]:
+    import datasets
+
+    path = directory / "lines.jsonl"
+    if not path.exists():
+        lines = (json.dumps({"text": "word " * 190, "n": i}) for i in range(NUM_SMALL))
+        path.write_text("\n".join(lines))
+    order = np.random.default_rng(1).permutation(NUM_SMALL)[:NUM_ASKED]
+    read = sw.jsonl(path).source.read
+
+    def parse() -> None:
+        with path.open() as file:
+            for line in file:
+                json.loads(line)
+
+    def stream() -> None:
+        read_all(datasets.load_dataset("json", data_files=str(path), split="train", streaming=True))
+
+    return [
+        ("jsonl: sw.jsonl", NUM_SMALL, lambda: read_all(sw.jsonl(path))),
+        ("jsonl: datasets, streaming", NUM_SMALL, stream),
+        ("jsonl: json.loads, no loader", NUM_SMALL, parse),
+        (
+            "jsonl, 256 at random: sw.jsonl",
+            NUM_ASKED,
+            lambda: [read(order[at : at + 256]) for at in range(0, NUM_ASKED, 256)],
+        ),
+    ]
+
+
 def hf(directory: Path) -> list[Way]:
     import datasets
 
@@ -117,7 +149,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)
         ways: list[Way] = []
-        for make, package in ((litdata, "litdata"), (tfrecord, "tfrecord"), (hf, "datasets")):
+        formats = (
+            (litdata, "litdata"), (tfrecord, "tfrecord"), (hf, "datasets"), (jsonl, "datasets")
+        )  # fmt: skip
+        for make, package in formats:
             if importlib.util.find_spec(package) is not None:
                 ways += make(directory)
         times: dict[str, list[tuple[float, float]]] = {name: [] for name, *_ in ways}

@@ -1,9 +1,10 @@
-"""A small language model on a mixture of packed texts, killed and resumed on more ranks.
+"""From JSON lines to a small language model: tokenise once, pack, mix, train with FSDP2, resume.
 
-The sources are Python's own manual and its docstrings, as bytes (`small_language_model.py`). Each
-is packed by `sw.pack`, and `sw.mix` draws three packs of the manual for one of docstrings, from the
-middle of the training on one for three. Two ranks train until one is killed; three go on from the
-last checkpoint. `shardwise certify` then proves that every place of the order was trained once.
+The sources are Python's own manual and its docstrings, as JSON lines (`small_language_model.py`).
+`sw.build` makes tokens of them once, `sw.pack` packs of these, and `sw.mix` draws three packs of
+the manual per pack of docstrings, from the middle of the training on one per three. Two ranks train
+until one is killed; three resume from the last checkpoint, which DCP wrote. `shardwise certify`
+then proves that every position of the order was trained once.
 
     python examples/language_model.py      # about 20 s on two cores; it starts torchrun itself
 """
@@ -16,10 +17,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from small_language_model import LENGTH, Model, row_losses, write_text
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
 
 import shardwise as sw
 from shardwise import Dataset
@@ -30,11 +36,17 @@ CHECKPOINT_EVERY, KILLED_AT = 5, 13
 SOURCES = ("manual", "docstrings")
 
 
+def tokenize(sample: dict[str, Any]) -> dict[str, Any]:
+    """One token per byte, stored as uint16; a real tokenizer stands here."""
+    tokens = np.frombuffer(sample["text"].encode(), np.uint8)
+    return {"tokens": tokens.astype(np.uint16).tobytes()}
+
+
 def mixture(folder: Path) -> Dataset:
     """Packs of both sources; their weights change in the middle, in samples over all ranks."""
-    bytes_of = {name: sw.tar(folder / name).decode(tokens=sw.array("uint8")) for name in SOURCES}
+    tokens = {name: sw.tar(folder / name).decode(tokens=sw.array("uint16")) for name in SOURCES}
     mixed = sw.mix(
-        {name: sw.pack(documents, length=LENGTH) for name, documents in bytes_of.items()},
+        {name: sw.pack(documents, length=LENGTH) for name, documents in tokens.items()},
         schedule=[
             (0, {"manual": 0.75, "docstrings": 0.25}),
             (CHANGED_AT * GLOBAL_BATCH, {"manual": 0.25, "docstrings": 0.75}),
@@ -45,52 +57,60 @@ def mixture(folder: Path) -> Dataset:
     return mixed.select("tokens", "position_ids", "document_ids", "loss_mask")
 
 
+class Training:
+    """The model and optimizer for DCP, with each step's sums of losses and rows, by source."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = fully_shard(Model())
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
+        self.sums = torch.zeros(STEPS, 2, len(SOURCES))
+
+    def state_dict(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer, "sums": self.sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        weights = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+        set_state_dict(self.model, self.optimizer, **weights)
+        self.sums = state["sums"]
+
+
+def newest(folder: Path) -> Path | None:
+    """The last whole checkpoint; DCP writes `.metadata` at its end."""
+    whole = [path.parent for path in folder.glob("checkpoint-*/.metadata")]
+    return max(whole, default=None)
+
+
 def train(folder: Path, *, is_killed: bool) -> None:
     """One rank: from the checkpoint, if there is one, to the last step."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(0)
-    model = torch.nn.parallel.DistributedDataParallel(Model())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    checkpoint = folder / "checkpoint.pt"
-    # Of each step and source, over all ranks: the sum of the rows' losses, and the rows.
-    sums: list[torch.Tensor] = []
+    training = Training()
     loader = sw.DataLoader(
         mixture(folder), batch_size=GLOBAL_BATCH // world_size, coverage=folder / "coverage"
     )
+    parts = {"training": training, "loader": loader}
     with loader:
-        if checkpoint.exists():
-            saved = torch.load(checkpoint, weights_only=True)
-            model.module.load_state_dict(saved["model"])
-            optimizer.load_state_dict(saved["optimizer"])
-            loader.load_state_dict(saved["loader"])
-            sums = list(saved["sums"])
-        for batch in loader:
-            losses = row_losses(model, batch)
-            optimizer.zero_grad()
+        if (checkpoint := newest(folder)) is not None:
+            dcp.load(parts, checkpoint_id=checkpoint)
+        first = STEPS - loader.num_steps_left
+        for step, batch in enumerate(loader, first):
+            losses = row_losses(training.model, batch)
+            training.optimizer.zero_grad()
             losses.mean().backward()
-            optimizer.step()
+            training.optimizer.step()
             is_of = torch.tensor([[s == name for s in batch["__source__"]] for name in SOURCES])
             step_sums = torch.stack([is_of.float() @ losses.detach(), is_of.float().sum(1)])
             dist.all_reduce(step_sums)
-            sums.append(step_sums)
-            if is_killed and len(sums) == KILLED_AT and rank == 1:
+            training.sums[step] = step_sums
+            if is_killed and step + 1 == KILLED_AT and rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
-            if len(sums) % CHECKPOINT_EVERY == 0:
-                state = loader.state_dict()  # on every rank: it writes a line of coverage
-                dist.barrier()
-                if rank == 0:
-                    saved = {
-                        "model": model.module.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "loader": state,
-                        "sums": torch.stack(sums),
-                    }
-                    torch.save(saved, checkpoint.with_suffix(".new"))
-                    checkpoint.with_suffix(".new").replace(checkpoint)
-    if rank == 0 and len(sums) == STEPS:
-        show(torch.stack(sums))
+            if (step + 1) % CHECKPOINT_EVERY == 0:
+                dcp.save(parts, checkpoint_id=folder / f"checkpoint-{step + 1:03d}")
+    if rank == 0:
+        show(training.sums)
         sys.stdout.flush()
     dist.destroy_process_group()
 
@@ -121,17 +141,19 @@ def run(ranks: int, folder: Path, *options: str) -> int:
 
 
 def main() -> None:
-    """Write the text, train on two ranks, kill one, go on with three, and certify."""
+    """Write and tokenise the text, train on two ranks, kill one, resume on three, and certify."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_text(folder)
+        for source in SOURCES:
+            text = sw.jsonl(folder / f"{source}.jsonl", ("text",))
+            sw.build(text, str(folder / source / "{shard:03d}.tar"), map=tokenize)
         sys.stdout.reconfigure(line_buffering=True)  # the ranks write between these lines
         for source, packs in mixture(folder).parts.items():
             used = packs.source.packs.efficiency
             print(f"{source}: {len(packs):,} packs, {used:.2%} of their places used")
         assert run(2, folder, "--kill") != 0
-        num_done = len(torch.load(folder / "checkpoint.pt", weights_only=True)["sums"])
-        print(f"1 of 2 ranks was killed at step {KILLED_AT}; 3 go on after step {num_done}")
+        print(f"1 of 2 ranks was killed at step {KILLED_AT}; 3 resume from {newest(folder).name}")
         assert run(3, folder) == 0
         print()
         certify = [sys.executable, "-m", "shardwise", "certify", str(folder / "coverage")]

@@ -1,8 +1,9 @@
-"""The text and the model of `language_model.py`: Python's own manual and docstrings, as bytes."""
+"""The text and the model of `language_model.py`: Python's own manual and docstrings."""
 
 from __future__ import annotations
 
 import ast
+import json
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,18 +12,15 @@ from pydoc_data.topics import topics
 import torch
 from torch import Tensor, nn
 
-import shardwise as sw
-
 LENGTH, WIDTH, HEADS = 128, 64, 4
 
 
 def write_text(folder: Path) -> None:
-    """Two sources of documents, as shards of bytes: the manual's sections, and docstrings."""
+    """Two sources of documents, as JSON lines: the manual's sections, and docstrings."""
     for source, documents in (("manual", topics.items()), ("docstrings", _docstrings())):
-        with sw.TarWriter(str(folder / source / "{shard:03d}.tar"), max_samples=400) as writer:
-            for number, (name, text) in enumerate(documents):
-                key = f"{number:05d}-{name.replace('.', '_')}"
-                writer.write({"__key__": key, "tokens": text.encode()})
+        with (folder / f"{source}.jsonl").open("w") as file:
+            for name, text in documents:
+                print(json.dumps({"name": name, "text": text}), file=file)
 
 
 def _docstrings() -> Iterator[tuple[str, str]]:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     )
     from shardwise.extensions.tables.functions import lance as lance, parquet as parquet
     from shardwise.extensions.formats.functions import (
+        jsonl as jsonl,
         litdata as litdata,
         mds as mds,
         tfrecord as tfrecord,

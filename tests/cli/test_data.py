@@ -107,6 +107,21 @@ def test_other_formats_are_shown_and_verified(tmp_path, name):
     assert 0 < found["num_samples"] < 11
 
 
+def test_json_lines_are_samples_unless_they_list_files(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    assert document("info", tmp_path / "a.jsonl")["num_samples"] == 2
+    assert document("info", tmp_path)["num_samples"] == 2
+    (tmp_path / "b.jsonl").write_text('{"text": "c"}\n{')
+    found = document("verify", tmp_path, exit_code=1)
+    assert (found["num_samples"], found["num_problems"]) == (2, 1)
+    assert found["problems"][0]["url"] == str(tmp_path / "b.jsonl")
+    run("convert", tmp_path / "a.jsonl", tmp_path / "{shard:03d}.tar")
+    assert [sample["text"] for sample in sw.tar(tmp_path / "000.tar").decode(text=str)] == [
+        "a",
+        "b",
+    ]
+
+
 def test_a_damaged_footer_does_not_end_the_verification_of_other_files(tmp_path):
     data = write_data(tmp_path, "parquet directory")
     shutil.copy(data / "0.parquet", data / "1.parquet")

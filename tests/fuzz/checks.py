@@ -210,6 +210,7 @@ def _tokens(path: Path) -> list[Any]:
 _READERS: dict[str, Callable[[Path], Any]] = {
     "arrow": lambda path: sw.parquet(_files(path)),
     "hf": sw.parquet,
+    "jsonl": lambda path: [*sw.jsonl(path), *sw.jsonl(path, ())],
     "lance": lambda path: sw.lance(str(path)),
     "litdata": sw.litdata,
     "mds": sw.mds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tempfile
@@ -171,9 +172,20 @@ def _lance() -> list[Files]:
         return [_files_in(Path(folder, "t"))]
 
 
+@lru_cache
+def _jsonl() -> list[Files]:
+    text = b'{"a": 1, "b": [1, {"c": "\xc3\xa9"}]}\n\n{"a": null}\n{"b": "x"}'
+    return [
+        {"case.jsonl": text},
+        {"case.jsonl.gz": gzip.compress(text, mtime=0)},
+        {"case.jsonl.zst": bytes(pa.Codec("zstd").compress(text))},
+    ]
+
+
 strategies: dict[str, Callable[[], Any]] = {
     "arrow": lambda: _folder(_arrow),
     "hf": lambda: _folder(_hf),
+    "jsonl": lambda: _folder(_jsonl),
     "lance": lambda: _folder(_lance),
     "litdata": lambda: _folder(_litdata),
     "mds": lambda: _folder(_mds),

@@ -54,6 +54,7 @@ def data(tmp_path_factory):
         pq.write_table(pa.table({"n": [1, 2, 3]}), "sound.parquet")
         np.arange(50, dtype=np.uint16).tofile("sound.bin")
         (folder / "sound.csv").write_text("path,n\nsound.tar,1\n")
+        (folder / "sound.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
         for name in ("mds", "litdata", "tfrecord"):
             shutil.copytree(FOREIGN / name, folder / name)
         yield folder
@@ -159,6 +160,7 @@ DOORS: dict[str, tuple[Callable[..., Any], list[str], bool]] = {
     "tar": (first(sw.tar, urls="sound.tar"), of(sw.tar), True),
     "manifest": (first(sw.tar, urls="sound.swm"), of(sw.tar, "urls"), True),
     "parquet": (first(sw.parquet, urls="sound.parquet"), ["urls", "cache", "storage"], True),
+    "jsonl": (first(sw.jsonl, urls="sound.jsonl"), of(sw.jsonl, "memory_bytes"), True),
     "mds": (first(sw.mds, urls="mds"), of(sw.mds, "memory_bytes"), True),
     "litdata": (first(sw.litdata, url="litdata"), of(sw.litdata, "memory_bytes"), True),
     "tfrecord": (first(sw.tfrecord, urls="tfrecord"), of(sw.tfrecord), True),

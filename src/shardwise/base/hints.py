@@ -129,7 +129,8 @@ _OPENERS = {
     ".arrow": "sw.parquet",
     ".lance": "sw.lance",
     ".csv": "sw.files",
-    ".jsonl": "sw.files",
+    ".jsonl": "sw.jsonl",
+    ".ndjson": "sw.jsonl",
 }
 
 

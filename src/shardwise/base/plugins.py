@@ -21,6 +21,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "build": "shardwise.extensions.build:build",
         "fetch": "shardwise.extensions.build:fetch",
         "from_webdataset": "shardwise.compat.native:from_webdataset",
+        "jsonl": "shardwise.extensions.formats.functions:jsonl",
         "lance": "shardwise.extensions.tables.functions:lance",
         "litdata": "shardwise.extensions.formats.functions:litdata",
         "mds": "shardwise.extensions.formats.functions:mds",
@@ -61,7 +62,10 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "segments": "shardwise.extensions.media.segments.make:make_segments",
     },
     # Which public function opens the data that a file of this name describes: url -> name or None.
-    "kinds": {"index.json": "shardwise.extensions.formats.records.index_json:kind_of_index"},
+    "kinds": {
+        ".jsonl": "shardwise.extensions.formats.jsonl.kind:kind_of_lines",
+        "index.json": "shardwise.extensions.formats.records.index_json:kind_of_index",
+    },
     # What `sw.wrap` makes of a class, by its full name: dataset -> source.
     "wrapped": {
         "datasets.arrow_dataset.Dataset": "shardwise.extensions.tables.huggingface:wrap_dataset"

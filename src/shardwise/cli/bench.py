@@ -53,16 +53,7 @@ _STAGES = ("read", "demux", "decode", "convert", "transform", "collate", "hand o
 
 @dataclass(frozen=True)
 class Run:
-    """The measurements of one run of the loader.
-
-    Attributes:
-        first_s: seconds until the first batch, which is not part of what follows.
-        stats: the loader's, without the first batch.
-        seconds: the time of the run.
-        marks: seconds since the start of the run and samples, by batch.
-        ready: seconds since the start, and batches that were ready when one was asked for, on
-            average since the mark before.
-    """
+    """The measurements of one run of the loader."""
 
     first_s: float
     stats: dict[str, Any]

@@ -18,12 +18,7 @@ _WINDOWS = 12
 
 
 def drawable(path: Path) -> None:
-    """Check that a picture can be drawn into a file, before the run.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        ValueError: matplotlib has no such format, or the directory does not exist.
-    """
+    """Check that a picture can be drawn into a file, before the run."""
     known = sorted(_figure().canvas.get_supported_filetypes())
     if path.suffix.removeprefix(".").lower() not in known:
         raise ValueError(f"--plot {path}: the name must end in one of {', '.join(known)}")

@@ -27,15 +27,17 @@ from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local, local_path
 
+_ZIPPED = (".gz", ".zst")
 _SUFFIXES = {
     "lance": (".lance",),
     "parquet": (".parquet", ".parq", ".pq", ".arrow"),
     "files": (".csv", ".tsv", ".jsonl", ".ndjson", "wav.scp"),
     "tfrecord": (".tfrecord", ".tfrecords", ".tfrec"),
+    "jsonl": tuple(f".{name}{end}" for name in ("jsonl", "ndjson", "json") for end in _ZIPPED),
 }
 _MAGIC = frozenset("*[{")
 # Kinds of which several URLS are one dataset.
-_SEVERAL = ("parquet", "mds", "tfrecord")
+_SEVERAL = ("parquet", "mds", "tfrecord", "jsonl")
 
 
 def kind_of(urls: Sequence[str]) -> str:
@@ -51,7 +53,8 @@ def kind_of(urls: Sequence[str]) -> str:
     first = named.rstrip("/").lower()
     for kind, suffixes in _SUFFIXES.items():
         if first.endswith(suffixes):
-            return kind
+            is_lines = first.endswith((".jsonl", ".ndjson"))
+            return (find("kinds", ".jsonl")(url) or kind) if is_lines else kind
     if is_local(url) and Path(local_path(url)).is_dir():
         return _kind_of_directory(Path(local_path(url)))
     may_be_directory = "://" in url and not _MAGIC.intersection(named)
@@ -74,6 +77,10 @@ def _kind_of_directory(path: Path) -> str:
     for named in ("tfrecord", "parquet"):
         if suffixes.intersection(_SUFFIXES[named]):
             return named
+    if suffixes.intersection((".jsonl", ".ndjson")) or any(
+        entry.name.endswith(_SUFFIXES["jsonl"]) for entry in entries
+    ):
+        return "jsonl"
     is_folder = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
     holds_tars = any(below.suffix == ".tar" for entry in is_folder for below in entry.iterdir())
     return "files" if is_folder and not holds_tars else "tar"
@@ -99,12 +106,7 @@ def open_data(
     accept_unfinished: bool = False,
     files: Mapping[str, Any] | None = None,
 ) -> sw.Dataset:
-    """The dataset that the URLS name.
-
-    Raises:
-        click.UsageError: options of tar shards with other data, several tables of Lance, or what
-            the library refuses of the URLS.
-    """
+    """The dataset that the URLS name."""
     kind = kind_of(urls)
     if files and kind != "files":
         raise click.UsageError(f"--suffixes and --field are for folders of files, not {kind}")
@@ -130,13 +132,7 @@ def open_data(
 
 @usage_errors()
 def list_shards(urls: Sequence[str]) -> list[str]:
-    """The shards that patterns, directories, shard lists or manifest files name, in order.
-
-    Raises:
-        MissingShardError: a pattern finds nothing.
-        DataError: a shard list is malformed.
-        click.UsageError: a shard is named twice.
-    """
+    """The shards that patterns, directories, shard lists or manifest files name, in order."""
     # The source reads lists and manifests. It also refuses compressed names, which the commands
     # report shard by shard.
     if not any(is_shard_list(url) or is_manifest_file(url) for url in urls):

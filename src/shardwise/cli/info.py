@@ -114,13 +114,7 @@ def _show_data(document: dict[str, Any]) -> None:
 def _describe_shard(
     url: str, index_dir: str | None, *, accept_unfinished: bool
 ) -> tuple[dict[str, Any], ShardIndex]:
-    """One shard as JSON, and its index: the kept one if it is fresh, else one built in memory.
-
-    Raises:
-        DataError: the shard is missing or, where it has no fresh index, damaged; or it has no end,
-            and that is not accepted.
-        StorageError: it could not be read.
-    """
+    """One shard as JSON, and its index: the kept one if it is fresh, else one built in memory."""
     store = IndexStore(index_dir)
     saved = store.look(url)
     index = saved.index

@@ -33,10 +33,6 @@ def open_python(url: str) -> sw.Dataset:
     """The dataset of this name, or what the function of this name returns.
 
     The module is imported, as a program in the working directory would.
-
-    Raises:
-        click.UsageError: there is no such module or name, it is no dataset, or it is a function
-            that needs arguments.
     """
     value = python_value(url)
     if not isinstance(value, sw.Dataset):
@@ -66,11 +62,7 @@ def _require_no_arguments(function: Callable[..., Any], url: str) -> None:
 
 
 def python_value(url: str) -> Any:
-    """The object of this name, or what the function of this name returns; its module is imported.
-
-    Raises:
-        click.UsageError: there is no such module or name, or its code raised.
-    """
+    """The object of a name, or what the function of that name returns; imports its module."""
     match = _NAME.fullmatch(url)
     assert match is not None
     module_name, name = match["module"], match["name"]

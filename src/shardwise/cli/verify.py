@@ -105,14 +105,7 @@ def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinis
 
 @dataclass
 class _Read:
-    """What was read of data that are no tar.
-
-    Attributes:
-        num_shards: files.
-        num_samples: that were read without a problem.
-        num_bytes: of these samples.
-        problems: the first one of each shard that has any.
-    """
+    """What was read of data that are no tar."""
 
     num_shards: int
     num_samples: int = 0
@@ -154,8 +147,8 @@ def _read_samples(source: Source, progress: Callable[[float], None]) -> _Read:
 
 
 def _read_files(urls: Sequence[str], source: Any) -> _Read:
-    """Read the files of Parquet or TFRecord one by one, so that each is judged by itself."""
-    files = source.urls if kind_of(urls) in ("parquet", "tfrecord") else ()
+    """Read files of Parquet, TFRecord or JSON lines one by one, so that each has its verdict."""
+    files = source.urls if kind_of(urls) in ("parquet", "tfrecord", "jsonl") else ()
     report = _Read(len(files))
     with progress("verifying", len(files)) as show_done:
         for done, url in enumerate(files, 1):

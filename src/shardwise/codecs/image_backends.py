@@ -69,10 +69,6 @@ def read_pixels(
 
     A JPEG is decoded at 1 / `shrink` (1, 2, 4 or 8) of its size, rounded up, in the DCT. `out` is
     decoded into where the package can; the result need not be it.
-
-    Raises:
-        ValueError: the file is damaged, cut, or of a kind that the package does not read.
-        MissingExtraError: no package that reads the format is installed.
     """
     reader, package = _first_reader(header.format)
     expected = (-(-header.height // shrink), -(-header.width // shrink), CHANNELS[mode])

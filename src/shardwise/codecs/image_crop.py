@@ -20,15 +20,7 @@ _MAX_TRIES = 10
 
 
 class CropBox(NamedTuple):
-    """A part of an image.
-
-    Attributes:
-        top: its first row.
-        left: its first column.
-        height: rows.
-        width: columns.
-        is_mirrored: whether left and right are to be exchanged.
-    """
+    """A part of an image."""
 
     top: int
     left: int

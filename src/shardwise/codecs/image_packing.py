@@ -150,11 +150,7 @@ class PackingImage:
 
 
 def decode_packed_into(image: Image, packed: PackedImages, out: NDArray[Any]) -> None:
-    """Decode one packed file on the CPU after all, into a row.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Decode one packed file on the CPU after all, into a row."""
     row = dict(zip(_ROW.names or (), packed.rows[0].tolist(), strict=True))
     box = CropBox(row["top"], row["left"], row["box_height"], row["box_width"], row["is_mirrored"])
     header = ImageHeader("jpeg", row["height"], row["width"], row["frame_at"])

@@ -48,15 +48,7 @@ _SIGNATURES = {
 
 
 class TurboJpeg:
-    """TurboJPEG 3 from one shared library.
-
-    Args:
-        path: a file, or a name for the dynamic linker.
-
-    Raises:
-        OSError: it can't be loaded.
-        AttributeError: it is older than 3.0.
-    """
+    """TurboJPEG 3 from one shared library."""
 
     def __init__(self, path: str) -> None:
         # The GIL is released for the decoding, and kept for calls that take microseconds: getting
@@ -75,9 +67,6 @@ class TurboJpeg:
         Returns:
             uint8 `[height, width, channels]`, and the first complaint about the file: empty if
             there was none.
-
-        Raises:
-            ValueError: nothing could be decoded.
         """
         library = self._library
         # One each image takes 3 µs. After some errors it would decode no other file.

@@ -74,9 +74,6 @@ def integer() -> Integer:
 
     The value is an int of 64 bits; a batch is int64 `[B]`. `int` as a decoder means this.
 
-    Raises:
-        ValueError: (when called) it is no whole number, or does not fit into 64 bits.
-
     Examples:
         >>> integer()(b" -42\n")
         -42
@@ -102,9 +99,6 @@ def floating() -> Floating:
 
     A batch is float64 `[B]`. `float` as a decoder means this.
 
-    Raises:
-        ValueError: (when called) it is no number.
-
     Examples:
         >>> floating()(b"1e-3")
         0.001
@@ -114,12 +108,7 @@ def floating() -> Floating:
 
 @dataclass(frozen=True, repr=False)
 class Array:
-    """A decoder of raw arrays; `array` makes it.
-
-    Attributes:
-        dtype: name of the stored dtype, with its byte order.
-        shape: the shape, or None for one dimension of any length.
-    """
+    """A decoder of raw arrays; `array` makes it."""
 
     dtype: str
     shape: tuple[int, ...] | None = None

@@ -55,10 +55,6 @@ def resolve(spec: Any, field: str) -> Decoder:
             callable of bytes, which is taken as it is.
         field: the field's name, for the default and for messages.
 
-    Raises:
-        ValueError: there is no default for the field.
-        TypeError: `spec` is none of these.
-
     Examples:
         >>> resolve(int, "cls"), resolve("auto", "json")
         (integer(), json())

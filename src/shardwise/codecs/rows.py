@@ -15,11 +15,7 @@ def check_row(
     *,
     needs: str,
 ) -> None:
-    """Refuse an array that is not of a decoder's `row`; its argument `needs` would fix the shape.
-
-    Raises:
-        ValueError: it does not fit, or no array does.
-    """
+    """Refuse an array that is not of a decoder's `row`; its argument `needs` fixes the shape."""
     if row is None:
         raise ValueError(f"{decoder!r}.decode_into needs {needs}")
     shape, dtype = row

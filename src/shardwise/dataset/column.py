@@ -56,11 +56,7 @@ def check_column(name: str, fn: object, num_workers: int) -> None:
 
 
 def split_member(name: str, fields: Sequence[str]) -> list[str]:
-    """A field, and the names of members inside of it: "json.n_frames" is ["json", "n_frames"].
-
-    Raises:
-        ValueError: there is no such field.
-    """
+    """A field, and the names of members inside of it: "json.n_frames" is ["json", "n_frames"]."""
     field, *path = [name] if name in fields else name.split(".")
     if field not in fields:
         raise ValueError(
@@ -101,12 +97,7 @@ class ColumnReader:
         ])  # fmt: skip
 
     def read(self, rows: range) -> NDArray[Any]:
-        """The values of some samples: bool, int64, float64, a number's own dtype, or str.
-
-        Raises:
-            DataError: a value is missing, no number or text, or of another kind than the others;
-                or `fn` raised.
-        """
+        """The values of some samples: bool, int64, float64, a number's own dtype, or str."""
         ids = np.arange(rows.start, rows.stop, dtype=np.int64)
         made: Iterable[Any]
         if self.fn is None and self.field is not None:
@@ -223,13 +214,7 @@ def kept_place(samples: IndexedSamples, name: str, origin: str) -> KeptArrays | 
 
 
 def computed_column(reader: ColumnReader, progress: Progress, num_workers: int) -> NDArray[Any]:
-    """The values of all samples, read-only: the kept ones, else computed and kept.
-
-    Raises:
-        DataError: as `ColumnReader.read` says.
-        WorkerError: a process died.
-        TypeError: with processes, something of it does not pickle.
-    """
+    """The values of all samples, read-only: the kept ones, else computed and kept."""
     place = kept_place(reader.samples, reader.name, reader.origin())
 
     def make() -> _Column:

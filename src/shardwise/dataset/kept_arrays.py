@@ -107,11 +107,7 @@ def kept_or_made(place: KeptArrays | None, kind: type[T], make: Callable[[], T])
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], digest: str) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        OSError: it can't be written.
-    """
+    """Write a file whole or not at all."""
     metadata = {
         "format": _FORMAT,
         "version": _VERSION,

@@ -127,12 +127,7 @@ class PackSource:
         )
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read packs; see the protocol.
-
-        Raises:
-            DataError: a document is damaged, is no row of whole numbers, or has another length
-                than the one that was packed; url and key are the document's.
-        """
+        """Read packs; see the protocol."""
         names = self.fields if fields is None else fields
         ids = np.asarray(ids, dtype=np.int64)
         starts = self.packs.starts

@@ -17,11 +17,7 @@ _FILTER_ROWS = 512
 
 
 def refuse_part(sampler: Sampler | None) -> None:
-    """Refuse to take a part of samples that bring an order of their own.
-
-    Raises:
-        TypeError: they do: the order of a part would be another one.
-    """
+    """Refuse to take a part of samples that bring an order of their own."""
     if sampler is not None:
         raise TypeError(
             "a mixture has an order of its own, which a part of it could not keep: take the subset "
@@ -32,18 +28,7 @@ def refuse_part(sampler: Sampler | None) -> None:
 def subset_indices(
     indices: ArrayLike, num_samples: int, inner: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    """Indices or a mask of a dataset's samples as the source's ids, in an array of its own.
-
-    Args:
-        indices: one dimension of integers in [0, num_samples), or as many booleans.
-        num_samples: how many samples the dataset has.
-        inner: the source's ids of those samples; None where they are the same.
-
-    Raises:
-        IndexError: an index is out of range.
-        TypeError: neither integers nor booleans.
-        ValueError: a mask of another length, or more dimensions than one.
-    """
+    """Indices or a mask of a dataset's samples as the source's ids, in an array of its own."""
     chosen = np.asarray(indices)
     if chosen.dtype == np.bool_:
         if chosen.shape != (num_samples,):
@@ -59,11 +44,7 @@ def subset_indices(
 def rows_of(
     columns: Mapping[str, ArrayLike], num_samples: int
 ) -> Callable[[NDArray[np.int64]], dict[str, Any]]:
-    """What gives some rows of each column, which has one value a sample.
-
-    Raises:
-        ValueError: one has another length.
-    """
+    """What gives some rows of each column, which has one value a sample."""
     arrays = {name: np.asarray(column) for name, column in columns.items()}
     for name, array in arrays.items():
         if array.shape[:1] != (num_samples,):
@@ -82,9 +63,6 @@ def filter_mask(
     """For which samples a function of columns holds: bool `[num_samples]`.
 
     `load` gives the columns of the samples with these ids.
-
-    Raises:
-        TypeError: the function returned something else.
     """
     mask = np.empty(num_samples, dtype=np.bool_)
     for start in range(0, num_samples, _FILTER_ROWS):

@@ -44,11 +44,7 @@ class MapFunction:
 
     @classmethod
     def of(cls, fn: Callable[..., Any], place: int) -> MapFunction:
-        """Look at the function's signature once.
-
-        Raises:
-            TypeError: it can't be called as fn(sample) or fn(sample, rng=...).
-        """
+        """Look at the function's signature once."""
         if not callable(fn):
             raise TypeError(f"map() takes a function of a sample, not {fn!r}")
         try:
@@ -67,12 +63,7 @@ class MapFunction:
         return cls(fn, takes_rng=takes_rng, place=place)
 
     def __call__(self, sample: dict[str, Any], rows: RawRows, row: int) -> dict[str, Any]:
-        """Transform the sample in this row.
-
-        Raises:
-            DataError: the function raised.
-            TypeError: it returned no dict, or a "__key__" that is no str.
-        """
+        """Transform the sample in this row."""
         key = sample["__key__"]
         own = () if _MADE.isdisjoint(sample) else _MADE & sample.keys()
         # The user's code: it may return anything.
@@ -218,11 +209,7 @@ class Transforms:
 
 
 def columns_of(rows: RawRows, samples: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]]:
-    """Turn transformed samples into columns again.
-
-    Raises:
-        DataError: they do not all have the same fields; it names the first odd one.
-    """
+    """Turn transformed samples into columns again."""
     if not samples:
         return {"__key__": []}
     names = samples[0].keys()

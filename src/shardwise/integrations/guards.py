@@ -64,11 +64,7 @@ class AccelerateGuard(Guard):
             )
 
     def find_divider(self) -> str | None:
-        """Return the class that divides what it iterates among its ranks, with its owner.
-
-        Raises:
-            FrameworkError: this version of Accelerate divides with something else.
-        """
+        """Return the class that divides what it iterates among its ranks, with its owner."""
         from shardwise.integrations.accelerate import check_dividers
 
         check_dividers(*self._DIVIDERS)

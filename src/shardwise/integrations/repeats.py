@@ -6,11 +6,7 @@ from shardwise.plan import Plan
 
 
 def refuse_repeats(plan: Plan) -> None:
-    """Refuse repeats that stand elsewhere: `sw.buckets` with a budget or groups has such.
-
-    Raises:
-        ValueError: the plan pads, and its batches are not cut evenly.
-    """
+    """Refuse repeats that stand elsewhere: `sw.buckets` with a budget or groups has such."""
     if plan.num_padded and not plan.has_even_steps:
         raise ValueError(
             f"remainder='pad' of sw.buckets with a budget or groups has {plan.num_padded} repeats "

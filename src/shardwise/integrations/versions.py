@@ -13,9 +13,6 @@ def require(owner: Any, *names: str, version: str, tested: str) -> None:
 
     `version` names the framework, too, as "accelerate 1.15.0" does; the adapter was `tested` with
     that one.
-
-    Raises:
-        FrameworkError: one is missing.
     """
     for name in names:
         if not hasattr(owner, name):
@@ -25,11 +22,7 @@ def require(owner: Any, *names: str, version: str, tested: str) -> None:
 def require_literal(
     function: Callable[..., Any], literal: str, *, version: str, tested: str
 ) -> None:
-    """Check that a function of a framework still asks for an attribute by this name.
-
-    Raises:
-        FrameworkError: the name is not among the constants of its code.
-    """
+    """Check that a function of a framework still asks for an attribute by this name."""
     code = getattr(function, "__wrapped__", function).__code__
     if literal not in code.co_consts + code.co_names:
         _refuse(f"{literal} in {function.__qualname__}", version, tested)

@@ -224,11 +224,6 @@ def checked_ids(
 ) -> NDArray[np.int64]:
     """Check indices of samples: int64 `[rows]`, each in [0, num_samples).
 
-    Args:
-        indices: one dimension of integers.
-        num_samples: how many samples there are.
-        from_end: -1 means the last sample, and so on.
-
     Raises:
         IndexError: an index is out of range; the first bad one is named.
         TypeError: they are no integers.

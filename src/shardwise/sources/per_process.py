@@ -63,9 +63,6 @@ class _Slot(Generic[T]):
 class MadeOnce(Generic[T]):
     """A value that is made at its first use and then travels, to forked children and in pickles.
 
-    Attributes:
-        value: None before its first use.
-
     Examples:
         >>> names: MadeOnce[list[str]] = MadeOnce()
         >>> names.get(list) is names.get(list)
@@ -77,11 +74,7 @@ class MadeOnce(Generic[T]):
         self._lock: PerProcess[threading.Lock] = PerProcess()
 
     def get(self, make: Callable[[], T]) -> T:
-        """The value; any thread may ask, and the first one makes it, which must not be None.
-
-        Args:
-            make: called without arguments; if it raises, the next call tries again.
-        """
+        """The value; any thread may ask, and the first one makes it, which must not be None."""
         if self.value is None:
             with self._lock.get(threading.Lock):
                 if self.value is None:

@@ -80,7 +80,8 @@ def known_format(head: bytes, *, num_bytes: int = -1, may_be_text: bool = False)
         # The last character may be cut.
         if error.start < len(head) - 3:
             return None
-    return "JSON" if head.lstrip()[:1] in (b"{", b"[") else "text"
+    is_json = head.lstrip()[:1] in (b"{", b"[")
+    return "JSON: sw.jsonl opens JSON lines" if is_json else "text"
 
 
 def _shard(head: bytes, num_bytes: int) -> str | None:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.base.arguments import path_text
-from shardwise.base.errors import MissingShardError, StorageError
-from shardwise.base.shown import shown
+from shardwise.base.errors import DataError, MissingShardError, StorageError
+from shardwise.base.shown import shown, without_query
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.listing import is_remote_pattern, list_remote, shards_among
 from shardwise.storage.local import in_directory
@@ -26,6 +26,7 @@ from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 # Index and manifest files lie beside their shards, so `data/*` would find them too.
 _BESIDE_SHARDS = (".swi", ".swm")
+_JSON_LINES = (".jsonl", ".ndjson")
 
 
 def expand(
@@ -67,7 +68,17 @@ def expand(
     for item in items:
         expanded += _expand_one(item, suffixes, options)
     _refuse_repeats(expanded)
+    if ".jsonl" not in suffixes:
+        for url in expanded:
+            refuse_json_lines(url)
     return expanded
+
+
+def refuse_json_lines(url: str) -> None:
+    """Raise `DataError` if a name is that of JSON lines, which have an opener of their own."""
+    name = without_query(url).lower().removesuffix(".gz").removesuffix(".zst")
+    if name.endswith(_JSON_LINES):
+        raise DataError("JSON lines by its name: sw.jsonl opens it", url=url)
 
 
 def _expand_one(

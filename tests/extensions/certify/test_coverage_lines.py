@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shardwise.extensions.certify.coverage_files import read_coverage
+from shardwise.extensions.certify.epoch_verdict import verdict_of
+from shardwise.extensions.certify.lineage import lineage_of
+from shardwise.extensions.certify.runs import read_runs
 from shardwise.plan import FullSampler, WindowSampler
 from tests.support.commands import document, run
 from tests.support.coverage import Data, Ranks
@@ -224,12 +228,52 @@ def test_lines_of_earlier_releases_are_read_by_positions_and_clocks(
 
 def test_memory_does_not_grow_with_the_lines_of_a_pass(tmp_path: Path) -> None:
     Ranks(tmp_path, Data(3000), FullSampler(3000), batch_size=1).epoch(every=1)
-    [process] = read_coverage(tmp_path).processes
-    [each] = process.passes.values()
+    coverage = read_coverage(tmp_path)
+    [process] = coverage.processes
+    [each] = coverage.passes(process)
     assert process.num_lines == 3000
     assert list(each.ends) == [3000]
     [path] = tmp_path.glob("*.jsonl")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    [process] = read_coverage(tmp_path).processes
-    [each] = process.passes.values()
+    coverage = read_coverage(tmp_path)
+    [each] = coverage.passes(coverage.processes[0])
     assert list(each.ends) == list(range(2936, 3000))
+
+
+def peak_bytes(directory: Path, *, num_ranks: int, num_epochs: int) -> int:
+    """Certify a training, and return the most memory that it takes."""
+    path = directory / f"{num_ranks} {num_epochs}"
+    ranks = Ranks(path, DATA, FULL, world_size=num_ranks, shared="one")
+    for epoch in range(num_epochs):
+        ranks.epoch(epoch, every=100)
+    tracemalloc.start()
+    try:
+        coverage = read_coverage(path)
+        [run] = read_runs(coverage, coverage.processes)
+        verdicts = [verdict_of(*each) for each in lineage_of([run], []).items()]
+        assert len(verdicts) == num_epochs
+        assert not any(verdict.faults for verdict in verdicts)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_finished_epoch_leaves_its_verdict_however_many_ranks_read_it(tmp_path: Path) -> None:
+    peak_bytes(tmp_path, num_ranks=1, num_epochs=1)
+    growth = {
+        num_ranks: peak_bytes(tmp_path, num_ranks=num_ranks, num_epochs=22)
+        - peak_bytes(tmp_path, num_ranks=num_ranks, num_epochs=2)
+        for num_ranks in (2, 40)
+    }
+    # For 38 more ranks each epoch kept 3 kB a rank: 2.3 MB. Python keeps some empty tuples.
+    assert growth[40] - growth[2] < 1_000_000, growth
+
+
+def test_lines_of_another_rank_in_a_file_are_a_fault(tmp_path: Path) -> None:
+    first, *others = written(tmp_path)
+    first.write_text(first.read_text() + others[0].read_text())
+    output = run("certify", tmp_path, exit_code=1).stdout
+    assert (
+        f"line 5 of {first.name} is of other data or another order than the first, or of" in output
+    )
+    assert "another run or rank: a file has the lines of one loader" in output

@@ -108,14 +108,7 @@ def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> Converte
 
 
 class _Reading:
-    """A walk through a pipeline's stages.
-
-    Attributes:
-        dataset: what the stages make.
-        options: what they say about the loader.
-        size: samples that a rank gets an epoch, if the pipeline says so.
-        passes: passes in an epoch.
-    """
+    """A walk through a pipeline's stages."""
 
     def __init__(self, pipeline: DataPipeline | DataLoader[Any]) -> None:
         self.options: dict[str, Any] = {}

@@ -23,11 +23,7 @@ from shardwise.extensions.media.files.sound_window import length_at, open_sound,
 
 
 class UnfitVideoError(DataError):
-    """A sound video that can't give the clip: it is too short, or has too few frames a second.
-
-    Attributes:
-        lack: "too short" or "too few fps".
-    """
+    """A sound video that can't give the clip: it is too short, or has too few frames a second."""
 
     lack = "too short"
 
@@ -107,15 +103,7 @@ class ClipDecoder:
     def __call__(
         self, data: bytes, size: PictureSize, rng: np.random.Generator, cuts: Any = None
     ) -> dict[str, Any]:
-        """Decode the clip of one file.
-
-        Returns:
-            "frames" and what video2dataset puts beside them, by its names.
-
-        Raises:
-            UnfitVideoError: the video can't give the clip.
-            DataError: it is damaged, or the clip too large.
-        """
+        """Decode the clip of one file."""
         reader = BytesReader(data)
         index = index_media(reader)
         track = index.first("video")
@@ -225,11 +213,7 @@ class SoundDecoder:
             raise ValueError(f"max_length={self.max_length}: must be seconds above 0")
 
     def __call__(self, data: bytes) -> dict[str, Any]:
-        """Decode one file: "sound", and what video2dataset puts beside it.
-
-        Raises:
-            DataError: it is damaged, or has no sound.
-        """
+        """Decode one file: "sound", and what video2dataset puts beside it."""
         sound = open_sound(BytesReader(data))
         count = round(self.max_length * self.sample_rate)
         masks = torch.zeros(count)

@@ -37,11 +37,7 @@ class PictureSize:
         return round(height * factor), round(width * factor)
 
     def window(self, height: int, width: int, rng: np.random.Generator) -> tuple[slice, slice]:
-        """The rows and columns to keep of resized pictures.
-
-        Raises:
-            DataError: the picture is smaller than the crop.
-        """
+        """The rows and columns to keep of resized pictures."""
         if self.crop is None:
             return slice(0, height), slice(0, width)
         if self.crop[0] > height or self.crop[1] > width:
@@ -60,11 +56,7 @@ class PictureSize:
 
 
 def picture_size(resize: Any, crop: Any, *, random_crop: bool, dtype: Any) -> PictureSize:
-    """The size that video2dataset's arguments say.
-
-    Raises:
-        ValueError: an argument is out of its range.
-    """
+    """The size that video2dataset's arguments say."""
     shorter = resize if isinstance(resize, int) and not isinstance(resize, bool) else None
     if shorter is not None and not 1 <= shorter <= 1 << 15:
         raise ValueError(f"resize_size={resize!r}: must be 1 to 32768")

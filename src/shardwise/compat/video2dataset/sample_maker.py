@@ -48,11 +48,7 @@ class Selection:
         return not (self.aesthetics is None and self.languages is None and self.unsafe is None)
 
     def refuse(self, sample: Mapping[str, Any]) -> str | None:
-        """Why a decoded sample is not selected; None if it is.
-
-        Raises:
-            KeyError: it lacks the entry that a condition asks for.
-        """
+        """Why a decoded sample is not selected; None if it is."""
         if self.aesthetics is not None and _entry(sample, "AESTHETIC_SCORE") < self.aesthetics:
             return "aesthetics"
         if self.languages is not None and _language(sample) not in self.languages:
@@ -64,18 +60,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class SampleMaker:
-    """Makes samples of bytes.
-
-    Attributes:
-        media_key: the field of the video or sound.
-        decode: its decoder; None leaves all fields as bytes.
-        size: of the pictures.
-        selection: which samples are used.
-        cuts_key: the field of the scenes; None for none.
-        removed: fields that are taken out first.
-        names: other names for keys of the decoder's.
-        transforms: functions by field.
-    """
+    """Makes samples of bytes."""
 
     media_key: str
     decode: ClipDecoder | SoundDecoder | None

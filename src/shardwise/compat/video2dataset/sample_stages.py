@@ -60,14 +60,7 @@ def with_draws(source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 @dataclass(eq=False)
 class MadeSamples:
-    """Makes samples, asks the handler where that fails, and counts what is left out.
-
-    Attributes:
-        make: a function of a sample.
-        handler: gets an exception; returns whether to continue.
-        left_out: counts.
-        is_complete: put a mark in place of a sample that fails, so that none is missing.
-    """
+    """Makes samples, asks the handler where that fails, and counts what is left out."""
 
     make: Callable[[dict[str, Any]], dict[str, Any]]
     handler: Callable[[Exception], Any]
@@ -128,13 +121,7 @@ class MadeSamples:
 
 @dataclass(eq=False)
 class Batches:
-    """Gathers samples into batches, and counts those of a last one that is dropped.
-
-    Attributes:
-        size: samples a batch.
-        drop_last: leave out a last batch that is smaller.
-        left_out: counts.
-    """
+    """Gathers samples into batches, and counts those of a last one that is dropped."""
 
     size: int
     drop_last: bool

@@ -21,12 +21,6 @@ class VideoDataset(WebDataset):
     """Batches of clips out of tar shards, divided among ranks and workers.
 
     Each sample comes once an epoch over all of them. `with_epoch(n)` gives each rank n batches.
-
-    Args:
-        urls: the shards, as `WebDataset` takes them.
-        is_shuffled: put the shards into another order each epoch.
-        seed: drives all that is drawn.
-        handler: is asked where a shard can't be read.
     """
 
     def __init__(
@@ -58,11 +52,7 @@ class VideoDataset(WebDataset):
         return super().__iter__()
 
     def _check_shards(self) -> None:
-        """Refuse a rank without shards; say where ranks have different numbers of them.
-
-        Raises:
-            ValueError: there are fewer shards than ranks.
-        """
+        """Refuse a rank without shards; say where ranks have different numbers of them."""
         ranks = find_ranks(inherited=self._inherited_ranks)
         num, size = len(getattr(self.pipeline[0], "urls", ())), ranks.world_size
         if num < size:

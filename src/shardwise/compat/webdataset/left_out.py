@@ -27,11 +27,7 @@ class LeftOut:
         self._first: Any = None
 
     def add(self, sample: Any) -> None:
-        """Count a sample that is left out.
-
-        Raises:
-            ValueError: all samples were left out, again and again.
-        """
+        """Count a sample that is left out."""
         self._of_pass[0] += 1
         self.num += 1
         name = _name_of(sample)

@@ -47,9 +47,6 @@ def first_frames(
     """Each `stride`-th frame from the first on, frames a second, and their sound with its rate.
 
     The sound is None where there is none, and with all frames, for which `frames` is None.
-
-    Raises:
-        DataError: the video is damaged, or has fewer; or the tensors would be too large.
     """
     reader = BytesReader(data)
     index = index_media(reader)

@@ -85,11 +85,7 @@ _GONE_MODULES = {
 
 
 def find(module: str, name: str) -> Any:
-    """Find a name that a module of WebDataset has, or raise with what to use.
-
-    Raises:
-        AttributeError: it is gone, or there never was such a name.
-    """
+    """Find a name that a module of WebDataset has, or raise with what to use."""
     short = module.removeprefix(_PACKAGE).lstrip(".")
     if name in _IMPORTED.get(short, "").split():
         place = f"{_PACKAGE}.{name}"

@@ -149,13 +149,7 @@ def open_copy(
 
 
 def open_local(shards: Iterable[Mapping[str, Any]]) -> dict[str, IndexedTarSamples]:
-    """The local shards of a list by URL, as parts of one source; each must be as the list says.
-
-    Raises:
-        MissingShardError: a shard is not there.
-        DataError: a shard has not as many samples or bytes as the list says.
-        ValueError: two URLs are of one shard.
-    """
+    """The local shards of a list by URL, as parts of one source; each must be as the list says."""
     listed = {shard["url"]: shard for shard in shards}
     paths = list(map(local_path, listed))
     source = TarSource(paths, accept_unfinished=True)

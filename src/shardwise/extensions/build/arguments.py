@@ -19,11 +19,7 @@ _DEFAULT_BYTES, _DEFAULT_SAMPLES = 256 << 20, 1000
 
 
 def inputs_per_shard(inputs: Input, samples: int | None, num_bytes: int | None) -> int:
-    """Inputs a shard, of what was said.
-
-    Raises:
-        ValueError: both are given, or sizes are asked for that are not known.
-    """
+    """Inputs a shard, of what was said."""
     if samples is not None and num_bytes is not None:
         raise ValueError("samples_per_shard and bytes_per_shard: give one of them")
     if samples is not None:
@@ -42,11 +38,7 @@ def inputs_per_shard(inputs: Input, samples: int | None, num_bytes: int | None) 
 
 
 def split_pattern(pattern: str) -> tuple[str, str, str]:
-    """A pattern's directory, name and suffix.
-
-    Raises:
-        ValueError: it names neither tar nor Parquet, or has no number, or in the wrong place.
-    """
+    """A pattern's directory, name and suffix."""
     text = local_path(pattern) if is_local(pattern) else pattern
     root, slash, name = text.rpartition("/")
     suffix = next((each for each in _SUFFIXES if name.endswith(each)), None)
@@ -66,16 +58,7 @@ def split_pattern(pattern: str) -> tuple[str, str, str]:
 
 
 def check_place(root: str, suffix: str, urls: Iterable[str]) -> None:
-    """Refuse shards among those that they are made of: who opens the directory would read both.
-
-    Args:
-        root: the directory or URL of the output.
-        suffix: of its shards.
-        urls: of the input's shards.
-
-    Raises:
-        ValueError: a shard of the input with this suffix lies in that directory.
-    """
+    """Refuse shards among those that they are made of: who opens the directory would read both."""
     folders = {url.rpartition("/")[0] for url in urls if url.endswith(suffix)}
     if _real(root) in map(_real, folders):
         raise ValueError(
@@ -91,12 +74,7 @@ def _real(root: str) -> str:
 def check_arguments(
     suffix: str, order: Any, on_error: Any, map_: Any, filter_: Any, *, media: bool
 ) -> None:
-    """Refuse arguments that are none of the choices, or no functions.
-
-    Raises:
-        ValueError: no such choice, or sidecars of Parquet shards, which have none.
-        TypeError: no function.
-    """
+    """Refuse arguments that are none of the choices, or no functions."""
     check_choice("order", order, (None, "window", "full"))
     check_choice("on_error", on_error, ("raise", "record"))
     check_function("map", map_)
@@ -109,12 +87,7 @@ def check_arguments(
 
 
 def check_ray(ray: Any) -> None:
-    """Refuse what names no Ray cluster.
-
-    Raises:
-        ValueError: no address.
-        TypeError: neither a bool nor a text.
-    """
+    """Refuse what names no Ray cluster."""
     if isinstance(ray, bool):
         return
     if not isinstance(ray, str):

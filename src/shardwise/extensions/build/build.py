@@ -289,11 +289,7 @@ def _write_manifest(job: Job, files: Sequence[str]) -> str | None:
 
 
 def _replace_lost(job: Job, state: BuildState, crew: _Crew) -> None:
-    """Make shards of a complete build again that are gone from this machine, or their indexes.
-
-    Raises:
-        StateError: a shard was changed; it may be what the user wants to keep.
-    """
+    """Make shards of a complete build again that are gone from this machine, or their indexes."""
     place = job.place
     if not place.is_local:
         return

@@ -17,14 +17,19 @@ def as_tar_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     >>> as_tar_sample({"__key__": "a.b", "Name": "x", "ids": [1, 2], "meta": {"n": 1}})
     {'__key__': 'a_b', 'name': 'x', 'ids.npy': array([1, 2]), 'meta.json': {'n': 1}}
     """
-    directory, slash, name = str(sample["__key__"]).rpartition("/")
-    made: dict[str, Any] = {"__key__": f"{directory}{slash}{name.replace('.', '_')}"}
+    made: dict[str, Any] = {"__key__": tar_key(str(sample["__key__"]))}
     for field, value in sample.items():
         if field == "__key__" or value is None:
             continue
         extension, encoded = _extension(field, value)
         made[f"{field.lower()}{extension}"] = encoded
     return made
+
+
+def tar_key(key: str) -> str:
+    """A key whose last part has no dots, at which fields begin in a tar."""
+    directory, slash, name = key.rpartition("/")
+    return f"{directory}{slash}{name.replace('.', '_')}"
 
 
 def _extension(field: str, value: Any) -> tuple[str, Any]:

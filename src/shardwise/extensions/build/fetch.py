@@ -45,12 +45,7 @@ class Fetch:
     concurrency: int = attribute(repr=False, compare=False)
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """The sample with the bytes.
-
-        Raises:
-            FetchError: there are none.
-            TypeError: it is no sample.
-        """
+        """The sample with the bytes."""
         return self._fetched(sample, threading.Event())
 
     def map_many(self, samples: Iterable[Any]) -> Generator[Any, None, None]:

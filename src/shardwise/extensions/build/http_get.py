@@ -54,16 +54,7 @@ class _Target:
 
 
 def get(url: str, *, timeout_s: float, max_bytes: int) -> bytes:
-    """The body of a reply with status 200.
-
-    Args:
-        url: http or https; of any form, also a broken one.
-        timeout_s: seconds for all of it: connections, redirects and the body.
-        max_bytes: of the body.
-
-    Raises:
-        GetError: there is no such reply.
-    """
+    """The body of a reply with status 200."""
     deadline = time.monotonic() + timeout_s
     try:
         target = _target_of(url)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ _READ_BYTES, _MAX_ROWS = 16 << 20, 1024
 
 class Input(Protocol):
     """Numbered inputs of a build; pickles for worker processes."""
+
+    # Keys come from the format, and not from the user.
+    has_own_keys: ClassVar[bool] = False
 
     def __len__(self) -> int:
         """The number of inputs."""
@@ -54,6 +57,8 @@ class Input(Protocol):
 @dataclass(frozen=True)
 class DatasetInput(Input):
     """The samples of a dataset, decoded and mapped as it says."""
+
+    has_own_keys = True
 
     samples: Dataset
 
@@ -132,11 +137,7 @@ class ItemsInput(Input):
 
 
 def input_of(source: Any) -> Input:
-    """What a build reads of a source.
-
-    Raises:
-        TypeError: it is neither a dataset nor a sequence.
-    """
+    """What a build reads of a source."""
     if isinstance(source, Dataset):
         return DatasetInput(source)
     if isinstance(source, Sequence) and not isinstance(source, str | bytes | bytearray):

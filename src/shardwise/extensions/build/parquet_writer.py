@@ -19,9 +19,6 @@ class ParquetShard:
 
     Numbers, texts, bytes and one-dimensional arrays of numbers are values of Parquet; what else
     `TarWriter` can encode goes in as bytes.
-
-    Args:
-        path: a local path.
     """
 
     def __init__(self, path: str) -> None:

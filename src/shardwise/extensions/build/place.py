@@ -39,12 +39,7 @@ _ORPHANS_S, _POLL_S = 60.0, 0.05
 
 @dataclass(frozen=True)
 class Place:
-    """The output directory of a build.
-
-    Attributes:
-        root: a local directory or a URL, without a slash at its end.
-        options: how a store is reached.
-    """
+    """The output directory of a build."""
 
     root: str
     options: StorageOptions
@@ -66,11 +61,7 @@ class Place:
             return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, whole or not at all.
-
-        Raises:
-            StorageError: it can't be written.
-        """
+        """Write a file, whole or not at all."""
         write_whole(self.url(name), data, options=self.options)
 
     def remove(self, name: str) -> None:
@@ -167,10 +158,6 @@ class Place:
 
         Waits until the workers of a builder that was killed have ended, then removes what they
         left. Yields the builder's token, by which its workers know it.
-
-        Raises:
-            StateError: another build of this directory is under way.
-            StorageError: the directory can't be made or written.
         """
         token = secrets.token_hex(8)
         if not self.is_local:
@@ -221,14 +208,7 @@ class Place:
                 return path.open("ab")
 
     def join(self, token: str) -> AbstractContextManager[object]:
-        """Tell later builders that a worker of this one is running: until what it gives is closed.
-
-        Args:
-            token: the builder's.
-
-        Raises:
-            StorageError: this machine does not see the directory, or the builder has ended.
-        """
+        """Tell later builders that this one's worker runs, until the returned object is closed."""
         if not self.is_local:
             return nullcontext()
         try:

@@ -42,12 +42,6 @@ def ray_workers(job: Job, *, address: str | None, num_workers: int | None) -> It
         address: "auto" or "host:port" of a cluster that runs; None for one that runs, or else a new
             one on this machine.
         num_workers: shards at a time; None for the cores of the cluster, as they come and go.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        WorkerError: no cluster answers.
-        ValueError: the program is connected to another cluster.
-        TypeError: a function can't be pickled.
     """
     ray = _ray()
     is_ours = _connect(ray, address)

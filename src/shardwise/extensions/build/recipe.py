@@ -19,6 +19,7 @@ from shardwise.base.errors import DataError, ShardwiseError, message_of
 from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.keyed_random import seeded_generator, takes_rng
 from shardwise.dataset.raw_rows import name_of
+from shardwise.extensions.build.conversion import tar_key
 from shardwise.extensions.build.fetch import Fetch, FetchError
 from shardwise.extensions.build.inputs import Input
 from shardwise.plan import FullSampler, SequentialSampler, WindowSampler
@@ -34,16 +35,7 @@ _Step = tuple[int, Any, Any, Callable[..., Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An input that is in no shard, because of an error.
-
-    Attributes:
-        key: its key; of an item its number as text.
-        url: its shard; "" where it has none.
-        index: its number in the source.
-        kind: the type of the error, of a URL the reason as a word; by it failures are counted.
-        reason: what it says.
-        where: the innermost line of the user's code, or of the library's.
-    """
+    """An input that is in no shard, because of an error."""
 
     key: str
     url: str
@@ -220,7 +212,11 @@ class Recipe:
                 )
             # Of several, each needs a key of its own.
             own = key if result is not results else f"{key}-{place:03d}"
-            samples.append({"__key__": own, **sample})
+            made = {"__key__": own, **sample}
+            # Keys of other formats, "a.jsonl:7"; a key that a user chose is written as it is.
+            if self.suffix == ".tar" and made["__key__"] == own and self.source.has_own_keys:
+                made["__key__"] = tar_key(own)
+            samples.append(made)
         return samples
 
     def fail(
@@ -231,11 +227,7 @@ class Recipe:
         outcome: Outcome,
         function: Callable[..., Any] | None = None,
     ) -> None:
-        """Record an input that failed, or raise it as an error that names it.
-
-        Raises:
-            DataError: errors are not recorded.
-        """
+        """Record an input that failed, or raise it as an error that names it."""
         url = self.source.url_of(number)
         if isinstance(error, DataError):
             key, reason = error.key or key, error.reason

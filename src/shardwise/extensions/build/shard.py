@@ -68,12 +68,7 @@ class Job:
 
 
 def make_shard(job: Job, number: int) -> Outcome:
-    """Make a shard and note what became of its inputs. Equal arguments give equal bytes.
-
-    Raises:
-        DataError: an input failed, and errors are not recorded.
-        StorageError: the shard can't be written.
-    """
+    """Make a shard and note what became of its inputs. Equal arguments give equal bytes."""
     name = job.name(number)
     if job.place.is_local:
         with job.place.staging() as directory:

@@ -43,11 +43,7 @@ class BuildState:
     functions_of_retry: str = ""
 
     def require(self, identity: dict[str, Any], place: Place, *, retries: bool) -> None:
-        """Refuse another build's output. A retry may call other functions.
-
-        Raises:
-            StateError: the identities differ; the message has both.
-        """
+        """Refuse another build's output. A retry may call other functions."""
         there = dict(self.identity)
         if self.generation and not self.is_complete:
             there["functions"] = self.functions_of_retry
@@ -81,11 +77,7 @@ def identity_of(recipe: Recipe, pattern: str) -> dict[str, Any]:
 
 
 def load_state(place: Place) -> BuildState | None:
-    """What a directory says of itself; None where no build was.
-
-    Raises:
-        DataError: `build.json` is damaged.
-    """
+    """What a directory says of itself; None where no build was."""
     data = place.read(STATE_NAME)
     if data is None:
         return None
@@ -121,9 +113,6 @@ def write_errors(place: Place, failures: Sequence[Failure], *, as_table: bool) -
         place: the output directory.
         failures: the inputs that failed.
         as_table: False for JSON in any case: beside Parquet shards, a table would be read as one.
-
-    Returns:
-        The file's name; None without failures: a file of an earlier run is then removed.
     """
     if not failures:
         for name in _ERRORS:

@@ -72,18 +72,7 @@ class Workers(Protocol):
 def hand_out(
     workers: Workers, numbers: Sequence[int], *, is_done: Callable[[int], bool]
 ) -> Iterator[int]:
-    """Make shards, in any order; the number of each as it is done.
-
-    Args:
-        workers: who makes them.
-        numbers: the shards to make.
-        is_done: whether a shard's note is there, asked after its worker died.
-
-    Raises:
-        WorkerError: workers die again and again of a shard; the message has its number.
-        DataError: as `make_shard` says.
-        TypeError: a function can't be pickled.
-    """
+    """Make shards, in any order; the number of each as it is done."""
     todo, num_running, deaths = deque(numbers), 0, Counter[int]()
     while todo or num_running:
         while todo and num_running < workers.limit:
@@ -123,15 +112,7 @@ def _refuse_deaths(lost: dict[int, WorkerDiedError], deaths: Counter[int], advic
 
 @contextmanager
 def local_workers(job: Job, num_workers: int) -> Iterator[Workers]:
-    """Workers until the block ends; shards that are being made then are finished.
-
-    Args:
-        job: the build.
-        num_workers: processes, or threads for copies; 0 for this thread.
-
-    Raises:
-        TypeError: a function can't be pickled.
-    """
+    """Workers until the block ends; shards that are being made then are finished."""
     if not num_workers:
         yield _ThisProcess(job)
         return

@@ -14,7 +14,7 @@ from shardwise.cli.output import clean, finish, format_count, plural, write_line
 from shardwise.extensions.certify.coverage_files import read_coverage
 from shardwise.extensions.certify.epoch_verdict import EpochVerdict, verdict_of
 from shardwise.extensions.certify.lineage import lineage_of
-from shardwise.extensions.certify.runs import by_order, runs_at_once, runs_of
+from shardwise.extensions.certify.runs import by_order, read_runs, runs_at_once
 
 # Lines of one kind that are shown; the JSON document has all.
 MAX_SHOWN = 20
@@ -43,7 +43,7 @@ def certify(
     faults = coverage.faults
     orders: list[dict[str, Any]] = []
     processes_by_order = by_order(coverage.processes)
-    runs_by_order = [runs_of(processes) for processes in processes_by_order]
+    runs_by_order = [read_runs(coverage, processes) for processes in processes_by_order]
     for processes, runs in zip(processes_by_order, runs_by_order, strict=True):
         line = processes[0].line
         num_lines = sum(process.num_lines for process in processes)
@@ -62,7 +62,9 @@ def certify(
                 "num_samples": line.num_samples,
                 "epochs": [verdict.to_dict() for verdict in verdicts],
                 "epochs_without_lines": _without_lines(verdicts),
-                "num_undone_lines": num_lines - sum(verdict.num_lines for verdict in verdicts),
+                "num_undone_lines": 0
+                if any(verdict.faults for verdict in verdicts)
+                else num_lines - sum(verdict.num_lines for verdict in verdicts),
             }
         )
     is_ok = not faults and all(epoch["ok"] for order in orders for epoch in order["epochs"])

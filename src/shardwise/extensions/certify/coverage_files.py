@@ -1,12 +1,14 @@
-"""The files of a coverage directory, summed up while they are read: memory grows with the ranks.
+"""The files of a coverage directory, summed up while they are read: memory grows with the files.
 
-A file has the lines of one loader of one rank. Of each pass only the sums up to some positions are
+A file has the lines of one loader of one rank. Its first and last lines say which run it belongs
+to; then it is read once, a pass after the other. Of a pass only the sums up to some positions are
 kept: the positions at which other files start, and the last ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from operator import add, attrgetter
 from pathlib import Path
@@ -19,12 +21,15 @@ from shardwise.plan.tallied import Tallied
 
 # Ranks stand a few lines apart when they are killed.
 _NUM_LAST = 64
+# A longer line is no line of coverage: a foreign file may have no line's end at all.
+_MAX_LINE_BYTES = 1 << 24
 # What all lines of one pass have in common. A line that differs is of a pass of its own.
 _pass_of = attrgetter(
     "number", "is_shared", "world_size", "batch_size", "remainder", "epoch", "begin",
     "num_samples", "resumed",
 )  # fmt: skip
-_NO_SUMS = (0,) * 11
+_file_of = attrgetter("run", "rank", "fingerprint", "order")
+NO_SUMS = (0,) * 11
 
 
 class End(NamedTuple):
@@ -49,8 +54,8 @@ class Pass:
         furthest: the last position of any line.
         ends: positions at which lines end, ascending.
         wrong: first and last position of lines in a row whose samples are not those of the plan.
-        repeats: an earlier pass of this loader that went through positions of this one, with no
-            state loaded in between; None without one.
+        repeats: number and last position of an earlier pass of this loader that went through
+            positions of this one, with no state loaded in between; None without one.
         whole: samples dropped, and all samples of the epoch, where a line ended it.
     """
 
@@ -63,9 +68,9 @@ class Pass:
         self.reached = self.furthest = line.begin
         self.ends: dict[int, End] = {}
         self.wrong: list[tuple[int, int]] = []
-        self.repeats: Pass | None = None
+        self.repeats: tuple[int, int] | None = None
         self.whole: tuple[Tallied, Tallied | None] | None = None
-        self._sums = _NO_SUMS
+        self._sums = NO_SUMS
         self._last: list[int] = []
 
     def add(self, line: CoverageLine, kept: Collection[object]) -> bool:
@@ -104,64 +109,127 @@ class Pass:
         self._last = [*self._last[max(0, num_old) :], line.last]
         return True
 
-    def sums(self, position: int) -> tuple[int, ...]:
-        """The sums up to a position, or else up to the last end before it."""
-        ends = [each for each in self.ends if each <= position]
-        return self.ends[max(ends)].sums if ends else _NO_SUMS
-
 
 @dataclass(slots=True)
 class Process:
-    """A loader of one rank in one process: its lines, and when they were written."""
+    """A loader of one rank in one process: its file, first line, and when it wrote lines."""
 
+    path: Path
     line: CoverageLine
     began: float
     written: float
-    passes: dict[object, Pass] = field(default_factory=dict)
     num_lines: int = 0
-
-    def add(self, line: CoverageLine, kept: Collection[object]) -> bool:
-        """Add a line to its pass; False where an earlier line covers positions of it."""
-        key = _pass_of(line)
-        current = self.passes.get(key)
-        if current is None:
-            current = Pass(line)
-            for other in self.passes.values():
-                if other.line.epoch == line.epoch and other.furthest > line.begin:
-                    current.repeats = other
-            self.passes[key] = current
-        if not current.add(line, kept):
-            return False
-        self.num_lines += 1
-        self.began = min(self.began, line.began)
-        self.written = max(self.written, line.written)
-        return True
 
 
 @dataclass(slots=True)
 class Coverage:
-    """What a directory holds: processes, and what is wrong with lines of it, in words."""
+    """What a directory holds: processes, and what is wrong with lines of it, in words.
+
+    `kept` has where files start, as (epoch, position) and as pasts: only there runs may resume.
+    """
 
     processes: list[Process] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    kept: set[object] = field(default_factory=set)
+
+    def add_file(self, path: Path) -> None:
+        """Find out whose lines a file has; report them if none can be used."""
+        found = Coverage()
+        line = next((line for _, line in found._lines(path)), None)
+        if line is None:
+            self.faults += found.faults
+            self.notes += found.notes
+            return
+        last = _last_line(path) or line
+        began, written = min(line.began, last.began), max(line.written, last.written)
+        self.processes.append(Process(path, line, began, written))
+        self.kept |= {(line.epoch, line.begin), line.begin_past} - {""}
+
+    def passes(self, process: Process) -> Iterator[Pass]:
+        """Read the file of a process: its passes, one after the other."""
+        furthest: dict[object, int] = {}
+        newest: dict[int, tuple[int, int]] = {}  # by epoch: number and last position of a pass
+        current: Pass | None = None
+        current_key, file_key, is_mixed = None, _file_of(process.line), False
+        for place, line in self._lines(process.path):
+            if _file_of(line) != file_key:
+                if not is_mixed:
+                    self.faults.append(
+                        f"{place} is of other data or another order than the first, or of another "
+                        "run or rank: a file has the lines of one loader"
+                    )
+                is_mixed = True
+                continue
+            key = _pass_of(line)
+            if current is not None and key == current_key:
+                is_next = current.add(line, self.kept)
+            elif is_next := key not in furthest:
+                if current is not None:
+                    yield current
+                current, current_key = Pass(line), key
+                current.add(line, self.kept)
+                if newest.get(line.epoch, (0, 0))[1] > line.begin:
+                    current.repeats = newest[line.epoch]
+            if not is_next:
+                is_covered = line.first < furthest[key]
+                why = "that an earlier line covers already" if is_covered else "after later ones"
+                self.faults.append(
+                    f"{place} covers positions of rank {line.rank} {why} "
+                    f"({describe_range(line, line.first, line.last)})"
+                )
+                continue
+            process.num_lines += 1
+            furthest[key] = max(furthest.get(key, 0), line.last)
+            if furthest[key] >= newest.get(line.epoch, (0, 0))[1]:
+                newest[line.epoch] = (line.number, furthest[key])
+        if current is not None:
+            yield current
+
+    def _lines(self, path: Path) -> Iterator[tuple[str, CoverageLine]]:
+        """The lines of a file, each with its place in words; others are reported.
+
+        Raises:
+            StorageError: it can't be read.
+        """
+        try:
+            with path.open("rb") as file:
+                lines = iter(lambda: file.readline(_MAX_LINE_BYTES), b"")
+                for number, data in enumerate(lines, 1):
+                    place = f"line {number} of {path.name}"
+                    try:
+                        if data.endswith(b"\n"):
+                            yield place, CoverageLine.from_text(data.decode())
+                            continue
+                    except ValueError as error:  # also of the decoding
+                        self.faults.append(f"{place} can't be used: {error}")
+                        continue
+                    self.notes.append(
+                        f"{place} has no end: its process was killed while it wrote, and the line "
+                        "counts for nothing"
+                    )
+        except OSError as error:
+            raise StorageError(f"the coverage file {str(path)!r}: {error}") from error
 
 
 def read_coverage(directory: Path) -> Coverage:
-    """Read all `*.jsonl` of a coverage directory, a line at a time.
+    """Look at all `*.jsonl` of a coverage directory.
 
     Raises:
         StorageError: it can't be read, or holds no such file.
     """
     coverage = Coverage()
+    originals: dict[bytes, Path] = {}
     try:
         paths = sorted(path for path in directory.iterdir() if path.suffix == ".jsonl")
-        originals, kept = _first_lines(paths)
         for path in paths:
-            if (original := originals.get(path, path)) != path:
+            with path.open("rb") as file:
+                first = file.readline(_MAX_LINE_BYTES).rstrip()
+            original = originals.setdefault(first, path) if first else path
+            if original != path:
                 coverage.faults.append(f"{path.name} is a copy of {original.name}: remove one")
             else:
-                _read_file(path, kept, coverage)
+                coverage.add_file(path)
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         raise StorageError(f"the coverage directory {str(directory)!r}: {error}") from error
     if not paths:
@@ -174,61 +242,18 @@ def read_coverage(directory: Path) -> Coverage:
     return coverage
 
 
-def _first_lines(paths: list[Path]) -> tuple[dict[Path, Path], set[object]]:
-    """The first file that has the first line of each file; and where files start.
-
-    These are (epoch, position), and pasts: only there may runs have resumed.
-    """
-    originals: dict[Path, Path] = {}
-    by_line: dict[bytes, Path] = {}
-    starts: set[object] = set()
-    for path in paths:
-        with path.open("rb") as file:
-            data = file.readline()
-        try:
-            line = CoverageLine.from_text(data.decode())
-        except ValueError:  # reported when the file is read
-            continue
-        originals[path] = by_line.setdefault(data.rstrip(), path)
-        starts |= {(line.epoch, line.begin), line.begin_past} - {""}
-    return originals, starts
-
-
-def _read_file(path: Path, kept: set[object], coverage: Coverage) -> None:
-    """Add up the lines of a file."""
-    processes: dict[object, Process] = {}
-    data_and_order = None
-    is_mixed = False
+def _last_line(path: Path) -> CoverageLine | None:
+    """Return the last line that can be used, if it is near the end of the file."""
     with path.open("rb") as file:
-        for number, data in enumerate(file, 1):
-            place = f"line {number} of {path.name}"
-            if not data.endswith(b"\n"):
-                coverage.notes.append(
-                    f"{place} has no end: its process was killed while it wrote, and the line "
-                    "counts for nothing"
-                )
-                continue
-            try:
-                line = CoverageLine.from_text(data.decode())
-            except ValueError as error:  # also of the decoding
-                coverage.faults.append(f"{place} can't be used: {error}")
-                continue
-            data_and_order = data_and_order or (line.fingerprint, line.order)
-            if (line.fingerprint, line.order) != data_and_order:
-                if not is_mixed:
-                    text = f"{place} is of other data or another order than the first"
-                    coverage.faults.append(text)
-                is_mixed = True
-                continue
-            key = (line.run, line.rank)
-            if key not in processes:
-                processes[key] = Process(line, line.began, line.written)
-            if not processes[key].add(line, kept):
-                coverage.faults.append(
-                    f"{place} covers positions of rank {line.rank} that an earlier line covers "
-                    f"already ({describe_range(line, line.first, line.last)})"
-                )
-    coverage.processes += processes.values()
+        # Lines are of about 1 kB; those of long schedules are longer.
+        for num_bytes in (1 << 16, _MAX_LINE_BYTES):
+            file.seek(max(0, file.seek(0, os.SEEK_END) - num_bytes))
+            for data in reversed(file.readlines()):
+                try:
+                    return CoverageLine.from_text(data.decode())
+                except ValueError:  # reported when the file is read
+                    continue
+    return None
 
 
 def describe_range(line: CoverageLine, first: int, last: int) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.cli.output import format_count
-from shardwise.extensions.certify.coverage_files import Pass, describe_range
 from shardwise.extensions.certify.lineage import Stretch
+from shardwise.extensions.certify.runs import Ends
 from shardwise.plan.tallied import MODULUS, Counted, Tallied
 
 
@@ -96,43 +96,21 @@ def verdict_of(epoch: int, stretches: list[Stretch]) -> EpochVerdict:
         verdict.num_samples, verdict.is_once = line.num_samples, line.is_whole
         verdict.runs.append(segment.run.id)
         verdict.world_sizes.append(line.world_size)
-        seen: set[int] = set()
-        for each in segment.all_passes:
-            sums = each.sums(stretch.last)
-            verdict.num_lines += sums[-1]
-            # Other processes of the rank are compared with the plan as well, and counted once.
-            if each.line.rank not in seen:
-                seen.add(each.line.rank)
-                done, skipped, replaced, planned = (
-                    Tallied(sums[at], sums[at + 1] % MODULUS) for at in (0, 2, 4, 6)
-                )
-                verdict.counted += Counted(done, skipped, replaced, sums[8])
-                verdict.planned += planned
-                verdict.num_given += sums[9]
-            verdict.faults += _faults_of(each, stretch)
-            if each.whole is not None and stretch.last == line.num_samples:
-                ends.add(each.whole)
+        counting = segment.ends.get(stretch.last, Ends())
+        sums = counting.sums
+        done, skipped, replaced, planned = (
+            Tallied(sums[at], sums[at + 1] % MODULUS) for at in (0, 2, 4, 6)
+        )
+        verdict.counted += Counted(done, skipped, replaced, sums[8])
+        verdict.planned += planned
+        verdict.num_given += sums[9]
+        verdict.num_lines += sums[10]
+        verdict.faults += [text for first, text in segment.faults if first < stretch.last]
+        if stretch.last == line.num_samples:
+            ends |= segment.whole
     if not verdict.faults and ends:
         _check_whole(verdict, ends)
     return verdict
-
-
-def _faults_of(each: Pass, stretch: Stretch) -> list[str]:
-    """What is wrong with the lines of a pass that count, in words."""
-    line, run = each.line, stretch.segment.run
-    who = f"run {run.id}, rank {line.rank} of {line.world_size}"
-    faults = [
-        f"{who}, {describe_range(line, first, last)}: not the samples of the plan"
-        for first, last in each.wrong
-        if first < stretch.last
-    ]
-    if each.repeats is not None:
-        faults.append(
-            f"{who}: positions {line.begin} to {each.repeats.furthest} were handed out in pass "
-            f"{each.repeats.line.number} and again in pass {line.number}, and no state was loaded: "
-            "set_epoch() named an epoch that was over, or a loop was left and begun anew"
-        )
-    return faults
 
 
 def _check_whole(verdict: EpochVerdict, ends: set[tuple[Tallied, Tallied | None]]) -> None:

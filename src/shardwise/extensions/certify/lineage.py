@@ -39,13 +39,16 @@ class Stretch:
     def require(self, ranks: list[int], position: int, why: str = "") -> None:
         """Report the ranks that must have lines up to a position."""
         run, line = self.segment.run, self.segment.line
+        ends = self.segment.ends
         for rank in ranks[:8]:
-            passes = self.segment.passes.get(rank, [])
-            reached = min((each.reached for each in passes), default=line.begin)
+            reached = max((at for at in ends if ends[at].ranks.of(rank)), default=line.begin)
             text = f"has no line that ends at {position}, and lines up to position {reached}"
             if reached == line.begin:
-                text = f"has no line from position {reached} on" if passes else "has no line at all"
-            elif position in passes[0].ends:
+                has_lines = self.segment.ranks.of(rank)
+                text = (
+                    f"has no line from position {reached} on" if has_lines else "has no line at all"
+                )
+            elif position in ends and ends[position].ranks.of(rank):
                 text = "has lines of fewer processes than others"
             self.faults.append(f"run {run.id}, rank {rank} of {line.world_size} {text}{why}")
         if len(ranks) > 8:
@@ -93,8 +96,7 @@ def _before_other_order(run: Run, others: Sequence[Run]) -> Stretch | None:
     for parent in sorted(parents, key=lambda each: each.began, reverse=True):
         for segment in parent.segments:
             last = int(past.split()[0]) - segment.line.epoch * segment.line.num_samples
-            ends = [each.ends.get(last) for each in segment.all_passes]
-            if not segment.lacking(last) and {end and end.past for end in ends} == {past}:
+            if not segment.lacking(last) and segment.ends[last].pasts == {past}:
                 return Stretch(segment, last)
     return None
 

@@ -11,29 +11,132 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import add
 
-from shardwise.extensions.certify.coverage_files import Pass, Process
+from shardwise.extensions.certify.coverage_files import (
+    NO_SUMS,
+    Coverage,
+    Pass,
+    Process,
+    describe_range,
+)
 from shardwise.plan.coverage_line import CoverageLine
+from shardwise.plan.tallied import Tallied
 
 # The clocks of machines differ: a run may resume another's state where it is still earlier.
 CLOCK_SKEW_S = 10.0
 
 
+class RankCounts:
+    """How often each rank was added, ranks ascending: (first, end, times) of ranks in a row."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, int, int]] = []
+
+    def add(self, rank: int) -> bool:
+        """Add a rank, none of which was above it; returns whether it is new."""
+        rows, times = self._rows, 1
+        if rows and rows[-1][1] == rank + 1:
+            first, _, times = rows.pop()
+            if first < rank:
+                rows.append((first, rank, times))
+            times += 1
+        if rows and rows[-1][1:] == (rank, times):
+            rows[-1] = (rows[-1][0], rank + 1, times)
+        else:
+            rows.append((rank, rank + 1, times))
+        return times == 1
+
+    def of(self, rank: int) -> int:
+        """How often a rank was added."""
+        return next((times for first, end, times in self._rows if first <= rank < end), 0)
+
+    def max(self) -> int:
+        """How often the rank was added that was added most."""
+        return max((times for _, _, times in self._rows), default=0)
+
+    def below(self, least: int, num_ranks: int) -> list[int]:
+        """The ranks that were added less often than that."""
+        found: list[int] = []
+        at = 0
+        for first, end, times in [*self._rows, (num_ranks, num_ranks, least)]:
+            found += range(at, first if times >= least else end)
+            at = end
+        return found
+
+
+@dataclass(slots=True)
+class Ends:
+    """A position at which lines end, over all ranks: which ranks, their pasts, and the sums.
+
+    `sums` are those of `End`; processes that share a rank are counted once, but for their lines.
+    """
+
+    ranks: RankCounts = field(default_factory=RankCounts)
+    pasts: set[str] = field(default_factory=set)
+    sums: tuple[int, ...] = NO_SUMS
+
+
 @dataclass(slots=True, eq=False)
 class Segment:
-    """What all ranks of a run read from one position of an epoch on.
+    """What all ranks of a run read from one position of an epoch on, summed up over them.
 
     Attributes:
         run: the run.
         line: any line, for what they all have in common: epoch, begin, world size, data.
-        passes: by rank, of each process that has the rank: those of a group that holds one model
-            between them (tensor parallel) get equal batches.
+        ranks: those with lines, once for each process that has the rank: those of a group that
+            holds one model between them (tensor parallel) get equal batches.
+        ends: positions at which lines end.
+        furthest: the last position that any line reaches.
+        gaps: ranks that lack lines between others.
+        faults: what is wrong with lines from a position on, in words.
+        whole: samples dropped, and all samples of the epoch, of lines that ended it.
     """
 
     run: Run
     line: CoverageLine
-    passes: dict[int, list[Pass]] = field(default_factory=dict)
+    ranks: RankCounts = field(default_factory=RankCounts)
+    ends: dict[int, Ends] = field(default_factory=dict)
+    furthest: int = 0
+    gaps: set[int] = field(default_factory=set)
+    faults: list[tuple[int, str]] = field(default_factory=list)
+    whole: set[tuple[Tallied, Tallied | None]] = field(default_factory=set)
+
+    def add(self, each: Pass) -> None:
+        """Add the pass of a process; ranks ascend."""
+        line = each.line
+        self.ranks.add(line.rank)
+        self.furthest = max(self.furthest, each.furthest)
+        if each.furthest > each.reached:
+            self.gaps.add(line.rank)
+        for position, end in each.ends.items():
+            ends = self.ends.setdefault(position, Ends())
+            is_new = ends.ranks.add(line.rank)
+            ends.pasts.add(end.past)
+            sums = end.sums if is_new else (*NO_SUMS[1:], end.sums[-1])
+            ends.sums = tuple(map(add, ends.sums, sums))
+        if each.whole is not None:
+            self.whole.add(each.whole)
+        who = f"run {self.run.id}, rank {line.rank} of {line.world_size}"
+        self.faults += [
+            (first, f"{who}, {describe_range(line, first, last)}: not the samples of the plan")
+            for first, last in each.wrong
+        ]
+
+    def add_repeated(self, each: Pass) -> None:
+        """Report the positions of a pass that its process had handed out already."""
+        assert each.repeats is not None
+        line, (number, last) = each.line, each.repeats
+        text = (
+            f"run {self.run.id}, rank {line.rank} of {line.world_size}: positions {line.begin} to "
+            f"{last} were handed out in pass {number} and again in pass {line.number}, and no "
+            "state was loaded: set_epoch() named an epoch that was over, or a loop was left and "
+            "begun anew"
+        )
+        self.faults.append((-1, text))
 
     @property
     def start(self) -> tuple[int, int]:
@@ -41,36 +144,20 @@ class Segment:
         return self.line.epoch, self.line.begin
 
     @property
-    def all_passes(self) -> list[Pass]:
-        """The passes of all ranks."""
-        return [each for _, passes in sorted(self.passes.items()) for each in passes]
-
-    @property
-    def furthest(self) -> int:
-        """The last position that any line reaches."""
-        return max(each.furthest for each in self.all_passes)
-
-    @property
     def reached(self) -> int:
         """The last position at which every process has a line that ends; else the beginning."""
-        common = set.intersection(*(set(each.ends) for each in self.all_passes))
-        reached = max(common, default=self.line.begin)
-        return self.line.begin if self.lacking(reached) else reached
+        ends = sorted(self.ends, reverse=True)
+        return next((end for end in ends if not self.lacking(end)), self.line.begin)
 
     def lacking(self, position: int) -> list[int]:
         """The ranks without a line that ends at a position, in one of their processes."""
-        size = max(map(len, self.passes.values()))
-        return [
-            rank
-            for rank in range(self.line.world_size)
-            if len([p for p in self.passes.get(rank, ()) if position in p.ends]) < size
-        ]
+        ranks = self.ends[position].ranks if position in self.ends else RankCounts()
+        return ranks.below(self.ranks.max(), self.line.world_size)
 
     def torn(self) -> list[int]:
         """The ranks that lack lines, which no kill explains: others ended the epoch, or a gap."""
-        end, furthest = self.line.num_samples, self.furthest
-        gaps = {each.line.rank for each in self.all_passes if each.furthest > each.reached}
-        return sorted(gaps | set(self.lacking(end) if furthest == end else ()))
+        end = self.line.num_samples
+        return sorted(self.gaps | set(self.lacking(end) if self.furthest == end else ()))
 
     @property
     def counts(self) -> bool:
@@ -97,19 +184,23 @@ class Run:
     segments: list[Segment]
 
 
-def _make_run(ranks: dict[int, list[Process]], doubt: str = "") -> Run:
-    """A run of these processes of each rank."""
+def _read_run(coverage: Coverage, ranks: dict[int, list[Process]], doubt: str = "") -> Run:
+    """Read a run of these processes of each rank."""
     lowest = ranks[min(ranks)]
     line = lowest[0].line
     run = Run(line.run, line.resumed, min(process.began for process in lowest), doubt, [])
     segments: dict[object, Segment] = {}
-    for rank, processes in ranks.items():
-        for process in processes:
-            # Of passes from one position, the last one counts.
-            own = {_start_of(each.line): each for each in process.passes.values()}
-            for key, each in own.items():
-                segment = segments.setdefault(key, Segment(run, each.line))
-                segment.passes.setdefault(rank, []).append(each)
+    for process in chain.from_iterable(ranks[rank] for rank in sorted(ranks)):
+        starts = set()
+        for each in coverage.passes(process):
+            key = _start_of(each.line)
+            segment = segments.setdefault(key, Segment(run, each.line))
+            if each.repeats is not None:
+                segment.add_repeated(each)
+            # Of passes from one position the first counts; the others are repeats.
+            if key not in starts:
+                starts.add(key)
+                segment.add(each)
     run.segments = sorted(segments.values(), key=lambda segment: segment.start)
     return run
 
@@ -119,8 +210,8 @@ def _start_of(line: CoverageLine) -> tuple[object, ...]:
     return (line.epoch, line.begin, *shape)
 
 
-def runs_of(processes: Iterable[Process]) -> list[Run]:
-    """The runs of lines of one data and order."""
+def read_runs(coverage: Coverage, processes: Iterable[Process]) -> list[Run]:
+    """Read the files of processes of one data and order: their runs."""
     shared: dict[str, dict[int, list[Process]]] = defaultdict(lambda: defaultdict(list))
     alone: dict[object, dict[int, list[Process]]] = defaultdict(lambda: defaultdict(list))
     for process in processes:
@@ -129,11 +220,11 @@ def runs_of(processes: Iterable[Process]) -> list[Run]:
             shared[line.run][line.rank].append(process)
         else:
             alone[*_start_of(line), line.resumed][line.rank].append(process)
-    runs = [_make_run(ranks) for ranks in shared.values()]
-    return runs + [run for ranks in alone.values() for run in _matched(ranks)]
+    runs = [_read_run(coverage, ranks) for ranks in shared.values()]
+    return runs + [run for ranks in alone.values() for run in _matched(coverage, ranks)]
 
 
-def _matched(ranks: dict[int, list[Process]]) -> list[Run]:
+def _matched(coverage: Coverage, ranks: dict[int, list[Process]]) -> list[Run]:
     """Runs of ranks without an id in common that began at one position, the newest first."""
     for processes in ranks.values():
         processes.sort(key=lambda process: process.began)
@@ -161,17 +252,18 @@ def _matched(ranks: dict[int, list[Process]]) -> list[Run]:
                 f"{min(counts.values())} to {max(counts.values())} times, and have no id in "
                 "common; call init_process_group, or start them with srun or torchrun --rdzv-id"
             )
-        runs.append(_make_run({rank: [process] for rank, process in newest.items()}, doubt))
+        of_run = {rank: [process] for rank, process in newest.items()}
+        runs.append(_read_run(coverage, of_run, doubt))
     return runs
 
 
 def by_order(processes: Iterable[Process]) -> list[list[Process]]:
-    """The processes of each data and order, those with the most lines first."""
+    """The processes of each data and order."""
     orders: dict[tuple[str, str], list[Process]] = defaultdict(list)
     for process in processes:
         order = json.dumps(process.line.order, sort_keys=True)
         orders[process.line.fingerprint, order].append(process)
-    return sorted(orders.values(), key=lambda each: sum(p.num_lines for p in each), reverse=True)
+    return list(orders.values())
 
 
 def runs_at_once(processes: Iterable[Process]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`sw.mds`, `sw.litdata`, `sw.tfrecord` and `sw.tokens`."""
+"""`sw.jsonl`, `sw.mds`, `sw.litdata`, `sw.tfrecord` and `sw.tokens`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,56 @@ from shardwise.storage import StorageOptions
 
 if TYPE_CHECKING:
     from shardwise.storage.cache_settings import CacheSettings
+
+
+@suggest_names
+def jsonl(
+    urls: str | PathLike[str] | Sequence[str | PathLike[str]],
+    fields: Sequence[str] | None = None,
+    *,
+    index: str | PathLike[str] | None = None,
+    memory_bytes: int = 1 << 30,
+    cache: str | PathLike[str] | CacheSettings | None = None,
+    storage: StorageOptions | Mapping[str, Any] | None = None,
+) -> Dataset:
+    """JSON lines: each line is a sample, and the entries of its object are the fields.
+
+    Each file is read once for where its lines start; that is kept beside it (`<file>.jli`), or in
+    the user's cache for a remote one, and mapped. Blank lines are no samples. The key is the file's
+    name and the number of the line among the samples. Compressed files (gzip, zstd, bzip2, known by
+    their first bytes) need pyarrow; each is decompressed to a temporary file while it is read.
+
+    Args:
+        urls: a brace pattern, a glob, a directory (its `.jsonl` and `.ndjson` files, and with
+            `.json` those that end in `.gz` or `.zst`), or a list of these, local or remote.
+        fields: names of the entries to take; one that none of the first 1,000 lines has is an
+            error, unless it ends in "?". None takes all that the first 1,000 lines have, and `()`
+            the line's whole value, whatever it is, as the field "record".
+        index: the directory of the index files; None for beside the files.
+        memory_bytes: of the decompressed files that a process keeps, which are four at least.
+        cache: as for `tar`.
+        storage: as for `tar`.
+
+    Raises:
+        MissingShardError: nothing is there under a url.
+        DataError: a file is of another format or damaged; a line is no JSON object.
+
+    Examples:
+        ```python
+        ds = sw.jsonl("s3://bucket/c4/*.json.gz", fields=("text",))
+        ```
+    """
+    from shardwise.extensions.formats.jsonl.source import JsonLinesSource
+
+    return Dataset(
+        JsonLinesSource(
+            urls,
+            fields=fields,
+            index=index,
+            memory_bytes=memory_bytes,
+            storage=StorageOptions.of(storage, cache=cache),
+        )
+    )
 
 
 @suggest_names

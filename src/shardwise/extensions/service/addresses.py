@@ -17,10 +17,6 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
 
     `tls://host:port` and `ucx://host:port` stay as they are.
 
-    Raises:
-        TypeError: something is no text.
-        ValueError: an address is not of this form, comes twice, or there is none.
-
     Examples:
         >>> parse_addresses("tcp://a:7000,b:7000")
         ('tcp://a:7000', 'tcp://b:7000')

@@ -16,15 +16,7 @@ Answer = tuple[Kind, Encoded]
 
 
 class BatchCache:
-    """The least recently used batches go first.
-
-    Args:
-        max_bytes: of the batches that are kept; 0 keeps none once it is built.
-
-    Attributes:
-        num_built: batches that were not there.
-        num_shared: batches that were.
-    """
+    """The least recently used batches go first."""
 
     def __init__(self, max_bytes: int) -> None:
         self.num_built = self.num_shared = 0
@@ -34,12 +26,7 @@ class BatchCache:
         self._num_bytes = 0
 
     def get(self, key: bytes, build: Callable[[Future[Answer]], None]) -> Future[Answer]:
-        """The answer of a key.
-
-        Args:
-            key: names the batch completely.
-            build: called if the batch is not there; sees to it that the future gets a result.
-        """
+        """The answer of a key."""
         with self._lock:
             future = self._answers.get(key)
             if future is not None:

@@ -28,11 +28,7 @@ def encode_request(request: BatchRequest) -> Encoded:
 
 
 def decode_request(frame: Frame) -> BatchRequest:
-    """The request of a frame.
-
-    Raises:
-        FrameError: it is no request.
-    """
+    """The request of a frame."""
     with decoding("request"):
         body = frame.body
         ids, *others = frame.arrays
@@ -48,11 +44,7 @@ def decode_request(frame: Frame) -> BatchRequest:
 
 
 def encode_batch(batch: Batch) -> Encoded:
-    """A batch, and what building it cost, as a frame.
-
-    Raises:
-        TypeError: a value that is no array, number, text, bytes, or list, tuple or dict of these.
-    """
+    """A batch, and what building it cost, as a frame."""
     encoder = Encoder()
     return encoded(_body(batch, encoder), encoder.arrays)
 
@@ -89,26 +81,13 @@ def _value(name: object, value: Any, encoder: Encoder) -> Any:
 
 
 def decode_batch(frame: Frame) -> Batch:
-    """The batch of a frame.
-
-    Raises:
-        FrameError: it is no batch.
-    """
+    """The batch of a frame."""
     with decoding("batch"):
         return _batch(frame.body, Decoder(frame.arrays))
 
 
 def check_batch(batch: Batch, request: BatchRequest, builder: BatchBuilder) -> None:
-    """Compare the rows that a server names with those of the request: each has one fate.
-
-    Args:
-        batch: as it was decoded.
-        request: of this process.
-        builder: what the server should have built it with.
-
-    Raises:
-        FrameError: it is another batch.
-    """
+    """Compare the rows that a server names with those of the request: each has one fate."""
     sizes = request.sizes or (len(request.ids),)
     parts = batch.parts if request.sizes else [batch]
     if len(parts) != len(sizes) or (request.sizes and (batch.num_rows or batch.data is not None)):

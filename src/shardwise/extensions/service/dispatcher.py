@@ -44,20 +44,7 @@ _DEFAULT_CREDITS = 3
 
 
 class Dispatcher:
-    """The works of one process and the servers that make them.
-
-    Args:
-        builder: makes batches here where no server does.
-        fallback: whether batches are made here while no server answers.
-
-    Attributes:
-        builder: as given.
-        changed: the lock of all this; notified when a result is there, or a server came or went.
-        servers: those of now.
-        notice: why there are fewer servers than there should be, or empty.
-        num_resent: works that were under way on a connection that ended.
-        num_local: batches that were made here.
-    """
+    """The works of one process and the servers that make them."""
 
     def __init__(
         self,

@@ -59,11 +59,7 @@ def _described(error: BaseException) -> dict[str, Any]:
 
 
 def decode_error(frame: Frame) -> Exception:
-    """The exception that a server put into a frame.
-
-    Raises:
-        FrameError: the frame holds no error.
-    """
+    """The exception that a server put into a frame."""
     with decoding("error"):
         error = _made(frame.body["error"])
         if frame.body["cause"] is not None:

@@ -41,17 +41,7 @@ _MAX_BYTES = 2 << 30
 
 @dataclass(kw_only=True, eq=False)
 class ServiceExecutor:
-    """Builds batches on servers.
-
-    Attributes:
-        builder: names the batches, and makes those that no server makes.
-        addresses: of the servers.
-        directory: knows the servers that Ray runs, in place of addresses and token.
-        fallback: make batches here while no server answers.
-        token_file: the file with the job's token, or None.
-        timeout: seconds that the consumer waits for one batch before `StallError`, or None.
-        connect: opens connections; None for as the addresses say.
-    """
+    """Builds batches on servers."""
 
     builder: BatchBuilder = field(kw_only=False)
     addresses: tuple[str, ...] = field(default=(), kw_only=False)

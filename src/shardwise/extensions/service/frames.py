@@ -89,12 +89,7 @@ class OtherProtocolError(FrameError):
 
 
 def ended_early(start: bytes, magic: bytes) -> Exception | None:
-    """Why an end that hung up in its first bytes did, where these tell it.
-
-    Args:
-        start: zeros where no bytes were received.
-        magic: what they would begin with.
-    """
+    """Why an end that hung up in its first bytes did, where these tell it."""
     if start.startswith(_TLS_ALERT):
         return ServiceError("the server speaks TLS: name it as tls://host:port")
     # A short answer that ends is another program's, too.
@@ -188,11 +183,6 @@ def read_frame(
     memory: Callable[[int], NDArray[np.uint8]] = _fresh,
 ) -> Frame:
     """Receive a frame.
-
-    Args:
-        connection: where from.
-        limits: lengths above these are refused before memory is set aside.
-        memory: gives uint8 `[size]` for a payload.
 
     Raises:
         OtherProtocolError: the first bytes are not a frame's.

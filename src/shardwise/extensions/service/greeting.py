@@ -99,9 +99,6 @@ class Admission:
 def greet(connection: Connection, side: ClientSide) -> int:
     """Greet a server as a client.
 
-    Returns:
-        How many requests may be under way.
-
     Raises:
         ServiceError: it serves other data or code, or has another token, and the message has both;
             or it is no batch server.

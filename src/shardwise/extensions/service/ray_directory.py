@@ -67,12 +67,7 @@ class RayDirectory:
         return self._count
 
     def open(self) -> None:
-        """Join the Ray cluster, and find the named actor or make it; waits for no server.
-
-        Raises:
-            ServiceError: there is no cluster to join, or this process is a fork of one that joined.
-            ValueError: an option of the actors is none of Ray's.
-        """
+        """Join the Ray cluster, and find the named actor or make it; waits for no server."""
         import ray
 
         if os.getpid() != self._pid and ray.is_initialized():
@@ -93,11 +88,7 @@ class RayDirectory:
             self._join()
 
     def scale(self, count: int) -> None:
-        """Have the named actor start or end servers.
-
-        Raises:
-            ServiceError: it can't be reached.
-        """
+        """Have the named actor start or end servers."""
         import ray
 
         self.open()
@@ -115,9 +106,6 @@ class RayDirectory:
         Args:
             changed: gets the servers.
             failed: gets the reason where they could not be asked for; they are asked for again.
-
-        Returns:
-            What ends this, and does not wait.
         """
         answers: SimpleQueue[Future[Any] | None] = SimpleQueue()
         threading.Thread(

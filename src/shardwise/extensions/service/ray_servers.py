@@ -32,14 +32,7 @@ _LEAVE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ServerList:
-    """The servers of one moment.
-
-    Attributes:
-        addresses: of those that can be asked.
-        token: the secret that they ask for.
-        num_wanted: how many there should be.
-        trouble: why there are fewer; empty where nothing is known.
-    """
+    """The servers of one moment."""
 
     addresses: tuple[str, ...]
     token: bytes
@@ -48,14 +41,7 @@ class ServerList:
 
 
 class BatchServerActor:
-    """A batch server on the address of its node, which takes datasets from its clients.
-
-    Args:
-        registry: the handle of the named actor.
-        number: which of its servers this is.
-        token: the job's secret.
-        num_threads: threads that build batches.
-    """
+    """A batch server on the address of its node, which takes datasets from its clients."""
 
     def __init__(self, registry: Any, number: int, token: bytes, num_threads: int) -> None:
         import ray
@@ -78,13 +64,7 @@ class BatchServerActor:
 
 
 class ServerRegistry:
-    """Starts the servers, and knows their addresses; an actor with one thread, by asyncio.
-
-    Args:
-        count: how many servers there are to be.
-        token: the job's secret.
-        options: of each server's actor, by Ray's names.
-    """
+    """Starts the servers, and knows their addresses; an actor with one thread, by asyncio."""
 
     def __init__(self, count: int, token: bytes, options: Mapping[str, Any]) -> None:
         self._token = token

@@ -82,9 +82,6 @@ class BatchServer:
         token: the secret that its clients must have; None for none, which UCX does not allow.
         num_threads: threads that build batches.
         cache_bytes: of made batches that are kept for other trainers of the same plan.
-
-    Attributes:
-        cache: the made batches.
     """
 
     def __init__(

@@ -84,15 +84,7 @@ class TcpConnection(Connection):
 
 
 class TcpListener:
-    """A socket that listens.
-
-    Args:
-        host: the name or number of an interface; "0.0.0.0" for all.
-        port: 0 for any free one.
-
-    Raises:
-        OSError: the port is taken, or not allowed.
-    """
+    """A socket that listens."""
 
     needs_token = False
 

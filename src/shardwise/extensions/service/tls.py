@@ -49,11 +49,7 @@ class TlsFiles:
     ca: str | None = None
 
     def context(self, *, is_server: bool) -> ssl.SSLContext:
-        """What a handshake needs.
-
-        Raises:
-            ServiceError: a file can't be read, or a key belongs to another certificate.
-        """
+        """What a handshake needs."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         name = self.cert
@@ -104,11 +100,7 @@ class TlsConnection(TcpConnection):
         self._timeout_s = timeout_s
 
     def shake_hands(self) -> None:
-        """Do the handshake.
-
-        Raises:
-            ServiceError: the ends do not trust each other, or one does not speak TLS.
-        """
+        """Do the handshake."""
         self._step(lambda: 0)
 
     def close(self) -> None:
@@ -202,16 +194,7 @@ def _in_words(error: OSError, host: str | None, *, is_greeted: bool) -> Exceptio
 
 
 class TlsListener(TcpListener):
-    """A socket that listens for clients of `tls://`.
-
-    Args:
-        host, port: see `TcpListener`.
-        files: with `cert`, and `ca` where clients must have certificates.
-
-    Raises:
-        OSError: the port is taken, or not allowed.
-        ServiceError: see `TlsFiles.context`.
-    """
+    """A socket that listens for clients of `tls://`."""
 
     def __init__(self, host: str, port: int, files: TlsFiles) -> None:
         self._context = files.context(is_server=True)
@@ -236,11 +219,6 @@ class TlsListener(TcpListener):
 
 def connect(address: str, files: TlsFiles, *, timeout_s: float) -> TlsConnection:
     """Open a connection to a server of `tls://`.
-
-    Args:
-        address: the server's.
-        files: with `ca` for an authority of one's own, and `cert` where servers ask for it.
-        timeout_s: bound of each wait on it, until `limit` says else.
 
     Raises:
         OSError: no server listens there, or it does not answer within the time.

@@ -20,11 +20,7 @@ _MIN_BYTES, _MAX_BYTES = 16, 4_096
 
 
 def read_token(path: str | os.PathLike[str]) -> bytes:
-    """The token in a file.
-
-    Raises:
-        ServiceError: the file can't be read, may be read by every user, or holds too little.
-    """
+    """The token in a file."""
     file = Path(path)
     try:
         mode = file.stat().st_mode
@@ -44,11 +40,7 @@ def read_token(path: str | os.PathLike[str]) -> bytes:
 
 
 def make_token(path: str | os.PathLike[str]) -> None:
-    """Make a file with a new token, which its owner alone may read; one that is there stays.
-
-    Raises:
-        OSError: it can't be written.
-    """
+    """Make a file with a new token, which its owner alone may read; one that is there stays."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

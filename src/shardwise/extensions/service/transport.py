@@ -12,11 +12,7 @@ from typing import Any, Protocol
 
 
 class Connection(Protocol):
-    """Bytes in order, both ways; one thread may send while another one receives.
-
-    Attributes:
-        socket: what the bytes come in by, to wait on.
-    """
+    """Bytes in order, both ways; one thread may send while another one receives."""
 
     socket: socket
 
@@ -74,11 +70,7 @@ class Connection(Protocol):
 
 
 class Listener(Protocol):
-    """Where connections come in.
-
-    Attributes:
-        socket: to wait on.
-    """
+    """Where connections come in."""
 
     socket: socket
 

@@ -13,16 +13,7 @@ from shardwise.extensions.service.transport import Connect, Connection, Listener
 
 
 def connect_to(addresses: Sequence[str], *, files: TlsFiles | None = None) -> Connect:
-    """What opens connections as each address says: `tcp://`, `tls://` or `ucx://`; it pickles.
-
-    Args:
-        addresses: all that it will be asked for.
-        files: for those of `tls://`.
-
-    Raises:
-        ModuleNotFoundError: one of them needs an extra that is not installed.
-        ServiceError: the files of `tls://` can't be used.
-    """
+    """What opens connections as each address says: `tcp://`, `tls://` or `ucx://`; it pickles."""
     if files is not None:
         files.context(is_server=False)
     if any(scheme_of(address) == "ucx" for address in addresses):

@@ -261,10 +261,6 @@ class UcxListener:
         host: the name or number of an interface; "0.0.0.0" for all. It is TCP's alone: UCX itself
             listens on the interfaces that UCX_NET_DEVICES names.
         port: 0 for any free one.
-
-    Raises:
-        ModuleNotFoundError: ucxx is not installed.
-        OSError: the port is taken, or not allowed.
     """
 
     needs_token = True

@@ -26,11 +26,7 @@ _CLOSE_NS = 1_000_000_000
 
 
 def load_ucxx() -> Any:
-    """The module of ucxx that has UCX's own objects.
-
-    Raises:
-        ModuleNotFoundError: it is not installed; the message names the extra.
-    """
+    """The module of ucxx that has UCX's own objects."""
     # UCX would say on the standard output that it does not know a variable that ucxx sets.
     os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")
     try:
@@ -45,14 +41,7 @@ def load_ucxx() -> Any:
 
 
 class UcxWorker:
-    """A UCX worker and its progress thread.
-
-    Args:
-        transports: the names that UCX_TLS has; None for what UCX chooses.
-
-    Raises:
-        OSError: UCX can't be started with these.
-    """
+    """A UCX worker and its progress thread."""
 
     def __init__(self, transports: str | None = None) -> None:
         self._api = load_ucxx()
@@ -101,9 +90,6 @@ class UcxWorker:
         UCX ends the process on an address that no worker wrote: it may only be given what a peer
         with the job's token vouched for. What it would not stand from such a peer either, an
         address of another version, is an error here.
-
-        Raises:
-            OSError: there is none.
         """
         with self._lock:
             worker = self._alive()
@@ -129,11 +115,6 @@ class UcxWorker:
         self, request: Any, is_broken: Callable[[float], bool], timeout_s: float | None
     ) -> None:
         """Wait for the end of a request.
-
-        Args:
-            request: of `receive` or `send`.
-            is_broken: waits for at most the given seconds; True once the other end has gone.
-            timeout_s: at most this long, and never longer than 25 s.
 
         Raises:
             OSError: it failed, or did not end in time, or the other end has gone.

@@ -17,11 +17,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 class Encoder:
-    """Encodes values.
-
-    Attributes:
-        arrays: what the JSON refers to, in order; contiguous.
-    """
+    """Encodes values."""
 
     def __init__(self) -> None:
         self.arrays: list[NDArray[Any]] = []
@@ -29,11 +25,7 @@ class Encoder:
         self._numbers: dict[int, tuple[int, Any]] = {}
 
     def array(self, array: NDArray[Any]) -> int:
-        """The number of an array.
-
-        Raises:
-            TypeError: its values are no numbers, text or times.
-        """
+        """The number of an array."""
         known = self._numbers.get(id(array))
         if known is not None:
             return known[0]
@@ -45,11 +37,7 @@ class Encoder:
         return number
 
     def value(self, value: Any) -> Any:  # noqa: PLR0911 - one for each type
-        """A value as JSON: plain ones and lists as they are, others as an object with one entry.
-
-        Raises:
-            TypeError: it is of another type; the message has which.
-        """
+        """A value as JSON: plain ones and lists as they are, others as an object with one entry."""
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -95,9 +83,6 @@ class Encoder:
 
 class Decoder:
     """Decodes what `Encoder` made.
-
-    Args:
-        arrays: the arrays that came beside the JSON.
 
     Malformed JSON raises an error of any type.
     """

@@ -20,13 +20,7 @@ PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 @dataclass(frozen=True, slots=True)
 class VersionWord:
-    """What must be the same at a server and its client.
-
-    Attributes:
-        release: of this library.
-        fingerprint: of the data.
-        recipe: 16 hex digits of what is done to a sample.
-    """
+    """What must be the same at a server and its client."""
 
     release: str
     fingerprint: str
@@ -70,11 +64,7 @@ def builder_options(builder: BatchBuilder) -> dict[str, Any]:
 
 
 def builder_of(dataset: Samples, options: Mapping[str, Any]) -> BatchBuilder:
-    """The builder of a server's own dataset with a client's options.
-
-    Raises:
-        TypeError, ValueError: the options mean nothing.
-    """
+    """The builder of a server's own dataset with a client's options."""
     form = dict(options["padding"])
     fields, value = form.pop("fields"), form.pop("value")
     padding = Padding(

@@ -80,6 +80,11 @@ def read_list(
     return Listing(base, Names(names), data_field, columns, runs, opened_ns=opened_ns)
 
 
+def lists_files(row: Mapping[str, Any]) -> bool:
+    """Whether a line of JSON belongs to a list of files, rather than being a sample itself."""
+    return any(name in row for name in (*_PATH_COLUMNS, "recording"))
+
+
 def _directory(url: str) -> str:
     head, _, _ = without_query(url).rpartition("/")
     return head or ("/" if url.startswith("/") else ".")
@@ -172,7 +177,9 @@ def _path_column(columns: Mapping[str, Column], path: str | None, url: str) -> s
         lack = f"no column {path!r}" if path else f"none of the columns {', '.join(_PATH_COLUMNS)}"
         there = ", ".join(map(repr, columns)) or "none"
         raise DataError(
-            f"{lack} with the files' paths: the columns are {there}; name one by path=", url=url
+            f"{lack} with the files' paths: the columns are {there}; name one by path=, or open "
+            "the lines themselves by sw.jsonl",
+            url=url,
         )
     return chosen
 

@@ -42,15 +42,7 @@ def flat_row(row: dict[str, Any], number: int, url: str) -> dict[str, Any]:
 
 
 def kaldi_rows(url: str, read: Callable[[str], bytes]) -> list[dict[str, Any]]:
-    """The utterances of `wav.scp`, and of `segments` where that lies beside it.
-
-    Args:
-        url: of `wav.scp`.
-        read: reads a file by its url.
-
-    Raises:
-        DataError: a line is damaged, or names a command.
-    """
+    """The utterances of `wav.scp`, and of `segments` where that lies beside it."""
     directory = url[: len(url) - len("wav.scp")]
     paths = _pairs(url, read(url))
     for recording, path in paths.items():

@@ -62,11 +62,6 @@ class TarSource:
     `shardwise.tar` says what the arguments are; `check_all` is its `check="all"`. `urls` may also
     be a shard list in JSON of wids, open_clip or timm (`"index.json"`, `"info.json#train"`), whose
     counts must be those of the shards. Manifest files and shards may stand in one list.
-
-    Raises:
-        MissingShardError: a pattern finds nothing, or an index without its shard.
-        DataError: a shard is compressed, or a shard list or a manifest file is malformed.
-        ValueError: a shard is named twice, or none is named.
     """
 
     default_shuffle: Literal["window"] = "window"
@@ -123,13 +118,7 @@ class TarSource:
 
     @property
     def manifest(self) -> Manifest:
-        """The ordered shards with exact counts; the first use opens every shard.
-
-        Raises:
-            StaleIndexError: a shard is not the one that its index was made from.
-            DataError: a shard is missing or damaged, or not what the shard list says.
-            StorageError: something could not be read.
-        """
+        """The ordered shards with exact counts; the first use opens every shard."""
         return self._opened().shards.manifest
 
     @property
@@ -149,15 +138,11 @@ class TarSource:
 
     @property
     def shards(self) -> ShardSet:
-        """The shards with their indexes; raises as `manifest` does."""
+        """The shards with their indexes."""
         return self._opened().shards
 
     def media_files(self, field: str) -> Any:
-        """The media files of a field, by ranges; their indexes are in the shards' sidecars.
-
-        Raises:
-            ValueError: the field's name is not one of media.
-        """
+        """The media files of a field, by ranges; their indexes are in the shards' sidecars."""
         sidecar: Sidecar = find("sidecars", "media")
         # The shards are opened when they are first asked for; a partial pickles.
         shards = partial(getattr, self, "shards")
@@ -216,13 +201,7 @@ class TarSource:
         return None if self._are_local else self._opened().ranges(ids, fields)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples; see the protocol. Payloads that lie close together are read by one call.
-
-        Raises:
-            DataError, StorageError: as the protocol says.
-            IndexError: an id is out of range.
-            ValueError: a field is not there.
-        """
+        """Read samples; see the protocol. Payloads that lie close together are read by one call."""
         reader = self._opened()
         shards = reader.shards
         ids = np.asarray(ids, dtype=np.int64)

@@ -33,10 +33,6 @@ class WrapSource:
     The fields are those of item 0; a value None counts as a field that the sample lacks.
     `__getitems__` is used where the dataset has it. Several threads may read at once, as with any
     source: the dataset's `__getitem__` must allow it.
-
-    Args:
-        dataset: has `__len__` and `__getitem__`, and pickles if worker processes are used.
-        undecoded: from the dataset and names of fields to a dataset that has these fields as bytes.
     """
 
     # Decoders are applied to objects as they are; nothing is laid out in bytes.

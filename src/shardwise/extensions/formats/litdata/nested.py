@@ -27,11 +27,7 @@ _ARRAYS = {_INTS: "<i8", _FLOATS: "<f8", _BOOLS: "?"}
 
 
 def loads(data: bytes) -> Any:
-    """The value of a leaf.
-
-    Raises:
-        ValueError: it is damaged, or nested too deeply; the message names the byte of the leaf.
-    """
+    """The value of a leaf."""
     if data[:1] > b" ":
         return _json(data, 0)
     leaf = _Leaf(data)

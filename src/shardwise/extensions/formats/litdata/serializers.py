@@ -40,11 +40,7 @@ _NUMPY = (
 
 
 def form_of(serializer: str) -> Form:
-    """What a leaf of a serialiser holds.
-
-    Raises:
-        ValueError: the serialiser is not known; it may be the user's own.
-    """
+    """What a leaf of a serialiser holds."""
     name, _, option = serializer.partition(":")
     if name in _STORED:
         return STORED

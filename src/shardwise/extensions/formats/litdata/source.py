@@ -46,17 +46,7 @@ from shardwise.storage.urls import beside
 
 @dataclass(frozen=True)
 class _Index:
-    """What `index.json` says.
-
-    Attributes:
-        chunks: url, samples and bytes of each.
-        serializers: of each leaf.
-        forms: of each leaf.
-        nodes: field -> where it is in the tree of a sample.
-        compression: of the chunks; "" for none.
-        level: what is compressed: "chunk", "batch" or "sample".
-        may_have_rows: whether chunks may be Arrow rows.
-    """
+    """What `index.json` says."""
 
     chunks: tuple[Shard, ...]
     serializers: tuple[str, ...]

@@ -18,14 +18,7 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class Node:
-    """A part of a sample.
-
-    Attributes:
-        leaves: the numbers of its leaves.
-        kind: its type; "" for a leaf.
-        children: what it is made of.
-        names: of the children, of a dict.
-    """
+    """A part of a sample."""
 
     leaves: range
     kind: str = ""
@@ -60,11 +53,7 @@ class Node:
 
 
 def parse(spec: str, num_leaves: int) -> Node:
-    """The tree of a `data_spec`.
-
-    Raises:
-        ValueError: it is none, of another version, or of types that are not known.
-    """
+    """The tree of a `data_spec`."""
     try:
         version, tree = json.loads(spec)
     except (ValueError, TypeError, RecursionError) as error:

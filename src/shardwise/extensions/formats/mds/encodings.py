@@ -36,11 +36,7 @@ _DTYPES = {
 
 
 def form_of(encoding: str) -> Form:
-    """What a column of an encoding holds.
-
-    Raises:
-        ValueError: the encoding is not known.
-    """
+    """What a column of an encoding holds."""
     name, _, options = encoding.partition(":")
     if name == "ndarray":
         return _array_form(options)

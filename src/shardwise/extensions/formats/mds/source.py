@@ -44,14 +44,7 @@ class _Column(NamedTuple):
 
 @dataclass(frozen=True)
 class _Stored:
-    """One shard by the index.
-
-    Attributes:
-        shard: the file with all samples as they are.
-        zip_url: of the compressed file; "" if there is none.
-        compression: how.
-        hashes: of the compressed file, by the name of the algorithm.
-    """
+    """One shard by the index."""
 
     shard: Shard
     zip_url: str

@@ -14,6 +14,7 @@ from shardwise.base.errors import DataError, ShardwiseError
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.storage import FilePool, is_local, local_path, read_whole
 from shardwise.storage.missing import explain_missing
+from shardwise.storage.url_patterns import refuse_json_lines
 
 _NAME = "index.json"
 
@@ -34,6 +35,7 @@ def index_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
             raise ValueError(f"urls={text!r:.80}: {error}") from None
         if is_local(text) and "\0" in local_path(text):
             raise ValueError(f"urls={text!r:.80}: a path has no NUL")
+        refuse_json_lines(text)
         path, mark, query = text.partition("?") if "://" in text else (text, "", "")
         if not path.endswith(".json"):
             path = f"{path.rstrip('/')}/{_NAME}"

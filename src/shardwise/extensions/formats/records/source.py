@@ -1,4 +1,4 @@
-"""Numbered records in shards: what the sources of MDS, LitData and TFRecord have in common.
+"""Numbered records in shards: what MDS, LitData, TFRecord and JSON lines share.
 
 A record is one sample: a byte range of its shard, of which the format says how it is cut into
 fields. Shards are looked at when they are first read, once a process.
@@ -54,17 +54,19 @@ class RecordShard:
         starts: int64 `[records]`, where each begins.
         ends: int64 `[records]`, where it ends.
         content: all bytes of the shard, uint8; None where records are read from the file.
+        is_mapped: starts and ends lie in a file, and take no memory of the process.
     """
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
     content: NDArray[np.uint8] | None = None
+    is_mapped: bool = False
 
     @property
     def num_bytes(self) -> int:
         """Memory that it takes, in bytes."""
         content = 0 if self.content is None else self.content.nbytes
-        return self.starts.nbytes + self.ends.nbytes + content
+        return content + (0 if self.is_mapped else self.starts.nbytes + self.ends.nbytes)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 def masked_crc32c(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[np.uint32]:
-    """The CRC-32C of each string, rotated and shifted as record files have it.
-
-    Args:
-        buffer: uint8 `[total]`.
-        starts: int64 `[strings]`, where each begins in it.
-        lengths: int64 `[strings]`, its length.
-    """
+    """The CRC-32C of each string, rotated and shifted as record files have it."""
     bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
     crc = np.array([value(buffer[start:stop]) for start, stop in bounds], np.uint32)
     turned = crc >> np.uint32(15) | crc << np.uint32(17)

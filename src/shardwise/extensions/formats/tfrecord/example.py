@@ -45,9 +45,6 @@ def parse_example(
 
     The kind is "bytes", "float32" or "int64", and "" for steps that have no values. A feature
     without a list is left out.
-
-    Raises:
-        ValueError: the bytes are not an Example, or a feature and a feature list share a name.
     """
     try:
         message = _sequence_example().FromString(data)

@@ -2,24 +2,22 @@
 
     record: length uint64 | masked CRC-32C of the length | data | masked CRC-32C of the data
 
-The index file (`<file>.tfi`) is a file of columns (`column_file`) with the records' lengths. It
-holds the length and the time or ETag of the file that it was made from, and is valid for no other.
+The index file (`<file>.tfi`) is a `KeptIndex` with the records' lengths.
 """
 
 from __future__ import annotations
 
 import struct
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
+from shardwise.extensions.formats.records.kept_index import KeptIndex
 from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
 from shardwise.sources.manifest import narrow
-from shardwise.storage import File, FileStat, is_local, local_path
-from shardwise.storage.column_file import ColumnFileError, decode_columns, write_columns
-from shardwise.storage.user_dirs import name_beside, user_cache_dir
+from shardwise.storage import File, FileStat
 
 # Before the data of a record, and in all.
 _HEAD_BYTES, FRAME_BYTES = 12, 16
@@ -36,17 +34,14 @@ def find_records(file: File, index_dir: str | None) -> tuple[FileStat, NDArray[n
 
     Returns:
         The file as it was scanned, and the data's ends and lengths, int64 `[2, records]`.
-
-    Raises:
-        DataError: the file is cut, damaged, or no TFRecord file; url and offset say where.
     """
     stat = file.stat()
     file.pin(stat)
-    path = _index_path(file.url, index_dir)
-    records = _load(path, stat)
+    index = KeptIndex("tfrecord", ".tfi", file.url, stat, index_dir)
+    records = _placed(index.load().get("lengths"), stat)
     if records is None:
         records = _scan(file, stat.num_bytes)
-        _save(path, stat, records)
+        index.save({"lengths": narrow(records[1])})
     return stat, records
 
 
@@ -119,39 +114,13 @@ def _cut(url: str, at: int, num_bytes: int) -> DataError:
     )
 
 
-def _index_path(url: str, index_dir: str | None) -> Path:
-    if index_dir is None and is_local(url):
-        return Path(f"{local_path(url)}.tfi")
-    folder = user_cache_dir() / "tfrecord" if index_dir is None else Path(local_path(index_dir))
-    whole = str(Path(local_path(url)).absolute()) if is_local(url) else url.partition("?")[0]
-    return folder / f"{name_beside(url, whole)}.tfi"
-
-
-def _load(path: Path, stat: FileStat) -> NDArray[np.int64] | None:
-    """The records by an index; None if there is none that is whole and of this version."""
-    try:
-        metadata, columns = decode_columns(path.read_bytes())
-        lengths = columns["lengths"].astype(np.int64)
-    except (OSError, ColumnFileError, LookupError):
+def _placed(lengths: NDArray[Any] | None, stat: FileStat) -> NDArray[np.int64] | None:
+    """Ends and lengths by the lengths of an index; None if they do not fill the file."""
+    if lengths is None:
         return None
-    if metadata != _version(stat) or not (lengths >= 0).all() or (lengths > stat.num_bytes).any():
+    lengths = lengths.astype(np.int64)
+    if (lengths < 0).any() or (lengths > stat.num_bytes).any():
         return None
-    # Records follow one another, and fill the file.
+    # Records follow one another.
     ends = np.cumsum(lengths + FRAME_BYTES)
     return np.array([ends - 4, lengths]) if ends[-1:].sum() == stat.num_bytes else None
-
-
-def _save(path: Path, stat: FileStat, records: NDArray[np.int64]) -> None:
-    try:
-        write_columns(path, _version(stat), {"lengths": narrow(records[1])})
-    except OSError:
-        return  # a read-only place: each process scans
-
-
-def _version(stat: FileStat) -> dict[str, str]:
-    return {
-        "format": "shardwise-tfrecord",
-        "version": "1",
-        "num_bytes": str(stat.num_bytes),
-        "changed": stat.etag or str(stat.mtime_ns),
-    }

@@ -15,19 +15,20 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import near_name, path_text
+from shardwise.base.arguments import near_name
 from shardwise.base.columns import BytesColumn, Column, PayloadColumn
 from shardwise.base.errors import DataError, StaleIndexError
 from shardwise.base.parallel import in_threads
 from shardwise.base.shown import shown
 from shardwise.extensions.formats.records.forms import STORED, VALUES, BadRowError, Form
+from shardwise.extensions.formats.records.kept_index import index_directory
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
 from shardwise.extensions.formats.tfrecord.example import KINDS, Steps, Values, parse_example
 from shardwise.extensions.formats.tfrecord.scan import find_records
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
-from shardwise.storage import FileStat, StorageOptions, expand, is_local, local_path
+from shardwise.storage import FileStat, StorageOptions, expand
 from shardwise.storage.missing import explain_missing
 
 _logger = logging.getLogger("shardwise")
@@ -66,11 +67,7 @@ class TfRecordSource(RecordSource):
     ) -> None:
         super().__init__(storage=storage)
         self.urls = expand(urls, suffixes=_SUFFIXES, options=storage)
-        self._index_dir = None if index is None else path_text("index", index)
-        if self._index_dir is not None and (
-            not is_local(self._index_dir) or "\0" in local_path(self._index_dir)
-        ):
-            raise ValueError(f"index={self._index_dir!r:.80}: give a directory of this machine")
+        self._index_dir = index_directory(index)
         self._asked = _asked(features)
         # Features that a process has warned of.
         self._left_out: set[str] = set()

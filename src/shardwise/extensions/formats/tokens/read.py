@@ -56,13 +56,7 @@ class TokenReader:
     def runs(
         self, files: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> NDArray[Any]:
-        """Runs of tokens, one behind the other: `[sum of counts]`.
-
-        Args:
-            files: int64 `[runs]`, the file of each.
-            starts: int64 `[runs]`, its first token in that file.
-            counts: int64 `[runs]`, its tokens.
-        """
+        """Runs of tokens, one behind the other: `[sum of counts]`."""
         out = np.empty(int(counts.sum()), self.dtype)
         ends = np.cumsum(counts)
         if not self.are_local:

@@ -26,9 +26,6 @@ def fills_of(fill: Any, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
 
     Returns:
         For numbers, and arrays of them, an array of the row's shape and dtype; else str or bytes.
-
-    Raises:
-        ValueError: a field is not there, or a value does not fit.
     """
     if fill is None:
         return {}

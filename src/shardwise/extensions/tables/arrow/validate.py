@@ -21,9 +21,6 @@ def validated(array: A, name: str, *, fully: bool = True) -> A:
     """The column of that name, if pyarrow finds all of it in its buffers.
 
     If not `fully`, its buffers have the sizes that its length asks for, and no more is known.
-
-    Raises:
-        DataError: it is damaged.
     """
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
     kind = _opaque(array.type)

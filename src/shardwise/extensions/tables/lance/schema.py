@@ -20,15 +20,7 @@ _WINDOW = WindowShape(lanes=128, window=1024)
 
 
 class TableSchema:
-    """The columns as fields.
-
-    Attributes:
-        fields: their names, structs taken apart.
-        types: their Arrow types, those of parts and keys among them.
-        traits: values, layouts, parts and the window shuffle's shape.
-        blobs: the fields that are stored as blobs.
-        has_keys: whether a column has the samples' keys.
-    """
+    """The columns as fields."""
 
     def __init__(self, description: Description) -> None:
         schema = pa.schema([*description.schema, *_ROW_FIELDS])

@@ -24,10 +24,6 @@ class RowSelection:
 
     `selected`, int64 and ascending, are the places of the live rows that the filter `condition`
     keeps.
-
-    Attributes:
-        description: what the version holds.
-        manifest: a shard a fragment.
     """
 
     def __init__(

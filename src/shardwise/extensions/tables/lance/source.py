@@ -22,6 +22,7 @@ from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.protocol import SourceTraits
 from shardwise.storage import StorageOptions
+from shardwise.storage.url_patterns import refuse_json_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +60,7 @@ class LanceSource:
     ) -> None:
         if memory_bytes < 0:
             raise ValueError(f"memory_bytes={memory_bytes}: use 0 or more")
+        refuse_json_lines(uri)
         self.uri = uri
         self._condition = condition
         self._version = version

@@ -74,14 +74,7 @@ _IGNORED_HINTS = {
 
 
 class Oddities:
-    """Counts of one shard's members and samples, and the first place of each oddity.
-
-    Attributes:
-        num_members: regular files that are fields of samples.
-        fields: samples that have each field.
-        ignored: members that can't be fields, by why.
-        is_complete: whether all headers were seen.
-    """
+    """Counts of one shard's members and samples, and the first place of each oddity."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -45,14 +45,7 @@ _DIED = (
 
 @dataclass(frozen=True)
 class BuildResult:
-    """The result of indexing one shard.
-
-    Attributes:
-        path: its index.
-        status: "built"; "fresh" if the index that was there fits the shard; "failed".
-        num_samples: samples in the shard; 0 if it failed.
-        note: why the index is not at its published location, else "".
-    """
+    """The result of indexing one shard."""
 
     url: str
     path: str
@@ -77,10 +70,6 @@ def build_index(
 
     `watch` is called with the members and the counts of what is left out, and passes the members
     on. The rest is as of `build_indexes`.
-
-    Raises:
-        DataError: the shard is damaged, cut short, compressed, or no set of whole samples.
-        StorageError: it could not be read.
     """
     refuse_compressed(url)
     file = open_uncached(url, options)
@@ -114,7 +103,7 @@ def index_for(url: str, store: IndexStore) -> ShardIndex:
 
 
 def index_of(table: SampleTable, stat: FileStat, *, has_end: bool) -> ShardIndex:
-    """The index of a shard of which all members are in a table; raises as its `finish` does."""
+    """The index of a shard of which all members are in a table."""
     columns, optional = table.finish(has_end=has_end)
     header = IndexHeader(
         name=base_name(table.url),
@@ -167,13 +156,6 @@ def build_indexes(
         progress: called here as `progress(num_done, num_shards, url)` after each shard.
         options: how remote shards are reached; None for the defaults.
         accept_unfinished: whether shards without an end are taken; without it they fail.
-
-    Returns:
-        A result a shard, in the order of the URLs: look at `error`.
-
-    Raises:
-        WorkerError: an indexing process died.
-        ValueError: `jobs` is below 1.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs={jobs}: at least one process; None chooses")

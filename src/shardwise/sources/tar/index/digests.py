@@ -29,10 +29,6 @@ def payload_digests(
     Yields:
         `(field, rows, digests)`: for some rows of the index (int64 `[k]`, those that have the
         field), the CRC-32 of each payload (uint32 `[k]`). All of a field come in ascending order.
-
-    Raises:
-        DataError: the shard ends before a payload does.
-        StorageError: it could not be read.
     """
 
     def read_into(offset: int, view: memoryview) -> None:

@@ -83,11 +83,7 @@ class IndexHeader:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> IndexHeader:
-        """The reverse.
-
-        Raises:
-            ColumnFileError: it is of another version, or not what `to_metadata` makes.
-        """
+        """The reverse."""
         try:
             require_format(metadata, _FORMAT, _VERSION)
             key_length = _parsed(metadata["key_length"])
@@ -124,11 +120,7 @@ def _parsed(text: str) -> Any:
 def decode(
     data: bytes | memoryview | mmap.mmap, *, path: str, check: bool = True
 ) -> tuple[IndexHeader, dict[str, NDArray[Any]]]:
-    """An index file's header and columns, as of `decode_columns`; the path is for messages.
-
-    Raises:
-        DataError: the file is damaged, cut short, or of another version.
-    """
+    """An index file's header and columns, as of `decode_columns`; the path is for messages."""
     try:
         metadata, columns = decode_columns(data, check=check)
         return IndexHeader.from_metadata(metadata), columns

@@ -100,7 +100,6 @@ class IndexStore:
 
         Raises:
             StaleIndexError: the index is of another version of the shard.
-            DataError, StorageError: as `load` says.
         """
         path = self.path(url)
         try:
@@ -134,10 +133,6 @@ class IndexStore:
         Of a shard of the indexed size and another time, some headers are compared: if they are
         where the index says, it is the same shard, copied, and the index gets its new time. An
         outdated index in the user's cache counts as none.
-
-        Raises:
-            DataError: it is damaged.
-            StorageError: the shard could not be read.
         """
         index: ShardIndex | None = None
         try:
@@ -155,10 +150,7 @@ class IndexStore:
         return self.fetch(url, stat) or (None if self._is_own(url) else index)
 
     def look(self, url: str) -> SavedIndex:
-        """The index of a shard and its state, for people; changes nothing.
-
-        Raises as `stat` does.
-        """
+        """The index of a shard and its state, for people; changes nothing."""
         stat = self.stat(url)
         try:
             index = self.load(url, stat)
@@ -211,9 +203,6 @@ class IndexStore:
 
         Returns:
             Where it is now, and why that is not the published location; "" if it is.
-
-        Raises:
-            OSError: it can't be written anywhere.
         """
         path, published, note = self.path(url), self.published_path(url), ""
         if published not in (path, index.path):
@@ -269,7 +258,7 @@ class IndexStore:
 
 
 def read_index(path: str, *, options: StorageOptions | None = None) -> tuple[ShardIndex, int]:
-    """An index file, local or remote, and its size; raises as `IndexStore.load` does."""
+    """An index file, local or remote, and its size."""
     if is_local(path):
         return ShardIndex.load(path, check=False), Path(path).stat().st_size
     data = read_whole(path, options=options)

@@ -64,16 +64,6 @@ class ListedShards:
     """The shards of a manifest file. Pickles as the file's URL and version.
 
     Any thread may call `stat`. A manifest does not say where the indexes are: `store` does.
-
-    Attributes:
-        url: the manifest file.
-        fields, key_lengths, has_digests, unsaved: as of `OpenedShards`.
-
-    Raises:
-        MissingShardError: the file is not there.
-        DataError: it is damaged, cut short or of another version, names files that it must not, or
-            lists shards without an end, and `store` does not accept that.
-        StorageError: it could not be read.
     """
 
     def __init__(self, url: str, store: IndexStore) -> None:
@@ -150,7 +140,7 @@ class ListedShards:
         return stat
 
     def check_all(self) -> None:
-        """Hold every shard against its entry; raises as `stat` does."""
+        """Hold every shard against its entry."""
         urls = self.manifest.urls
         are_local = all(map(is_local, ShardNames.of(urls).examples()))
         shards = range(len(urls))
@@ -160,7 +150,7 @@ class ListedShards:
         deque(checked, maxlen=0)
 
     def check(self, shard: int, *, save: bool = True) -> FileStat:
-        """Hold a shard against its entry; `stat` does that once, and says what is raised.
+        """Hold a shard against its entry; `stat` does that once.
 
         With `save`, an index that had to be made or fetched is kept on this machine.
         """
@@ -261,11 +251,7 @@ def _decode(data: mmap.mmap | bytes, path: str) -> tuple[ManifestFile, str]:
 
 
 def _urls_of(names: Sequence[str], manifest: str) -> ShardNames:
-    """The URLs of names that are relative to a manifest's place, or absolute.
-
-    Raises:
-        DataError: a pattern leads out of the manifest's directory, or to this machine from another.
-    """
+    """The URLs of names that are relative to a manifest's place, or absolute."""
     base = without_query(manifest)
     assert isinstance(names, ShardNames)
     parts: list[NumberedNames | Sequence[str]] = []

@@ -28,11 +28,7 @@ def expand_shards(
     *,
     options: StorageOptions | None = None,
 ) -> list[str]:
-    """The URLs of shards, as `shardwise.storage.url_patterns` gives them.
-
-    Raises:
-        MissingShardError: a pattern finds nothing, or an index whose shard is not there.
-    """
+    """The URLs of shards, as `shardwise.storage.url_patterns` gives them."""
     shards = expand(urls, options=options)
     known = set(shards)
     for item in [urls] if isinstance(urls, str | os.PathLike) else urls:

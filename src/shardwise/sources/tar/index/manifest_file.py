@@ -130,11 +130,7 @@ def encode(content: ManifestFile) -> bytes:
 
 
 def decode(data: bytes | memoryview | mmap.mmap, *, path: str) -> ManifestFile:
-    """A manifest file's content; the columns are views of `data`.
-
-    Raises:
-        DataError: the file is damaged, cut short, of another version, or no manifest.
-    """
+    """A manifest file's content; the columns are views of `data`."""
     try:
         with memoryview(data) as view:
             metadata = parse_header(bytes(view[:FIRST_BYTES]), view)[0]

@@ -29,11 +29,7 @@ _logger = logging.getLogger("shardwise")
 
 
 class ManifestBuilder:
-    """Collects shards and writes the file, to a path or a URL. Keeps numbers, and no index.
-
-    Raises:
-        ValueError: the name does not end in ".swm".
-    """
+    """Collects shards and writes the file, to a path or a URL. Keeps numbers, and no index."""
 
     def __init__(self, path: str, *, options: StorageOptions | None = None) -> None:
         require_manifest_name(path)
@@ -50,12 +46,7 @@ class ManifestBuilder:
         self._num_queries = 0
 
     def add(self, url: str, index: ShardIndex, stat: FileStat) -> None:
-        """Append a shard.
-
-        Raises:
-            ValueError: its URL can't be kept without a secret, or is one of this machine in a
-                remote manifest.
-        """
+        """Append a shard."""
         header = index.header
         self._names.append(self._name(url))
         self._urls.append(url)
@@ -70,12 +61,7 @@ class ManifestBuilder:
         self._num_unfinished += not header.has_end
 
     def write(self) -> Manifest:
-        """Write the file, whole or not at all; the manifest that it holds.
-
-        Raises:
-            ValueError: two shards have the same name.
-            StorageError: it can't be written.
-        """
+        """Write the file, whole or not at all; the manifest that it holds."""
         if len(set(self._names)) < len(self._names):
             twice = Counter(self._names).most_common(1)[0][0]
             raise ValueError(
@@ -149,11 +135,7 @@ def _is_placed(name: str, base: str, path: str) -> bool:
 
 
 def merge_indexes(path: str, urls: Iterable[str], *, store: IndexStore) -> Manifest:
-    """Write a manifest file of shards whose indexes are there; raises as `ManifestBuilder` does.
-
-    Raises:
-        DataError: a shard has no index that fits it, or is missing.
-    """
+    """Write a manifest file of shards whose indexes are there and fit them."""
     builder = ManifestBuilder(path, options=store.options)
     for url in urls:
         stat = store.stat(url)

@@ -56,14 +56,6 @@ class OpenedShards:
         key_lengths: the lengths of keys in shards with samples; None is one of different lengths.
         has_digests: whether a shard has digests of its payloads.
         unsaved: by number, indexes that could not be saved: building them again would scan again.
-
-    Raises:
-        MissingShardError: a shard is not there.
-        StaleIndexError: a shard is not the one that its index was made from.
-        DataError: an index or, where it must be indexed now, a shard is damaged; or a shard has no
-            end, and `store` does not accept that.
-        ValueError: two URLs name one shard.
-        StorageError: something could not be read.
     """
 
     def __init__(self, urls: Sequence[str], store: IndexStore) -> None:

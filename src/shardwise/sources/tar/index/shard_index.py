@@ -70,9 +70,6 @@ class ShardIndex:
             `crc32:<field>`; `keys`, the bytes of all keys, and `key_ends` unless all are of one
             length. Each of one element a sample, or of one element where all are equal.
         path: where it came from, for messages.
-
-    Raises:
-        DataError: the columns do not fit the header.
     """
 
     def __init__(

@@ -27,13 +27,7 @@ Item: TypeAlias = Sequence[str] | ShardPart
 def named_items(
     urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], store: IndexStore
 ) -> tuple[list[Item], list[ListedShard] | None]:
-    """Manifest files, and the shards that stand between them; the entries of shard lists, if any.
-
-    Raises:
-        MissingShardError: a pattern finds nothing, or a list is not there.
-        DataError: a shard list or a manifest file is malformed.
-        ValueError: shard lists stand beside shards or manifest files, or a shard is named twice.
-    """
+    """Manifest files and the shards between them; the entries of shard lists, if any."""
     names = [*urls] if isinstance(urls, Sequence) and not isinstance(urls, str | bytes) else [urls]
     kinds = [_kind(name) for name in names]
     if "manifest" not in kinds:

@@ -51,11 +51,6 @@ def read_shard_list(url: str, *, options: StorageOptions | None = None) -> list[
 
     "info.json#train" names one of several splits of timm's. Relative names are taken from the
     list's directory.
-
-    Raises:
-        MissingShardError: the file is not there.
-        DataError: it is none of these forms, malformed, or names a file outside of its directory.
-        ValueError: the file has several splits and none was chosen, or has no such split.
     """
     path, split = _split_fragment(url)
     path = local_path(path) if is_local(path) else path
@@ -66,11 +61,7 @@ def read_shard_list(url: str, *, options: StorageOptions | None = None) -> list[
 
 
 def check_counts(listed: Sequence[ListedShard], actual: Sequence[Shard]) -> None:
-    """Compare a list's counts with the shards themselves, one by one in order.
-
-    Raises:
-        DataError: a shard has another number of samples or bytes than the list says.
-    """
+    """Compare a list's counts with the shards themselves, one by one in order."""
     for claim, shard in zip(listed, actual, strict=True):
         for what, stated, actual_count in (
             ("samples", claim.num_samples, shard.num_samples),
@@ -212,12 +203,7 @@ def _beside(path: str, name: str) -> str:
 
 
 def place_of(url: str, path: str) -> str:
-    """Where a shard lies that the list at `path` names: relative to it, absolute, or by a URL.
-
-    Raises:
-        DataError: it is a command, leads out of the list's directory, or is a file of this machine
-            in a list of another.
-    """
+    """Where a shard lies that the list at `path` names: relative to it, absolute, or by a URL."""
     scheme = scheme_of(url)
     if not url or scheme == "pipe" or "\0" in url:
         raise DataError(f"the name {url!r} is no file's: commands are not run", url=path)

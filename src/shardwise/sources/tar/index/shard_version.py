@@ -78,10 +78,6 @@ def has_headers_of(index: ShardIndex, file: File) -> bool:
 
     Reads one header for each field of three samples, and the block behind the last payload. If they
     are others, reads all headers: a hard link has its payload behind another member's header.
-
-    Raises:
-        DataError: the file is shorter than the index says, or gone.
-        StorageError: it could not be read.
     """
     return _has_some_headers_of(index, file) or _has_all_headers_of(index, file)
 

@@ -132,12 +132,7 @@ class Reader:
         return [(self._pool, request.plan.by_url(self.shards.manifest.urls))]
 
     def read(self, ids: NDArray[np.int64], names: tuple[str, ...]) -> Columns:
-        """Read samples by few reads, into columns that share a buffer or hold an object a payload.
-
-        Raises:
-            DataError: a payload can't be read whole, or fails its digest.
-            StorageError: bytes could not be read.
-        """
+        """Read samples by few reads: columns share a buffer, or hold an object per payload."""
         request = self._locate(ids, names)
         try:
             columns = self._read_together(request)

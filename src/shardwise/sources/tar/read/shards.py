@@ -59,7 +59,7 @@ class OffsetTable:
     def locate(
         self, ids: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[str]]:
-        """Where the payloads of samples lie; raises as `ShardSet.index` does.
+        """Where the payloads of samples lie.
 
         Returns:
             The shard of each sample, int64 `[rows]`; offsets and sizes in bytes, int64
@@ -176,12 +176,7 @@ class ShardSet:
         return shard in self._checked or not isinstance(part, ListedShards)
 
     def index(self, shard: int) -> ShardIndex:
-        """The index of one shard, by its number.
-
-        Raises:
-            StaleIndexError: the shard or its index is not the one that was opened.
-            DataError: the index is damaged.
-        """
+        """The index of one shard, by its number."""
         return self._mapped.get(shard) or self._load(shard)
 
     def offset_table(self, names: tuple[str, ...]) -> OffsetTable | None:

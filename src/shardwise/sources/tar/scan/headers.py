@@ -138,11 +138,7 @@ def read_name(block: bytes) -> bytes:
 
 
 def parse_pax(payload: bytes) -> dict[bytes, bytes]:
-    """The records of a PAX extended header: a length, a key, a value and a line feed each.
-
-    Raises:
-        ValueError: they do not add up; the message says where.
-    """
+    """The records of a PAX extended header: a length, a key, a value and a line feed each."""
     records = {}
     start = 0
     while start < len(payload) and payload[start]:

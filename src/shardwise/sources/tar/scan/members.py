@@ -48,9 +48,6 @@ def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
 
     Hard links come as regular files, with their targets' payloads. What is no regular file is
     counted in `ignored`, by what it is.
-
-    Raises:
-        DataError: the shard is damaged or cut short, or has no payload of a member that is a field.
     """
     earlier = EarlierMembers(scan, _regular_files)
     for run in scan.runs():

@@ -87,12 +87,7 @@ class SampleTable:
             self.num_samples += len(firsts)
 
     def finish(self, *, has_end: bool) -> tuple[dict[str, NDArray[Any]], frozenset[str]]:
-        """The columns of the index, and the fields that some sample lacks.
-
-        Raises:
-            DataError: a sample has two members for one field; members of a sample stand apart; the
-                shard has no end and its last sample lacks what all others have.
-        """
+        """The columns of the index, and the fields that some sample lacks."""
         num_fields = len(self.fields)
         num_empty = num_fields * self.num_samples - self.num_members
         if num_empty > max(_MAX_EMPTY_CELLS, 8 * self.num_members):

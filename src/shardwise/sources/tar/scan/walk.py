@@ -93,11 +93,7 @@ class HeaderScan:
         self._known: str | None = None
 
     def runs(self) -> Iterator[HeaderRun]:
-        """The headers in order.
-
-        Raises:
-            DataError: the shard is damaged or cut short. All headers before that were yielded.
-        """
+        """The headers in order."""
         num_bytes = self.source.available(0, BLOCK)
         if not num_bytes:
             raise DataError("an empty file: not a tar, not even one without members", url=self.url)

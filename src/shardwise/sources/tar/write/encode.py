@@ -22,12 +22,7 @@ _BOOKKEEPING = re.compile(r"__.*__", re.DOTALL)
 
 
 def encode_sample(sample: Mapping[str, Any]) -> tuple[str, list[tuple[str, bytes]]]:
-    """Turn a sample into its key and its members, `(name, bytes)`, sorted by field.
-
-    Raises:
-        ValueError: the key or a field's name can't be read back as it is, or a value is no JSON.
-        TypeError: a value is of a type that has no one meaning as bytes.
-    """
+    """Turn a sample into its key and its members, `(name, bytes)`, sorted by field."""
     if "__key__" not in sample:
         raise ValueError(f"a sample needs a '__key__'; this one has {sorted(sample, key=str)}")
     key = sample["__key__"]

@@ -39,12 +39,7 @@ def header(name: str, size: int) -> bytes:
 
 
 def headers(names: NDArray[np.uint8], sizes: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The headers of regular files with usual names, uint8 `[n, 512]`.
-
-    Args:
-        names: uint8 `[n, width]`, zeros behind each name; width is at most `MAX_NAME`.
-        sizes: int64 `[n]`, each in [0, `MAX_SIZE`].
-    """
+    """The headers of regular files with usual names, uint8 `[n, 512]`."""
     made = np.empty((len(names), len(_MODEL)), np.uint8)
     made[:] = np.frombuffer(_MODEL, np.uint8)
     made[:, : names.shape[1]] = names

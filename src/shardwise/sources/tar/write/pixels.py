@@ -34,10 +34,6 @@ def encode_picture(value: Any, extension: str, where: str) -> bytes:
     """The bytes of a picture's file; `extension` is one of `PICTURES`, `where` is for errors.
 
     `value` is a Pillow image, or uint8 `[height, width]` or `[height, width, 1 | 3 | 4]`.
-
-    Raises:
-        ValueError: the array is of another shape or type, or the format can't hold the image.
-        MissingExtraError: Pillow is not installed.
     """
     pillow = import_pillow()
     if isinstance(value, np.ndarray):

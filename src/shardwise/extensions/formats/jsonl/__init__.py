@@ -1,0 +1,1 @@
+"""JSON lines: text and records, a line per sample."""
