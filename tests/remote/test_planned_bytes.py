@@ -44,7 +44,7 @@ EXECUTORS = (
 @pytest.mark.parametrize("executor", EXECUTORS, ids=str)
 @pytest.mark.parametrize("shuffle", [False, "window", "full"])
 def test_ranks_without_a_cache_fetch_what_they_use(s3: S3Server, shuffle, executor):
-    prefix = f"used-{shuffle}-{len(executor)}-{list(executor)[0]}"
+    prefix = f"used-{shuffle}-{len(executor)}-{next(iter(executor))}"
     urls = put_indexed_shards(s3, prefix, SIZES, num_bytes=SAMPLE_BYTES)
     data = sw.tar(urls, storage={"config": s3.config, "hedge": False}).select("bin")
     before = sent(s3, prefix)
@@ -62,7 +62,7 @@ def test_ranks_without_a_cache_fetch_what_they_use(s3: S3Server, shuffle, execut
 @pytest.mark.parametrize("executor", EXECUTORS, ids=str)
 @pytest.mark.parametrize("shuffle", ["window", "full"])
 def test_ranks_that_share_a_cache_fetch_the_data_once(s3: S3Server, tmp_path, shuffle, executor):
-    prefix = f"once-{shuffle}-{list(executor)[0]}"
+    prefix = f"once-{shuffle}-{next(iter(executor))}"
     urls = put_indexed_shards(s3, prefix, SIZES, num_bytes=SAMPLE_BYTES)
     cache = sw.CacheSettings(tmp_path / "cache", block_bytes=256 << 10)
     data = sw.tar(urls, storage={"config": s3.config, "hedge": False}, cache=cache)

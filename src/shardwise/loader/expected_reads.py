@@ -112,12 +112,12 @@ class ExpectedReads:
             )
             if num_open * block_bytes > cache.settings.max_bytes and self._rank == 0:
                 _logger.warning(
-                    "the cache in %r has room for %.1f GB, and this order reads about %.1f GB of "
+                    "the cache in %r has room for %.1f MB, and this order reads about %.1f MB of "
                     "blocks at a time on this machine, of which some will be fetched again: give "
                     "CacheSettings(..., max_bytes=%d)",
                     cache.settings.directory,
-                    cache.settings.max_bytes / 1e9,
-                    num_open * block_bytes / 1e9,
+                    cache.settings.max_bytes / 1e6,
+                    num_open * block_bytes / 1e6,
                     int(1.1 * num_open * block_bytes) + (1 << 20),
                 )
             ends = np.cumsum(num_blocks)

@@ -106,8 +106,10 @@ class Cache:
     ) -> ExpectedUses | None:
         """Evict by these uses of blocks; see `ExpectedUses`. None if the disk refuses them."""
         try:
-            self.usage_file()
-            return ExpectedUses(self.folder, urls, files, numbers, steps)
+            lock = self.usage_file().lock
+            return ExpectedUses(
+                self.folder, lock, urls=urls, files=files, numbers=numbers, steps=steps
+            )
         except OSError as error:
             self._degrade(error)
             return None

@@ -11,7 +11,8 @@ import mmap
 import os
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ class ExpectedUses:
 
     Args:
         folder: of the cache.
+        lock: that of the cache, under which others remove unlocked files.
         urls: of files.
         files: int64 `[uses]`, the number of the file of each use.
         numbers: int64 `[uses]`, the block in that file.
@@ -47,6 +49,8 @@ class ExpectedUses:
     def __init__(
         self,
         folder: str,
+        lock: Callable[[], AbstractContextManager[object]],
+        *,
         urls: Sequence[str],
         files: NDArray[np.int64],
         numbers: NDArray[np.int64],
@@ -58,8 +62,10 @@ class ExpectedUses:
         order = np.lexsort((steps, keys))
         os.makedirs(f"{folder}/uses", exist_ok=True)  # noqa: PTH103
         self._path = Path(f"{folder}/uses/{uuid.uuid4().hex}")
-        self._file = self._path.open("x+b")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        with lock():
+            self._file = self._path.open("x+b")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        # Others see no uses until all are there.
         self._file.write(_HEAD.pack(0, 0) + keys[order].tobytes() + steps[order].tobytes())
         self._file.flush()
         self._map = mmap.mmap(self._file.fileno(), _HEAD.size)
@@ -94,6 +100,8 @@ class NextUses:
                 continue
 
     def _add(self, path: Path) -> None:
+        if path.stat().st_size <= _HEAD.size:
+            return
         head = np.memmap(path, np.int64, "r", shape=(2,))
         count = int(head[1])
         if count:
