@@ -31,8 +31,8 @@ from shardwise.storage.protocol import ByteRange, FileStat, ReadRequest, RemoteR
 _INITIAL_GAP_BYTES = 128 << 10
 # GetBatch for fewer ranges than these is no faster than a request each.
 _MIN_BATCH_RANGES = 4
-# In a GetBatch request, only headers between fields are worth reading along.
-_BATCH_GAP_BYTES = 4 << 10
+# Only headers between fields are worth reading along: more would be paid for and not used.
+_GAP_BYTES = 4 << 10
 
 
 class RemoteFile(RemoteReads):
@@ -132,7 +132,7 @@ class RemoteFile(RemoteReads):
         latency = client.latency
         requests = coalesce(
             ranges,
-            gap_bytes=_BATCH_GAP_BYTES if client.client.has_many else latency.gap_bytes,
+            gap_bytes=_GAP_BYTES,
             max_request_bytes=latency.max_request_bytes,
         )
         if requests:
