@@ -126,7 +126,7 @@ def test_an_iterator_that_was_dropped_leaves_no_request(s3):
         next(batches)
         next(batches)
         # The following ones are on their way.
-        assert asyncio.all_tasks(loop) - before
+        wait_for(lambda: asyncio.all_tasks(loop) - before)
     # The store is away: a request that is left is retried for five minutes.
     del data, batches
     gc.collect()

@@ -24,9 +24,9 @@ from shardwise.storage.protocol import ByteRange
 _PIECE_BYTES = 4 << 20
 # Headers between payloads are read along; more would be paid for and not used.
 _GAP_BYTES = 4 << 10
-# Long enough that requests cost little; short enough that 16 of them, which large stores answer at
-# 50 to 100 MB/s each, fit in the default of `prefetch_bytes`.
-_REQUEST_BYTES = 16 << 20
+# A request costs a store 4 ms, and large stores send 50 to 100 MB/s a reply: several fit in the
+# default of `prefetch_bytes`.
+_REQUEST_BYTES = 32 << 20
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -100,6 +100,7 @@ class PlannedReads:
         self._pieces: dict[str, list[Piece]] = {}
         self._owned: dict[Hashable, list[Piece]] = {}
         self._num_in_flight = 0
+        self._is_filling = True
         self.num_bytes = 0
 
     def add(
@@ -129,14 +130,20 @@ class PlannedReads:
                 owned.append(piece)
 
     def fetch(self) -> None:
-        """Request announced pieces, as far as the bound allows."""
-        while self._queue and self._num_in_flight < self._max_requests:
+        """Request announced pieces up to the bound, once half of it is free.
+
+        Meanwhile neighbours are announced, which share a request.
+        """
+        self._is_filling |= self.num_bytes <= self._limit_bytes // 2
+        while self._is_filling and self._queue and self._num_in_flight < self._max_requests:
             first = self._queue[0]
             if first.task is None and not first.is_over:
                 if self.num_bytes and self.num_bytes + first.num_bytes > self._limit_bytes:
+                    self._is_filling = False
                     return
                 self._request(first)
             self._queue.popleft()
+        self._is_filling &= bool(self._queue)
 
     async def read(
         self, name: str, ranges: Sequence[ByteRange]
