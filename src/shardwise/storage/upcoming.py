@@ -19,8 +19,8 @@ from shardwise.storage.protocol import File, ReadRequest, byte_ranges, num_bytes
 # Ranges of several files, and the pool that opens them.
 PoolRanges = tuple[FilePool, Sequence[UrlRanges]]
 
-# A scan announces its file in ranges of 4 MiB, each of which is freed once it was read.
-_SCAN_BYTES, _SCAN_LIMIT_BYTES = 4 << 20, 64 << 20
+# A scan announces its file in ranges of up to 32 MiB, each of which is freed once it was read.
+_SCAN_BYTES, _SCAN_LIMIT_BYTES = 32 << 20, 64 << 20
 
 
 class Upcoming:
@@ -127,7 +127,7 @@ class Scan:
         at = self._announced[-1].stop if self._announced else stop
         # As far ahead as was read: a reader of the beginning alone pays for little more.
         while at < min(self._num_bytes, 2 * stop) and self._upcoming.has_room:
-            part = range(at, min(at + _SCAN_BYTES, self._num_bytes))
+            part = range(at, min(at + min(_SCAN_BYTES, stop), self._num_bytes))
             request = ReadRequest(self._file, byte_ranges([part.start], [len(part)], 0))
             self._upcoming._announce(part, [(self._limit_bytes, [request])])
             self._announced.append(part)
