@@ -6,7 +6,7 @@ import copy
 import os
 import pickle
 from collections import Counter
-from itertools import islice
+from itertools import count, islice
 from multiprocessing import Value
 from operator import itemgetter
 
@@ -340,6 +340,32 @@ def test_a_predicate_behind_an_endless_loader_ends_with_an_error(tmp_path, monke
         loader = wds.WebLoader(dataset, batch_size=None).select(nothing).with_epoch(3)
         with pytest.raises(ValueError, match=r"let none of \d+ samples through"):
             next(iter(loader))
+
+
+class Numbered(IterableDataset):
+    """A sample after the other, none twice."""
+
+    def __init__(self, entry):
+        self.entry = entry
+
+    def __iter__(self):
+        return ({self.entry: str(number)} for number in count())
+
+
+def test_a_rare_sample_is_waited_for_where_samples_have_keys(monkeypatch):
+    monkeypatch.setattr(left_out, "_MIN_IN_A_ROW", 10)
+    monkeypatch.setattr(left_out, "_MAX_IN_A_ROW", 100)
+    monkeypatch.setattr(left_out, "_MAX_WITH_KEYS", 1000)
+    for name, number, is_found in (("__key__", 900, True), ("cls", 90, True), ("cls", 110, False)):
+        rare = wds.select(lambda s, name=name, number=number: s[name] == str(number))
+        pipeline = wds.DataPipeline(Numbered(name), rare)
+        if is_found:
+            assert next(iter(pipeline)) == {name: str(number)}
+            continue
+        with pytest.raises(ValueError, match=r"let none of 100 samples through.*need a __key__"):
+            next(iter(pipeline))
+    with pytest.raises(ValueError, match="let none of 1000 samples through"):
+        next(iter(wds.DataPipeline(Numbered("__key__"), wds.select(nothing))))
 
 
 def test_endless_shards_without_a_sample_end_with_an_error(tmp_path, monkeypatch):

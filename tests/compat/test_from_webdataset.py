@@ -7,6 +7,7 @@ import warnings
 from copy import deepcopy
 from itertools import islice
 from multiprocessing import Value
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -404,6 +405,8 @@ def test_a_selection_by_the_names_of_fields_reads_no_sample(tmp_path, monkeypatc
     monkeypatch.setattr(TarSource, "read", no_read)
     monkeypatch.setattr(TarSource, "read_sample", no_read)
     assert len(sw.from_webdataset(pipeline)) == 2
+    by_key = pipe([url]).select(lambda s: s["__key__"] > "a" and any(n == "cls" for n in s))
+    assert len(sw.from_webdataset(by_key)) == 1
     with pytest.raises(AssertionError, match="a sample was read"):
         sw.from_webdataset(pipe([url]).select(lambda s: s.get("cls") == b"1"))
 
@@ -424,6 +427,31 @@ def test_a_predicate_that_catches_exceptions_chooses_what_the_pipeline_has(shard
     assert 0 < len(keys) < N
 
 
+def test_a_sample_that_can_not_be_read_is_an_error_though_the_predicate_catches_it(
+    shards, monkeypatch
+):
+    def predicate(sample):
+        try:
+            return int(sample["cls"]) < 5
+        except Exception:  # noqa: BLE001 - as programs write it
+            return True
+
+    pipeline = pipe(shards).select(predicate)
+    damaged = Mock(side_effect=sw.DataError("damaged"))
+    monkeypatch.setattr(TarSource, "read", damaged)
+    monkeypatch.setattr(TarSource, "read_sample", damaged)
+    with pytest.raises(sw.DataError, match="damaged"):
+        sw.from_webdataset(pipeline)
+
+
+class ByItems:
+    def keep(self, sample):
+        return int({**sample}["cls"]) % 2
+
+    def __call__(self, sample):
+        return int(dict(dict.items(sample))["cls"]) % 2
+
+
 @pytest.mark.parametrize(
     "predicate",
     [
@@ -432,6 +460,13 @@ def test_a_predicate_that_catches_exceptions_chooses_what_the_pipeline_has(shard
         lambda sample: len(pickle.loads(pickle.dumps(sample))["cls"]) == 1,
         lambda sample: len(deepcopy(sample)["cls"]) == 1,
         lambda sample: list(sample)[:3] == ["__key__", "__url__", "__local_path__"],
+        lambda sample: type(sample) is dict and int(sample["cls"]) % 2,
+        lambda sample: int(dict.get(sample, "cls")) % 2,
+        lambda sample: eval("int(cls) % 2", sample),
+        lambda sample: eval("int(sample['cls']) % 2"),
+        lambda sample: "cls" in sample and [dict.get(sample, "cls") for _ in "a"] == [b"1"],
+        ByItems().keep,
+        ByItems(),
     ],
 )
 def test_predicates_get_the_entries_that_the_pipeline_has_and_may_copy_them(shards, predicate):

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from shardwise.base.errors import StallError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
+from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor
 
@@ -157,3 +159,16 @@ def test_a_collate_that_does_not_return_is_a_stall():
         next(executor.run(requests(2)))
     go.set()
     executor.close()
+
+
+def test_an_error_that_is_told_once_is_raised_in_the_next_batchs_place(monkeypatch):
+    # A worker says once why it could not go on; afterwards only that it ended would be known.
+    with closing(processes(BatchBuilder(DATA))) as executor:
+        batches = executor.run(requests(3))
+        first = next(batches)
+        with monkeypatch.context() as patch:
+            told = sw.WorkerError("worker 0 could not go on")
+            patch.setattr(WorkerPool, "answers", Mock(side_effect=told))
+            assert first.is_next_ready()
+        with pytest.raises(sw.WorkerError, match="could not go on"):
+            next(batches)

@@ -338,7 +338,7 @@ def test_what_the_default_drops_is_said_once_with_the_number_and_the_knob(
             ids(loader)
     assert len(caplog.messages) == num_lines
     for line in caplog.messages:
-        assert "leaves out 5 of 105 samples" in line
+        assert "Dropping 5 of 105 samples per epoch" in line
         assert "remainder='pad'" in line
 
 

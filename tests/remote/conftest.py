@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from shardwise.storage import IO_COUNTS
+from tests.support.io_counts import counted_io
 
 
 @pytest.fixture(autouse=True)
@@ -20,19 +22,19 @@ def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Since:
-    """The process's counts of remote storage since the last time."""
+    """The test's own counts of remote storage since the last time."""
 
-    def __init__(self) -> None:
-        self._before = IO_COUNTS.snapshot()
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
 
-    def __call__(self) -> dict[str, int]:
-        now = IO_COUNTS.snapshot()
-        found = {name: now[name] - self._before[name] for name in now}
-        self._before = now
+    def __call__(self) -> Counter[str]:
+        found = self._counts.copy()
+        self._counts.clear()
         return found
 
 
 @pytest.fixture
-def counted() -> Since:
-    """Counts what is asked of servers."""
-    return Since()
+def counted() -> Iterator[Since]:
+    """Counts what the test asks of servers."""
+    with counted_io() as counts:
+        yield Since(counts)

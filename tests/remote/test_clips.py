@@ -51,7 +51,7 @@ def test_a_clip_is_one_request_and_few_bytes(s3, url, counted):
     assert counted()["requests"] == 3
 
 
-def test_opening_reads_the_sidecar_by_one_request(s3, url, counted):
+def test_opening_reads_the_sidecar_by_one_request(s3, url):
     source = sw.tar(url, storage=s3.config).select("mp4")
     assert len(source) == 3
     before = len(s3.requests())

@@ -45,7 +45,7 @@ def test_an_index_costs_headers_once_and_nothing_the_second_time(s3, user_cache)
     assert len(list((user_cache / "shardwise" / "index").glob("*.swi"))) == 2
 
 
-def test_indexes_lie_beside_shards_and_every_machine_finds_them(s3, tmp_path, monkeypatch, counted):
+def test_indexes_lie_beside_shards_and_every_machine_finds_them(s3, tmp_path, monkeypatch):
     urls = put_shards(s3, "beside", [5, 6])
     options = StorageOptions(config=s3.config)
     results = build_indexes(urls, options=options)
@@ -105,7 +105,7 @@ def test_shards_of_one_name_do_not_meet(s3):
         assert [sample["bin"] for sample in data] == [body(first + i, 100) for i in range(4)]
 
 
-def test_a_shard_that_was_replaced_does_not_fit_the_index_beside_it(s3, counted):
+def test_a_shard_that_was_replaced_does_not_fit_the_index_beside_it(s3):
     (url,) = put_indexed_shards(s3, "replaced", [5])
     # As long as the one before, and other samples.
     replace_object(s3, url, numbered_tar(50, 5, 1000))

@@ -18,9 +18,9 @@ import pytest
 import shardwise as sw
 from shardwise.storage import StorageOptions, expand, open_file
 from tests.extensions.remote.stores.test_hub import hub
-from tests.remote.conftest import Since
 from tests.support.ais_cluster import ais_cluster
 from tests.support.google_server import google_server
+from tests.support.io_counts import counted_io
 from tests.support.remote_shards import check_epoch, loader, numbered_tar, put_shards
 from tests.support.servers import azurite, nginx, s3_gateway
 from tests.support.sftp_server import sftp_server
@@ -241,11 +241,10 @@ def test_a_shard_that_is_replaced_in_mid_epoch_and_between_two_openings_is_told(
 def test_the_cache_serves_the_second_epoch(store, tmp_path):
     urls = put_shards(store, "cached", [40, 40])
     data = sw.tar(urls, storage=store.config, cache=tmp_path / "blocks").decode(cls=int)
-    made = loader(data, shuffle=True)
+    made = loader(data, shuffle=True, num_threads=0)
     check_epoch(made, 80)
-    since = Since()
-    check_epoch(made, 80)
-    counted = since()
+    with counted_io() as counted:
+        check_epoch(made, 80)
     assert (counted["requests"], counted["misses"]) == (0, 0)
     assert counted["hits"] > 0
 

@@ -21,6 +21,7 @@ CORE = (
     "engine",
     # Public names of engine, for executors of a program's own.
     "executors",
+    "demo_data",
     # Batches as tensors: below the loader, which makes them.
     "tensors",
     "loader",
@@ -39,6 +40,8 @@ NEIGHBOURS = {
     ("compat", "media"),
     # Streams of remote files, as WebDataset's `gopen` gives them.
     ("compat", "remote"),
+    # The page of a run shows the verdict on its coverage.
+    ("monitor", "certify"),
 }
 # Packages that share a folder and know nothing of each other, but for what all may use.
 SHARED = {

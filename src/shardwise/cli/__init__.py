@@ -35,6 +35,8 @@ COMMANDS = {
     "bench": "Measure how fast samples load here, and name what limits it.",
     "doctor": "Tell what is odd about these shards, with hints.",
     "certify": "Prove that each sample was trained once, or tell which was not.",
+    "watch": "Show live what all ranks of a run do, and the straggler.",
+    "report": "Make one page of a run: rates, waits, stages, shards, the plan, the proof.",
     "serve": "Build batches for trainers on other machines.",
     "build": "Build shards that a Python function describes.",
     "convert": "Convert tables, folders and other data to shards.",
@@ -131,7 +133,6 @@ def main() -> NoReturn:
 
 
 def _describe(error: Exception) -> dict[str, Any]:
-    """An error as a JSON object: its kind, its message and where it is."""
     where = {
         name: getattr(error, name)
         for name in ("url", "key", "field", "offset", "index")
@@ -141,7 +142,6 @@ def _describe(error: Exception) -> dict[str, Any]:
 
 
 def _show_traceback(ctx: click.Context, error: BaseException | None) -> None:
-    """Write where an error comes from, if the user asked for it."""
     if error is not None and ctx.meta.get(TRACEBACK_KEY):
         for line in "".join(traceback.format_exception(error)).splitlines():
             write_line(clean(line), error=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,31 +18,23 @@ _SLICE = 200
 _RUN_S = 2.0
 
 
-@dataclass(frozen=True)
-class Loop:
-    """A run of the loop: iterations a second, and the 99th percentile of a slice in seconds."""
-
-    rate: float
-    slice_p99_s: float
-
-
 def measure_beside(batches: Iterator[Any], batch_s: float) -> dict[str, float]:
     """Measure the loop alone, and beside a loader that makes a batch in `batch_s` seconds."""
     spent: list[float] = []
     _spin(_RUN_S / 2, spent)
-    alone = _loop(spent)
+    alone_rate, alone_p99_s = _rate_of(spent)
     spent = []
     end = time.perf_counter() + _RUN_S
     while time.perf_counter() < end:
         next(batches)
         _spin(batch_s, spent)
-    beside = _loop(spent)
+    rate, p99_s = _rate_of(spent)
     return {
-        "alone_per_s": alone.rate,
-        "beside_per_s": beside.rate,
-        "ratio": beside.rate / alone.rate,
-        "alone_slice_p99_s": alone.slice_p99_s,
-        "beside_slice_p99_s": beside.slice_p99_s,
+        "alone_per_s": alone_rate,
+        "beside_per_s": rate,
+        "ratio": rate / alone_rate,
+        "alone_slice_p99_s": alone_p99_s,
+        "beside_slice_p99_s": p99_s,
     }
 
 
@@ -62,5 +53,6 @@ def _spin(seconds: float, spent: list[float]) -> None:
         last = now
 
 
-def _loop(spent: list[float]) -> Loop:
-    return Loop(_SLICE * len(spent) / sum(spent), float(np.percentile(spent, 99)))
+def _rate_of(spent: list[float]) -> tuple[float, float]:
+    """Iterations a second, and the 99th percentile of a slice in seconds."""
+    return _SLICE * len(spent) / sum(spent), float(np.percentile(spent, 99))

@@ -32,10 +32,7 @@ def draw(
     marks: Sequence[tuple[float, int]],
     ready: Sequence[tuple[float, float]],
 ) -> None:
-    """Draw a result, as `--json` gives it, into a file whose ending says the format.
-
-    `marks` and `ready` are those of `Run`.
-    """
+    """Draw a result of `--json`, with a `Run`'s `marks` and `ready`, into a file."""
     figure = _figure()
     by_stage, over_time = figure.subfigures(1, 2, width_ratios=[2, 3])
     bars = by_stage.subplots()
@@ -65,10 +62,7 @@ def draw(
 
 
 def _rates(marks: Sequence[tuple[float, int]]) -> tuple[list[float], list[float]]:
-    """The ends of windows, from 0 on, and the samples per second in each.
-
-    Batches come in bursts, so a rate from one to the next says nothing.
-    """
+    """The ends of windows and samples per second in each: batches come in bursts."""
     times = np.array([0.0, *(seconds for seconds, _ in marks)])
     samples = np.cumsum([0, *(count for _, count in marks)])
     ends = np.linspace(0, times[-1], _WINDOWS + 1)

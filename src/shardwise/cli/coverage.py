@@ -79,15 +79,7 @@ def count_reads(
     group_ends: NDArray[np.int64],
     report: Callable[[float], None],
 ) -> Coverage:
-    """Run one epoch of a plan over all ranks and steps, and count.
-
-    Args:
-        plan: the plan.
-        epoch: its number.
-        group_ends: int64 `[groups]`, ascending: the id after the last sample of each group of
-            shards; the last is the number of samples.
-        report: called with the number of batches counted.
-    """
+    """Count the reads of one epoch over all ranks and steps, by rank and group of shards."""
     num_ids = int(group_ends[-1])
     is_read = np.zeros(num_ids, dtype=np.bool_)
     reads = np.zeros((plan.world_size, len(group_ends)), dtype=np.int64)

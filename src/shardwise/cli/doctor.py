@@ -77,7 +77,6 @@ def doctor(urls: tuple[str, ...], index: str | None, accept_unfinished: bool) ->
 
 
 def _compare(shards: Sequence[Oddities]) -> Iterator[Problem]:
-    """What is odd about the shards beside each other."""
     filled = [shard for shard in shards if shard.num_samples]
     for field in dict.fromkeys(field for shard in filled for field in shard.fields):
         without = [shard.url for shard in filled if field not in shard.fields]

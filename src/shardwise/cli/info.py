@@ -144,7 +144,6 @@ def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
 
 
 def _describe_field(name: str, parts: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
-    """One field as JSON: the samples that have it, and its bytes in these."""
     sizes = np.concatenate(parts)
     sizes = sizes[sizes >= 0]
     return {
@@ -209,7 +208,6 @@ def _show(document: dict[str, Any], list_all: bool) -> None:
 
 
 def _num_unfit(states: Mapping[str, int]) -> int:
-    """The number of shards with an index that reading refuses."""
     return states.get("stale", 0) + states.get("damaged", 0)
 
 

@@ -82,14 +82,7 @@ def wants_json() -> bool:
 def finish(
     document: Mapping[str, Any], show: Callable[..., None], *more: Any, is_well: bool = True
 ) -> None:
-    """End a command with its result; exit code 1 unless all is well.
-
-    Args:
-        document: the result, for `--json`.
-        show: shows it to people in place of that; called with the document and `more`.
-        more: what `show` needs beside the document.
-        is_well: whether the data are.
-    """
+    """End a command with its result, as JSON or by `show`; exit code 1 unless `is_well`."""
     if wants_json():
         write_document(document)
     else:
@@ -99,7 +92,6 @@ def finish(
 
 
 def _shown(value: Any) -> Any:
-    """A value of JSON with masked URLs."""
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, Mapping):
@@ -107,19 +99,11 @@ def _shown(value: Any) -> Any:
     return [_shown(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table.
-
-    Args:
-        titles: a title for each column; ">size" is the column `size`, its values to the right.
-        rows: a text for each column. Texts too long for a terminal are folded, never cut.
-    """
-    from rich.console import Console
+def make_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    """A table of rich; ">size" is a column with its values to the right, long texts are folded."""
     from rich.table import Table
     from rich.text import Text
 
-    width = None if sys.stdout.isatty() else UNCUT_WIDTH
-    console = Console(file=sys.stdout, width=width, highlight=False)
     # Columns without lines, which other programs can read as well.
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in titles:
@@ -130,9 +114,18 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         )
     for row in rows:
         table.add_row(*(Text(clean(shown(cell))) for cell in row))
+    return table
+
+
+def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write the table of `make_table`."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else UNCUT_WIDTH
+    console = Console(file=sys.stdout, width=width, highlight=False)
     # Captured, so that only write_line can meet a closed pipe.
     with console.capture() as capture:
-        console.print(table)
+        console.print(make_table(titles, rows))
     for line in capture.get().splitlines():
         write_line(line.rstrip())
 

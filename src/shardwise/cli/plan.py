@@ -145,7 +145,6 @@ def plan(
 
 
 def _equal_sizes(num_samples: int, num_shards: int) -> NDArray[np.int64]:
-    """Samples a shard, int64 `[shards]`, as equal as they can be."""
     sizes = np.full(num_shards, num_samples // num_shards, dtype=np.int64)
     sizes[: num_samples % num_shards] += 1
     return sizes
@@ -170,10 +169,7 @@ def _sources(plan: Plan, epoch: int) -> dict[str, dict[str, float]] | None:
 
 
 def _group_ends(sizes: NDArray[np.int64], world_size: int) -> NDArray[np.int64]:
-    """The id after the last sample of each group of shards, int64 `[groups]`.
-
-    A group is a single shard, unless ranks x shards would exceed `MAX_CELLS`.
-    """
+    """The id after each group of shards, int64: single ones, unless they exceed `MAX_CELLS`."""
     ends = np.cumsum(sizes)
     num_groups = max(1, min(len(sizes), MAX_CELLS // world_size))
     last = np.arange(1, num_groups + 1) * len(sizes) // num_groups - 1

@@ -30,10 +30,7 @@ def is_python(url: str) -> bool:
 
 
 def open_python(url: str) -> sw.Dataset:
-    """The dataset of this name, or what the function of this name returns.
-
-    The module is imported, as a program in the working directory would.
-    """
+    """The dataset of this name, or what its function returns; imports the module."""
     value = python_value(url)
     if not isinstance(value, sw.Dataset):
         raise click.UsageError(

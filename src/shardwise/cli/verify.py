@@ -105,8 +105,6 @@ def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinis
 
 @dataclass
 class _Read:
-    """What was read of data that are no tar."""
-
     num_shards: int
     num_samples: int = 0
     num_bytes: int = 0

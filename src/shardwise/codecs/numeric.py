@@ -132,7 +132,6 @@ class Array:
         return np.dtype("uint8" if self._native == np.bool_ else self.dtype)
 
     def _shape_of(self, num_bytes: int) -> tuple[int, ...]:
-        """The shape of a payload; raises if its length is wrong."""
         itemsize = self._stored.itemsize
         if self.shape is None:
             if num_bytes % itemsize:
@@ -163,10 +162,7 @@ class Array:
         np.copyto(out, stored.reshape(out.shape), casting="unsafe")
 
     def decode_column(self, column: BytesColumn) -> NDArray[Any] | list[NDArray[Any]]:
-        """Decode a column without missing rows to `[rows, *shape]`.
-
-        Without a shape, rows of one length give `[rows, length]`, others a list of arrays.
-        """
+        """Decode to `[rows, *shape]`; without a shape to `[rows, length]` or a list of arrays."""
         _check_whole(column)
         if not len(column):
             return np.empty((0, *(self.shape or ())), self._native)

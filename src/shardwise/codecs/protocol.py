@@ -116,10 +116,7 @@ class MaskingDecoder(Protocol):
     def decode_masked(
         self, data: bytes | memoryview, out: NDArray[Any] | None
     ) -> tuple[Any, NDArray[np.bool_]]:
-        """What the call returns, written into `out` if there is one, and its mask.
-
-        A keyed decoder's has a parameter `rng`, too.
-        """
+        """The value, written into `out` if given, and its mask; keyed decoders get `rng`, too."""
 
 
 def has_mask(decoder: Any) -> bool:

@@ -43,7 +43,6 @@ class Npy(PlainDecoder):
 
 
 def _header_end(view: memoryview) -> int:
-    """Where the values of a .npy file begin."""
     head = bytes(view[:12])
     if len(head) < 12 or not head.startswith(npy_format.MAGIC_PREFIX):
         raise ValueError(f"{len(view)} bytes that begin with {head!r} are no .npy file")

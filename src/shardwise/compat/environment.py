@@ -12,7 +12,6 @@ def variable(name: str, default: str | None = None) -> str | None:
 
 
 def is_on(name: str) -> bool:
-    """Whether a switch is set to a whole number other than 0."""
     text = variable(name) or "0"
     try:
         return bool(int(text))

@@ -69,10 +69,7 @@ def code_digest(value: Any) -> str:
 
 
 def held_digest(value: Any) -> str:
-    """16 hex digits as of `code_digest`, of functions without the globals that they name.
-
-    Another minor version of Python compiles to other bytecode, and gives another digest.
-    """
+    """`code_digest` without functions' globals; it depends on Python's minor version."""
     return _digest(value, follows_globals=False)
 
 
@@ -274,10 +271,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _globals_of(code: CodeType, space: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The globals that code names, and what it names in modules of the user's.
-
-    Names that it assigns itself are left out, as is what Python sets, such as `__file__`.
-    """
+    """The globals, and names in the user's modules, that code reads and does not assign itself."""
     steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     stored = {step.argval for step in steps if step.opname in _STORES_GLOBAL}
     path, value = "", None

@@ -68,15 +68,7 @@ def split_member(name: str, fields: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class ColumnReader:
-    """Reads the values of a column, some samples at a time; pickles with its dataset.
-
-    Attributes:
-        name: the column's name, for messages.
-        samples: the dataset, of which only what is needed is read.
-        field: the field that has the values; None where `fn` makes them of whole samples.
-        path: names of members inside a field of documents.
-        fn: sample -> value.
-    """
+    """Reads a column: `fn` of samples, or a field (and members in it, by `path`); pickles."""
 
     name: str
     samples: IndexedSamples
@@ -231,7 +223,6 @@ class _Column:
 
 
 def _parts(reader: ColumnReader, progress: Progress, num_workers: int) -> Iterator[NDArray[Any]]:
-    """The values of runs of samples, in their order."""
     num_samples, step = len(reader.samples), _rows_of(reader.samples.source)
     done = 0
     with _reporter(reader.name, num_samples, progress) as report:

@@ -106,7 +106,6 @@ def _difference(one: Dataset, other: Dataset) -> str | None:
 
 
 def _form(dataset: Dataset, name: str) -> str:
-    """What a source has of a field."""
     source = dataset.source
     layout = traits_of(source).layouts.get(name)
     if layout is not None:
@@ -115,12 +114,7 @@ def _form(dataset: Dataset, name: str) -> str:
 
 
 class ConcatSource(ReadsEpochs):
-    """Sources behind one another; satisfies `shardwise.sources.protocol.Source`.
-
-    Args:
-        sources: one or more.
-        fields: the fields that all of them have, as bytes in all or as values in all.
-    """
+    """Sources behind one another, with the fields that are bytes, or values, in all of them."""
 
     def __init__(self, sources: Sequence[Source], fields: tuple[str, ...]) -> None:
         self.sources = tuple(sources)

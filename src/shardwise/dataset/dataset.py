@@ -85,7 +85,6 @@ class Dataset(Segmented):
         return f"Dataset({'.'.join([repr(self._source), *self._transforms.steps()])})"
 
     def _repr_html_(self) -> str:
-        """The facts, and the pictures of the first samples."""
         shown, rows = "", list[tuple[str, object]]([("dataset", self)])
         try:
             rows += [("samples", f"{len(self):,}"), ("shards", f"{len(self.shard_sizes):,}")]

@@ -157,10 +157,7 @@ def _whole_or_error(rows: RawRows, field: Field, column: Column) -> bool:
 
 
 def _first_error(rows: RawRows, error: DataError, fields: Sequence[Field]) -> DataError:
-    """The error that going row by row would have met: maybe one of these fields, in a row before.
-
-    No decoder is called twice for a row.
-    """
+    """The error that going row by row would have met first; no decoder runs twice for a row."""
     bad = np.flatnonzero(rows.ids == error.index)
     row = int(bad[0]) if len(bad) else 0
     for field in fields:
@@ -177,7 +174,6 @@ def _first_error(rows: RawRows, error: DataError, fields: Sequence[Field]) -> Da
 
 
 def _is_whole(column: Column) -> bool:
-    """Whether no sample lacks the field."""
     if isinstance(column, BytesColumn):
         return int(column.lengths.min(initial=0)) >= 0
     if isinstance(column, np.ndarray) and column.dtype.kind != "O":
@@ -285,7 +281,6 @@ def _drawn_at_once(rows: RawRows, field: Field, column: Column) -> list[Any] | N
 
 
 def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any]) -> None:
-    """Decode into the rows of `out`: by one copy where a whole column comes at once."""
     if _by_column(rows, field, column, "decode_column_into", out) is not None:
         return
     values = column if field.decoder is None else _by_column(rows, field, column, "decode_column")
@@ -314,6 +309,5 @@ def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any])
 
 
 def _odd_value(value: Any, out: NDArray[Any]) -> str:
-    """What is wrong with a value that should have been a row of `out`."""
     form = f"{value.dtype} of shape {value.shape}" if hasattr(value, "dtype") else repr(value)
     return f"the source gave {form:.80}, and its layout says {out.dtype} of shape {out.shape[1:]}"

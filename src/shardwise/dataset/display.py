@@ -23,10 +23,7 @@ _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM")
 
 
 class Sample(dict[str, Any]):
-    """A dict that prints itself in one line, with the sizes of what is large.
-
-    In everything else it is a dict: it compares and copies as one, and pickles as one.
-    """
+    """A dict that prints in one line, with the sizes of what is large; copies are dicts."""
 
     __slots__ = ()
 

@@ -20,10 +20,7 @@ RESERVED = frozenset({"__key__", "__index__", "__valid__", "__source__", "__medi
 
 
 def refuse_reserved(names: Collection[str], source: Any) -> None:
-    """Refuse fields that are called what a batch calls something else, but a source's `own_names`.
-
-    The one place for all sources; functions of `map` are held to the same names by `Transforms`.
-    """
+    """Refuse fields with names that a batch reserves, but for a source's `own_names`."""
     for name in filter(RESERVED.__contains__, names):
         if name not in own_names_of(source):
             raise DataError(
@@ -77,10 +74,7 @@ class Field:
         return int(getattr(self.decoder, "stream", 0))
 
     def decode(self, value: Any, random: SampleKeys, source_id: int) -> Any:
-        """Call the decoder, which must be there, with the sample's generator if it takes one.
-
-        With `has_mask`, the value and its mask.
-        """
+        """Call the decoder, with the sample's generator if it takes one; a mask with `has_mask`."""
         assert self.decoder is not None
         if self.has_mask:
             return self.decode_masked(value, lambda: random.generator(source_id, self.stream))
@@ -120,10 +114,7 @@ def is_plain_function(decoder: Callable[..., Any]) -> bool:
 
 
 def in_place(field: Field) -> Layout | None:
-    """Shape and dtype of a row, if the field can be written straight into the rows of an array.
-
-    A field that samples may lack can't: nothing would be written to their rows.
-    """
+    """Shape and dtype of a row that is written straight into arrays; not of optional fields."""
     if field.decoder is None:
         return field.layout if field.required else None
     if field.cast is not None:

@@ -140,7 +140,6 @@ class IndexedSamples(LoadedSamples):
         return sample
 
     def _samples(self, rows: RawRows) -> Iterable[dict[str, Any]]:
-        """Finish samples one by one, as epoch 0 of seed 0 has them."""
         samples = decode_rows(rows, self._fields)
         if not self.is_mapped:
             return samples

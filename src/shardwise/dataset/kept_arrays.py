@@ -37,14 +37,7 @@ _MAX_NAME = 40
 
 
 class KeptArrays:
-    """The place where arrays of one origin are kept.
-
-    Args:
-        directory: the first choice, such as beside the indexes; None for the user's cache alone.
-            Where it can't be written, the user's cache directory has the file.
-        name: what the arrays are, for the file's name.
-        origin: all that they were made of. Another text is another file.
-    """
+    """The place of arrays made of one `origin`: a file in `directory`, else in the user's cache."""
 
     def __init__(self, directory: str | None, *, name: str, origin: str) -> None:
         self.digest = hashlib.sha256(f"shardwise arrays 1\n{origin}".encode()).hexdigest()[:32]
@@ -55,10 +48,7 @@ class KeptArrays:
         self.paths = [place / f"{file_name}.swc" for place in places]
 
     def load(self) -> dict[str, NDArray[Any]] | None:
-        """The arrays, read-only views of the mapped file; None where there are none.
-
-        A damaged file counts as none; the log says so.
-        """
+        """Read-only views of the mapped file; None without one, or for a damaged one (logged)."""
         for path in self.paths:
             try:
                 return read_arrays(path, self.digest)
@@ -92,10 +82,7 @@ class KeptArrays:
 
 
 def kept_or_made(place: KeptArrays | None, kind: type[T], make: Callable[[], T]) -> T:
-    """A dataclass of arrays and whole numbers: as it is kept, else made and kept.
-
-    No place keeps nothing.
-    """
+    """A dataclass of arrays and whole numbers, kept or made and kept; no place keeps nothing."""
     arrays = None if place is None else place.load()
     if arrays is not None:
         kept: T = kind(**{name: a if a.ndim else a.item() for name, a in arrays.items()})
@@ -124,12 +111,7 @@ def _as_numbers(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def read_arrays(path: Path, digest: str) -> dict[str, NDArray[Any]]:
-    """Map a file, and check every byte of it: about 1 GB/s.
-
-    Raises:
-        DataError: it is damaged, or of another origin.
-        OSError: it can't be read.
-    """
+    """Map a file and check all of it (1 GB/s); DataError if damaged or of another origin."""
     data = map_file(str(path))
     with as_data_error("a column file that can't be used", url=str(path)):
         metadata, columns = decode_columns(data)

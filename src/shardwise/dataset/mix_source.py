@@ -29,10 +29,7 @@ _Ids = NDArray[np.int64]
 
 
 class MixSource:
-    """Datasets behind one another, to those who ask a dataset for its source.
-
-    It reads samples as the datasets decode them, with the randomness of epoch 0 and seed 0.
-    """
+    """Decoded datasets behind one another as one source, with epoch 0's randomness of seed 0."""
 
     default_shuffle: Literal["full", "window"] = "full"
 
@@ -162,17 +159,14 @@ class _PartWatch:
         self._places = places
 
     def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
-        """See `DecodeWatch`."""
         number = sample if sample < 0 else sample + self._start
         self._watch.begin(number, key, part if part < 0 else self._places[part], detail)
 
     def end(self) -> None:
-        """See `DecodeWatch`."""
         self._watch.end()
 
 
 def _buffers(out: Mapping[str, NDArray[Any]], num_rows: int) -> dict[str, NDArray[Any]]:
-    """Arrays for some of the rows of `out`."""
     return {n: np.empty((num_rows, *rows.shape[1:]), rows.dtype) for n, rows in out.items()}
 
 

@@ -227,5 +227,4 @@ def _named(sample: dict[str, Any], name: str, part: Dataset) -> dict[str, Any]:
 
 
 def _known(part: Dataset) -> tuple[str, ...]:
-    """The fields that may be named, parts of fields among them."""
     return (*part.fields, *part._parts)

@@ -106,10 +106,7 @@ class PackSource:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """A shard for each one of the documents: a pack is of the shard that its window begins in.
-
-        The fingerprint is made of the documents', of all lengths and of the options.
-        """
+        """The documents' shards, by where a pack's window begins; lengths and options count."""
         packs, data = self.packs, self.dataset
         sizes = data.shard_sizes
         inner = data.manifest.shards
@@ -175,7 +172,6 @@ class PackSource:
         return made
 
     def _tokens(self, of: _Pieces, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """The tokens of all documents, read by one call, at their places in the packs."""
         documents = self.packs.documents[of.pieces]
         unique, inverse = np.unique(documents, return_inverse=True)
         try:

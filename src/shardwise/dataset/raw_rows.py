@@ -22,14 +22,10 @@ from shardwise.sources.samples import DecodeWatch
 
 @dataclass(slots=True)  # not frozen: that would cost a single sample a microsecond
 class RawRows:
-    """Samples as the source read them, and their names in messages.
+    """Samples as the source read them, with their ids in the dataset.
 
-    Attributes:
-        ids: int64 `[rows]`, the samples' ids in the dataset; `columns.ids` has the source's.
-        columns: what the source read.
-        url_of: the url of the shard that holds a sample, by its id in the source.
-        keys: the seed and the epoch, and the generators that keyed decoders get.
-        watch: learns which decoder or function begins, or None.
+    `url_of` names a sample's shard in messages, `keys` make the generators of keyed decoders, and
+    `watch` learns which decoder or function begins.
     """
 
     ids: NDArray[np.int64]
@@ -39,13 +35,7 @@ class RawRows:
     watch: DecodeWatch | None = None
 
     def begin(self, row: int, part: int, value: Any = None) -> None:
-        """Tell the watch that a decoder or function begins on the sample in this row.
-
-        A value with an attribute `described`, such as a clip, is named by it.
-
-        Raises:
-            DecodeTimeoutError: it was stopped there before.
-        """
+        """Tell the watch what begins on this row's sample (`described`, if its value says that)."""
         if self.watch is not None:
             detail = getattr(value, "described", "")
             if not isinstance(detail, str):  # an object of the user's

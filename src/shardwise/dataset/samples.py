@@ -48,10 +48,7 @@ from shardwise.storage import PoolRanges
 def rows_by_part(
     ids: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> Iterator[tuple[int, NDArray[np.intp], int]]:
-    """Of parts that end at `ends`: number, which of the ids it has, and its first id.
-
-    Of no ids the first part, with no rows.
-    """
+    """Yield number, rows and first id of each part that some ids are of; no ids: the first."""
     # side="right" skips empty parts.
     owners = np.searchsorted(ends, ids, side="right")
     for number in np.unique(owners).tolist() or [0]:

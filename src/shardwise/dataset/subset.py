@@ -60,10 +60,7 @@ def filter_mask(
     load: Callable[[NDArray[np.int64]], dict[str, Any]],
     num_samples: int,
 ) -> NDArray[np.bool_]:
-    """For which samples a function of columns holds: bool `[num_samples]`.
-
-    `load` gives the columns of the samples with these ids.
-    """
+    """For which samples a function of columns, which `load` gives by id, holds: bool."""
     mask = np.empty(num_samples, dtype=np.bool_)
     for start in range(0, num_samples, _FILTER_ROWS):
         rows = np.arange(start, min(start + _FILTER_ROWS, num_samples), dtype=np.int64)

@@ -30,13 +30,7 @@ _MADE = RESERVED - {"__key__"}
 
 @dataclass(frozen=True, slots=True)
 class MapFunction:
-    """One function of a `map()`.
-
-    Attributes:
-        fn: sample -> sample.
-        takes_rng: it has a parameter called `rng`.
-        place: how many functions run before it.
-    """
+    """One function of a `map()`; `place` is how many run before it."""
 
     fn: Callable[..., Any]
     takes_rng: bool
@@ -104,15 +98,7 @@ class MapFunction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transforms:
-    """Immutable; each method returns a new one.
-
-    Attributes:
-        selected: the fields that are read, in order; None for all.
-        required: fields asked for by name.
-        decoders: field -> decoder.
-        maps: functions of samples, in the order in which they run.
-        indices: int64 `[samples]`, the source's ids of the samples; None for all.
-    """
+    """The fields, decoders, functions and indices of a dataset; each method returns a new one."""
 
     selected: tuple[str, ...] | None = None
     required: frozenset[str] = frozenset()

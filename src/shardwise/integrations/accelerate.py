@@ -125,16 +125,11 @@ class _Active:
 
     @property
     def end_of_dataloader(self) -> bool:
-        """Whether the batch in hand is the last one."""
         return self.num_left == 0
 
 
 def check_dividers(*names: str) -> None:
-    """Refuse a version, where it is in use, that divides data with something else than these.
-
-    Raises:
-        FrameworkError: `accelerate.data_loader` lacks one of the names.
-    """
+    """Refuse an Accelerate in use that divides data by other names than these."""
     if is_initialized():
         version = f"accelerate {accelerate.__version__}"
         require(data_loader, *names, version=version, tested=_TESTED)

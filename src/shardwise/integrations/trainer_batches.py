@@ -123,7 +123,6 @@ class _Batches(torch.utils.data.Dataset[Any]):
         self._iterator: Iterator[Any] | None = None
 
     def __len__(self) -> int:
-        """Samples, which the Trainer logs."""
         return len(self._batches._loader.dataset)
 
     def __getitems__(self, steps: Sequence[int]) -> Any:

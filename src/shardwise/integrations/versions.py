@@ -9,11 +9,7 @@ from shardwise.base.errors import FrameworkError
 
 
 def require(owner: Any, *names: str, version: str, tested: str) -> None:
-    """Check that a class or module of a framework has names that are not its public interface.
-
-    `version` names the framework, too, as "accelerate 1.15.0" does; the adapter was `tested` with
-    that one.
-    """
+    """Check that a framework (`version`; `tested` with another) still has private names."""
     for name in names:
         if not hasattr(owner, name):
             _refuse(f"{owner.__name__}.{name}", version, tested)

@@ -32,14 +32,13 @@ class DropNotice:
         self.is_first = False
         if self.is_due and rank == 0 and plan.num_dropped:
             warn_once(
-                "each epoch leaves out %d of %d samples, other ones each time, since they do not "
-                "fill %s: pass remainder='pad' or 'uneven' to have them, or "
-                "remainder='drop' to say that this is meant",
+                "Dropping %d of %d samples per epoch, different ones each time (incomplete last "
+                "%s). Set remainder='pad' or 'uneven' to keep them, 'drop' to silence this.",
                 plan.num_dropped,
                 plan.num_samples,
-                f"a global batch of {plan.global_batch_size}"
+                f"batch of {plan.global_batch_size}"
                 if plan.has_even_steps
-                else f"a step of {plan.world_size} ranks",
+                else f"step of {plan.world_size} ranks",
             )
         self.is_due = False
 

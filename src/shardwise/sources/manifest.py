@@ -192,9 +192,9 @@ class ShardView(Sequence[Shard]):
     def __getitem__(self, number: slice) -> tuple[Shard, ...]: ...
 
     def __getitem__(self, number: int | slice) -> Shard | tuple[Shard, ...]:
-        if isinstance(number, slice):
-            return tuple(self[each] for each in range(*number.indices(len(self))))
         manifest, place = self._manifest, range(len(self))[number]
+        if isinstance(place, range):
+            return tuple(map(self.__getitem__, place))
         return Shard(
             manifest.urls[place], manifest.sizes.item(place), manifest.shard_bytes.item(place)
         )
@@ -222,13 +222,7 @@ class ShardView(Sequence[Shard]):
 def checked_ids(
     indices: ArrayLike, num_samples: int, *, from_end: bool = False
 ) -> NDArray[np.int64]:
-    """Check indices of samples: int64 `[rows]`, each in [0, num_samples).
-
-    Raises:
-        IndexError: an index is out of range; the first bad one is named.
-        TypeError: they are no integers.
-        ValueError: more dimensions than one.
-    """
+    """Check ids, int64 `[rows]` in [0, num_samples); with `from_end` -1 is the last sample."""
     ids = np.asarray(indices)
     if ids.dtype.kind not in "iu" and ids.size:
         hint = ": take samples by a mask with subset()" if ids.dtype == np.bool_ else ""

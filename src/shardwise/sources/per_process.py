@@ -49,8 +49,6 @@ class PerProcess(Generic[T]):
 
 
 class _Slot(Generic[T]):
-    """The value of one process, once `is_made`."""
-
     __slots__ = ("is_made", "lock", "value")
 
     value: T

@@ -26,10 +26,7 @@ _MIN_GROUPS = 4
 
 
 def window_within(max_bytes: int, manifest: Manifest, *, max_lanes: int) -> WindowShape:
-    """As many lanes as fit into memory with two row groups each, which are the manifest's shards.
-
-    A power of two, so that many numbers of ranks divide them.
-    """
+    """As many lanes, a power of two, as fit into memory with two row groups each."""
     num_filled = np.count_nonzero(manifest.sizes)
     if not num_filled:
         return WindowShape()
@@ -65,10 +62,7 @@ class RowGroupCache(Generic[T]):
         return self._process.get(_Cache)
 
     def get(self, key: Hashable, decode: Callable[[], tuple[T, int]]) -> T:
-        """A row group by its key from the cache, else by `decode`, with its bytes of memory.
-
-        An error of `decode` is raised to all threads that wait for the value, and is not cached.
-        """
+        """A row group from the cache, else by `decode`; its errors go to all waiting threads."""
         cache = self._cache
         try:
             # Without the lock: another thread may evict it now.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias, overload
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +18,26 @@ from numpy.typing import NDArray
 _MIN_RUN = 8
 
 
-class NumberedNames(NamedTuple):
-    """Names that differ in one ascending number, which has `width` digits at least.
+class LazyNames(Sequence[str]):
+    """Names that are made into text when they are asked for, by `one`."""
 
-    `first` is the number of the first name, `length` how many names there are.
-    """
+    __slots__ = ()
+
+    def one(self, place: int) -> str:
+        """The name at a place from 0 on."""
+        raise NotImplementedError
+
+    def __getitem__(self, number: Any) -> Any:
+        places = range(len(self))[number]
+        return self.one(places) if isinstance(places, int) else [*map(self.one, places)]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.one, range(len(self)))
+
+
+@dataclass(frozen=True)
+class NumberedNames(LazyNames):
+    """Names with one ascending number of `width` digits or more: `length` of them from `first`."""
 
     prefix: str
     suffix: str
@@ -29,15 +45,15 @@ class NumberedNames(NamedTuple):
     width: int
     length: int
 
-    def name(self, number: int) -> str:
-        """The name at a place from 0 on."""
-        return f"{self.prefix}{self.first + number:0{self.width}d}{self.suffix}"
+    def __len__(self) -> int:
+        return self.length
+
+    def one(self, place: int) -> str:
+        """See `LazyNames`; places behind the last have names, too."""
+        return f"{self.prefix}{self.first + place:0{self.width}d}{self.suffix}"
 
 
-Part: TypeAlias = NumberedNames | Sequence[str]
-
-
-class ShardNames(Sequence[str]):
+class ShardNames(LazyNames):
     """Names in parts, each numbered or listed; made into text when they are asked for.
 
     >>> names = ShardNames.of([f"a-{i:03d}.tar" for i in range(100)])
@@ -47,16 +63,16 @@ class ShardNames(Sequence[str]):
 
     __slots__ = ("_ends", "parts")
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Sequence[str]]) -> None:
         self.parts = tuple(parts)
-        self._ends = list(accumulate(map(_count, self.parts)))
+        self._ends = list(accumulate(map(len, self.parts)))
 
     @classmethod
     def of(cls, names: Sequence[str]) -> ShardNames:
         """The same names, with numbered runs found: 0.3 us a name of a run, 4 us for others."""
         if isinstance(names, cls):
             return names
-        parts: list[Part] = []
+        parts: list[Sequence[str]] = []
         others: list[str] = []
         start = 0
         while start < len(names):
@@ -85,42 +101,24 @@ class ShardNames(Sequence[str]):
         """The first and the last name of each numbered run, and all others."""
         for part in self.parts:
             if isinstance(part, NumberedNames):
-                yield part.name(0)
-                yield part.name(part.length - 1)
+                yield part[0]
+                yield part[-1]
             else:
                 yield from part
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> list[str]: ...
-
-    def __getitem__(self, number: int | slice) -> str | list[str]:
-        if isinstance(number, slice):
-            return [self[each] for each in range(*number.indices(len(self)))]
-        place = range(len(self))[number]
+    def one(self, place: int) -> str:
+        """See `LazyNames`."""
         owner = bisect_right(self._ends, place)
-        part = self.parts[owner]
-        place -= self._ends[owner - 1] if owner else 0
-        return part.name(place) if isinstance(part, NumberedNames) else part[place]
+        return self.parts[owner][place - (self._ends[owner - 1] if owner else 0)]
 
     def __iter__(self) -> Iterator[str]:
-        for part in self.parts:
-            if isinstance(part, NumberedNames):
-                yield from map(part.name, range(part.length))
-            else:
-                yield from part
+        return chain.from_iterable(self.parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ShardNames, (self.parts,)
-
-
-def _count(part: Part) -> int:
-    return part.length if isinstance(part, NumberedNames) else len(part)
 
 
 def _run(names: Sequence[str], start: int) -> NumberedNames | None:
@@ -129,12 +127,12 @@ def _run(names: Sequence[str], start: int) -> NumberedNames | None:
     if last >= len(names):
         return None
     run = _pattern(names[start], names[start + 1])
-    if run is None or run.name(_MIN_RUN - 1) != names[last]:
+    if run is None or run.one(_MIN_RUN - 1) != names[last]:
         return None
     end = start + 2
-    while end < len(names) and run.name(end - start) == names[end]:
+    while end < len(names) and run.one(end - start) == names[end]:
         end += 1
-    return run._replace(length=end - start) if end - start >= _MIN_RUN else None
+    return replace(run, length=end - start) if end - start >= _MIN_RUN else None
 
 
 def _pattern(one: str, two: str) -> NumberedNames | None:
@@ -151,7 +149,7 @@ def _pattern(one: str, two: str) -> NumberedNames | None:
         return None
     width = len(digits) if digits[0] == "0" else 1
     run = NumberedNames(one[:begin], one[end:], int(digits), width, 2)
-    if run.name(0) == one and run.name(1) == two:
+    if run.one(0) == one and run.one(1) == two:
         return run
     # Without a zero in front, "100" may be of width 1 or 3: the same names from here on.
     return None
@@ -161,12 +159,8 @@ def _is_digit(character: str) -> bool:
     return character.isascii() and character.isdigit()
 
 
-class PackedNames(Sequence[str]):
-    """Names that stand behind one another in a column of bytes, decoded at access.
-
-    `text` is uint8 `[bytes]`, all names; `ends` says where each ends in it. The columns of a file
-    are checked by `of`.
-    """
+class PackedNames(LazyNames):
+    """Names in a column of bytes, each up to its end in `ends`, decoded at access."""
 
     __slots__ = ("_ends", "_first", "_last", "_text")
 
@@ -194,9 +188,8 @@ class PackedNames(Sequence[str]):
     def __len__(self) -> int:
         return self._last - self._first
 
-    def __getitem__(self, number: Any) -> Any:
-        if isinstance(number, slice):
-            return [self[each] for each in range(*number.indices(len(self)))]
-        place = range(self._first, self._last)[number]
+    def one(self, place: int) -> str:
+        """See `LazyNames`."""
+        place += self._first
         start = self._ends.item(place - 1) if place else 0
         return str(self._text[start : self._ends.item(place)].data, "utf-8", "surrogateescape")

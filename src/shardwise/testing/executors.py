@@ -240,7 +240,6 @@ def check_resume(
 
 
 def _frozen(loader: DataLoader) -> bytes:
-    """The state as JSON, as a checkpoint would keep it."""
     state = loader.state_dict()
     text = json.dumps(state, sort_keys=True)
     assert len(text) <= 1024, f"the state takes {len(text)} bytes: {text}"

@@ -154,7 +154,6 @@ def _check_range(
 
 
 def _probe(count: int, epoch: int) -> Ids:
-    """Some positions, in no order."""
     if not count:
         return np.empty(0, dtype=np.int64)
     drawn = np.random.default_rng(epoch).integers(0, count, min(count, 1_000))
@@ -178,7 +177,6 @@ def _check_pure(sampler: Sampler, probes: list[tuple[int, Ids]]) -> None:
 
 
 def _check_slices(sampler: Sampler, probes: list[tuple[int, Ids]]) -> None:
-    """A block of positions has the ids of its parts."""
     for epoch, positions in probes:
         answer = _ask(sampler, epoch, positions)
         size = len(positions)
@@ -197,7 +195,6 @@ def _check_slices(sampler: Sampler, probes: list[tuple[int, Ids]]) -> None:
 
 
 def _check_bounds(sampler: Sampler, epoch: int) -> None:
-    """Positions that the epoch has not are refused."""
     for position in (-1, sampler.num_samples):
         try:
             got = sampler.indices(epoch, np.array([position]))

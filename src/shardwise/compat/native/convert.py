@@ -108,8 +108,6 @@ def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> Converte
 
 
 class _Reading:
-    """A walk through a pipeline's stages."""
-
     def __init__(self, pipeline: DataPipeline | DataLoader[Any]) -> None:
         self.options: dict[str, Any] = {}
         self.dataset: Dataset

@@ -39,7 +39,6 @@ def decoders_of(
 
 
 def decode_optional(dataset: Dataset, decoders: Mapping[str, Any]) -> Dataset:
-    """The dataset with decoders for fields that samples may lack, as in a pipeline."""
     if not decoders:
         return dataset
     decoded = dataset.decode(**decoders).transforms

@@ -5,6 +5,8 @@ What `select` keeps is found before training, as a subset, so that ranks take eq
 
 from __future__ import annotations
 
+import dis
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -92,68 +94,53 @@ class Collate:
 
 
 class _LazySample(dict[str, Any]):
-    """A sample whose fields are known; its values are read when one of them is first looked at."""
+    """A sample that is read when `[]` or `get` first looks up the value of a field."""
 
-    def __init__(self, fields: Iterable[str], read: Callable[[], dict[str, Any]]) -> None:
-        super().__init__(dict.fromkeys(fields))
+    def __init__(
+        self, known: dict[str, Any], fields: Iterable[str], read: Callable[[], dict[str, Any]]
+    ) -> None:
+        super().__init__(known | dict.fromkeys(fields))
         self._read: Callable[[], dict[str, Any]] | None = read
         # An error of the reading, which the function that looked at the sample may have caught.
         self.error: Exception | None = None
 
-    def fill(self) -> None:
-        """Read the values, unless they were read."""
-        if self._read is None:
-            return
-        read, self._read = self._read, None
-        try:
-            super().update(read())
-        except Exception as error:
-            self.error = error
-            raise
+    def __getitem__(self, name: str) -> Any:
+        read = self._read
+        if read is not None and super().__getitem__(name) is None:
+            self._read = None
+            try:
+                self.update(read())
+            except Exception as error:
+                self.error = error
+                raise
+        return super().__getitem__(name)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles are dicts of the values."""
-        return dict, (dict(self.items()),)
-
-    def __iter__(self) -> Iterator[str]:
-        # Of a dict without this method, dict(sample) and {**sample} copy the values unseen.
-        return super().__iter__()
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401 - this is that method
 
 
-def _filling(name: str) -> Callable[..., Any]:
-    """The method of a dict that reads the sample first; not for a field that it lacks."""
-    original = getattr(dict, name)
-    is_lookup = name in ("__getitem__", "get")
+def _only_looks_up(function: Any) -> bool:
+    """Whether all that a function does with its first argument is `[NAME]`, get, keys, in or for.
 
-    def method(self: _LazySample, *args: Any, **kw: Any) -> Any:
-        if not is_lookup or args[0] in self:
-            self.fill()
-        return original(self, *args, **kw)
-
-    return method
-
-
-for _name in [
-    "__delitem__",
-    "__eq__",
-    "__getitem__",
-    "__ior__",
-    "__ne__",
-    "__or__",
-    "__repr__",
-    "__ror__",
-    "__setitem__",
-    "clear",
-    "copy",
-    "get",
-    "items",
-    "pop",
-    "popitem",
-    "setdefault",
-    "update",
-    "values",
-]:
-    setattr(_LazySample, _name, _filling(_name))
+    Anything else, such as `type(sample)` or C code that reads the dict, needs a real one.
+    """
+    code, at = getattr(function, "__code__", None), int(inspect.ismethod(function))
+    if code is None or code.co_argcount <= at:
+        return False
+    name, steps = code.co_varnames[at], list(dis.get_instructions(code))
+    if name in code.co_cellvars or {"eval", "exec", "locals", "vars"} & {*code.co_names}:
+        return False
+    for step, after, second in zip(steps, steps[1:], steps[2:], strict=False):
+        if isinstance(step.argval, tuple) and name in step.argval:
+            return False
+        if "FAST" in step.opname and step.argval == name:
+            is_entry = after.opname == "LOAD_CONST" and (
+                second.opname == "BINARY_SUBSCR" or second.argrepr == "[]"
+            )
+            is_method = after.opname.startswith("LOAD_") and after.argval in ("get", "keys")
+            if not (is_entry or is_method or after.opname in ("CONTAINS_OP", "GET_ITER")):
+                return False
+    return True
 
 
 def chosen(
@@ -165,7 +152,8 @@ def chosen(
     numbers or catch exceptions. Samples whose values it never looks at are not read.
     """
     mask = np.empty(len(dataset), np.bool_)
-    for row, sample in enumerate(_samples(dataset, names)):
+    is_lazy = _only_looks_up(predicate)
+    for row, sample in enumerate(_samples(dataset, names, is_lazy=is_lazy)):
         try:
             mask[row] = bool(predicate(sample))
         finally:
@@ -175,8 +163,8 @@ def chosen(
     return mask
 
 
-def _samples(dataset: Dataset, names: tuple[str, ...] | None) -> Iterator[Any]:
-    """The samples as the pipeline has them; unread where an index knows which fields they have."""
+def _samples(dataset: Dataset, names: tuple[str, ...] | None, *, is_lazy: bool) -> Iterator[Any]:
+    """The samples as the pipeline has them; lazy ones where an index knows their fields."""
     source, indices = dataset.source, dataset.transforms.indices
     if names is not None or dataset.is_mapped or not isinstance(source, TarSource):
         yield from (Collate(None, names)([sample])[0] for sample in dataset)
@@ -186,12 +174,10 @@ def _samples(dataset: Dataset, names: tuple[str, ...] | None) -> Iterator[Any]:
     for row, sample in enumerate(ids):
         shard, place = source.shards.locate(sample)
         index, url = source.shards.index(shard), source.shards.manifest.urls[shard]
+        # Pipelines say which shard a sample is of, and predicates go by it.
+        about = {"__key__": index.keys[place], "__url__": url}
+        about |= {"__local_path__": url} if is_local(url) else {}
         spans = index.locate_one(known, place)
         fields = [name for (_, size), name in zip(spans, known, strict=True) if size >= 0]
-        # Pipelines say which shard a sample is of, and predicates go by it.
-        about = {"__url__": url} | ({"__local_path__": url} if is_local(url) else {})
-        yield _LazySample(("__key__", *about, *fields), partial(_read, dataset, row, about))
-
-
-def _read(dataset: Dataset, row: int, more: dict[str, Any]) -> dict[str, Any]:
-    return {**dataset[row], **more}
+        read = partial(dataset.__getitem__, row)
+        yield _LazySample(about, fields, read) if is_lazy else about | read()

@@ -79,7 +79,6 @@ def known_as(stage: Any) -> Any:
 
 
 def kind_of(stage: Any) -> str:
-    """What to do with a stage: "sample", "decode", "shuffle", ..."""
     known = known_as(stage)
     if known not in _KINDS:
         raise refusal(stage, *_ADVICE.get(known, _OWN))
@@ -124,7 +123,6 @@ def why_no_pipeline(value: Any) -> str:
 
 
 def name_of(stage: Any) -> str:
-    """A stage as the user wrote it, about."""
     if not isinstance(stage, FilterFunction):
         return getattr(stage, "__name__", None) or type(stage).__name__
     name = "slice" if stage.f is itertools.islice else _name(stage.f).removeprefix("_")
@@ -140,7 +138,6 @@ def _name(value: Any) -> str:
 
 
 def argument(stage: FilterFunction, place: int, name: str, default: Any) -> Any:
-    """One of a stage's arguments, by its place behind the source or by name."""
     return stage.args[place] if len(stage.args) > place else stage.kw.get(name, default)
 
 
@@ -190,7 +187,6 @@ def is_function(stage: Any) -> bool:
 
 
 def fields_of(stage: FilterFunction) -> list[list[str]]:
-    """The fields that a `to_tuple` names, each with its alternatives."""
     given = stage.args
     fields = given[0].split() if len(given) == 1 and isinstance(given[0], str) else given
     return [name.split(";") if isinstance(name, str) else list(name) for name in fields]
@@ -233,7 +229,6 @@ def urls_of(source: Any) -> tuple[list[str], bool]:
 
 
 def first_sample(stage: Any, urls: list[str]) -> dict[str, Any] | None:
-    """The first sample that a stage of the program makes of shards; None if it gives shards."""
     first = next(_run(stage, urls), None)
     if isinstance(first, dict) and "__key__" in first:
         return first
@@ -247,7 +242,6 @@ def first_sample(stage: Any, urls: list[str]) -> dict[str, Any] | None:
 
 
 def check_sample(stage: Any, first: dict[str, Any], dataset: Dataset) -> None:
-    """Hold the first sample that a stage made against the one in the tar."""
     there = {name: value for name, value in first.items() if name[:2] != "__" or name == "__key__"}
     if not len(dataset) or there != {name: _raw(value) for name, value in dataset[0].items()}:
         raise refusal(
@@ -258,7 +252,6 @@ def check_sample(stage: Any, first: dict[str, Any], dataset: Dataset) -> None:
 
 
 def is_reordered(stage: Any, urls: list[str]) -> bool:
-    """Whether a stage of the program's own gives the list of shards in another order."""
     return _is_another_order(stage, _urls(_run(stage, urls), len(urls) + 1), urls)
 
 

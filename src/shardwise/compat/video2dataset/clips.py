@@ -30,14 +30,7 @@ class UnfitVideoError(DataError):
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip that was chosen.
-
-    Attributes:
-        numbers: int64 `[T]`, the frames; -1 for one of zeros.
-        start: the first frame.
-        fps: its frames a second.
-        fps_id: which of the rates that `fps` offers.
-    """
+    """A chosen clip: frames, int64 `[T]` (-1: zeros), the first one, its rate and which that is."""
 
     numbers: NDArray[np.int64]
     start: int
@@ -93,7 +86,6 @@ class ClipDecoder:
 
     @property
     def rates(self) -> list[Any]:
-        """The rates to choose from; empty for the video's own."""
         if self.fps is None:
             return []
         if self.fps == "sample":
@@ -103,7 +95,6 @@ class ClipDecoder:
     def __call__(
         self, data: bytes, size: PictureSize, rng: np.random.Generator, cuts: Any = None
     ) -> dict[str, Any]:
-        """Decode the clip of one file."""
         reader = BytesReader(data)
         index = index_media(reader)
         track = index.first("video")
@@ -129,7 +120,6 @@ class ClipDecoder:
         return found | ({"video_bytes": data} if self.return_bytes else {})
 
     def _choose(self, length: int, native: float, rng: np.random.Generator, cuts: Any) -> Clip:
-        """Draw the clip of a video of `length` frames."""
         whole = max(1, round(native))
         rate, rate_id = self._rate(whole, rng)
         if self.uniformly_sample:
@@ -157,7 +147,6 @@ class ClipDecoder:
         return Clip(np.where(numbers < stop, numbers, -1), start, rate, rate_id)
 
     def _rate(self, native: int, rng: np.random.Generator) -> tuple[Any, int]:
-        """The clip's frames a second, and its place among the rates."""
         if self.fps is None:
             return native, 0
         rates = self.rates
@@ -228,7 +217,6 @@ class SoundDecoder:
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Raise ValueError if an argument is no whole number of 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name}={value!r}: must be a whole number, 1 or more")
 

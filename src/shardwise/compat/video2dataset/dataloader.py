@@ -166,7 +166,6 @@ def _names(value: str | Sequence[str]) -> list[str]:
 
 
 def _made_of(kind: type[D], arguments: Mapping[str, Any], *, media: str) -> D:
-    """A decoder of `decoder_kwargs`."""
     names = [each.name for each in fields(kind)]
     unknown = sorted(set(arguments) - set(names))
     if unknown:

@@ -15,14 +15,7 @@ from shardwise.base.errors import DataError
 
 @dataclass(frozen=True)
 class PictureSize:
-    """What becomes of pictures.
-
-    Attributes:
-        resize: the shorter side, or (height, width); None leaves the size.
-        crop: (height, width); None crops nothing.
-        is_random: the crop lies anywhere; else in the centre.
-        dtype: of the tensors.
-    """
+    """The size of resized pictures (the shorter side, or both), and their crop's."""
 
     resize: int | tuple[int, int] | None = None
     crop: tuple[int, int] | None = None
@@ -37,7 +30,6 @@ class PictureSize:
         return round(height * factor), round(width * factor)
 
     def window(self, height: int, width: int, rng: np.random.Generator) -> tuple[slice, slice]:
-        """The rows and columns to keep of resized pictures."""
         if self.crop is None:
             return slice(0, height), slice(0, width)
         if self.crop[0] > height or self.crop[1] > width:
@@ -56,7 +48,6 @@ class PictureSize:
 
 
 def picture_size(resize: Any, crop: Any, *, random_crop: bool, dtype: Any) -> PictureSize:
-    """The size that video2dataset's arguments say."""
     shorter = resize if isinstance(resize, int) and not isinstance(resize, bool) else None
     if shorter is not None and not 1 <= shorter <= 1 << 15:
         raise ValueError(f"resize_size={resize!r}: must be 1 to 32768")

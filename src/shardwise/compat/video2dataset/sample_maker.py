@@ -28,14 +28,7 @@ class UnwantedError(Exception):
 
 @dataclass(frozen=True)
 class Selection:
-    """The conditions for a sample.
-
-    Attributes:
-        keys: what it must have.
-        aesthetics: its json's "AESTHETIC_SCORE" must be this or more.
-        languages: its text must be in one of these, by `langdetect`.
-        unsafe: its json's "punsafe" must be below this.
-    """
+    """The conditions for a sample: fields, scores in its json, a language of its text."""
 
     keys: tuple[str, ...]
     aesthetics: float | None = None
@@ -44,11 +37,9 @@ class Selection:
 
     @property
     def asks_metadata(self) -> bool:
-        """Whether decoded fields are asked for."""
         return not (self.aesthetics is None and self.languages is None and self.unsafe is None)
 
     def refuse(self, sample: Mapping[str, Any]) -> str | None:
-        """Why a decoded sample is not selected; None if it is."""
         if self.aesthetics is not None and _entry(sample, "AESTHETIC_SCORE") < self.aesthetics:
             return "aesthetics"
         if self.languages is not None and _language(sample) not in self.languages:
@@ -72,12 +63,7 @@ class SampleMaker:
     transforms: Mapping[str, Callable[[Any], Any]]
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Make a sample.
-
-        Raises:
-            UnwantedError: it is left out by what was asked for.
-            DecodingError: a field can't be decoded; it names field, key and url.
-        """
+        """Make a sample, or raise UnwantedError or DecodingError."""
         made = {k: v for k, v in sample.items() if k not in self.removed and k != DRAW}
         missing = [k for k in self.selection.keys if k not in made]
         if missing:

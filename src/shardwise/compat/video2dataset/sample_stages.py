@@ -129,7 +129,6 @@ class Batches:
     is_stateless = True
 
     def __call__(self, source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The batches."""
         items = iter(source)
         while batch := list(islice(items, self.size)):
             if len(batch) < self.size and self.drop_last:
@@ -139,10 +138,7 @@ class Batches:
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """A batch of the fields that all samples have: tensors stacked, numbers as an array.
-
-    A sample that is marked gets the fields of the first one that is not; `__corrupted__` says so.
-    """
+    """Stack the fields that all samples have; marked samples get a whole one's values."""
     if CORRUPTED in samples[0]:
         whole = next((sample for sample in samples if not sample[CORRUPTED]), {})
         stand_in = {k: v for k, v in whole.items() if not k.startswith("__")}

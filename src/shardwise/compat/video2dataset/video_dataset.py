@@ -18,10 +18,7 @@ from shardwise.compat.webdataset.shardlists import split_by_node
 
 
 class VideoDataset(WebDataset):
-    """Batches of clips out of tar shards, divided among ranks and workers.
-
-    Each sample comes once an epoch over all of them. `with_epoch(n)` gives each rank n batches.
-    """
+    """Batches of clips, each sample once an epoch; `with_epoch(n)` gives each rank n batches."""
 
     def __init__(
         self,
@@ -44,7 +41,6 @@ class VideoDataset(WebDataset):
 
     @property
     def left_out(self) -> dict[str, int]:
-        """How many samples were left out, by reason, over all workers of this rank."""
         return self.counts_left_out.counts()
 
     def __iter__(self) -> Iterator[Any]:

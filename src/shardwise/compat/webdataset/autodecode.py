@@ -58,7 +58,6 @@ def npy_loads(data: bytes) -> np.ndarray[Any, Any]:
 
 
 def npz_loads(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    """Decode the arrays of `numpy.savez` by their names; pickled elements are refused."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return dict(arrays)
 
@@ -83,7 +82,6 @@ decoders: dict[str, Callable[[bytes], Any]] = {
 
 
 def basichandlers(key: str, data: bytes) -> Any:
-    """Decode a field by the table `decoders`; None if its extension is not there."""
     decode = decoders.get(key.rpartition(".")[2])
     return None if decode is None else decode(data)
 
@@ -161,7 +159,6 @@ class ImageHandler:
 
 
 def _pixels(data: bytes, colours: str) -> Pixels:
-    """The image as uint8 `[height, width(, channels)]`."""
     codec = _JPEG.get(colours)
     if codec is not None and is_plain_jpeg(memoryview(data)):
         try:
@@ -189,7 +186,6 @@ class Continue:
 
 
 def gzfilter(key: str, data: bytes) -> Continue | None:
-    """Unpack a field that ends in `.gz`; the decoders behind this one decode what was in it."""
     return Continue(key[:-3], gzip.decompress(data)) if key.endswith(".gz") else None
 
 
@@ -295,7 +291,6 @@ class Decoder:
 
 
 def make_decoder(*args: Any, **kw: Any) -> Decoder:
-    """A decoder of functions, and of names of images such as "rgb"."""
     return Decoder([ImageHandler(x) if isinstance(x, str) else x for x in args], **kw)
 
 

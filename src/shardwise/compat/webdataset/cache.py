@@ -48,10 +48,7 @@ def pipe_cleaner(spec: str) -> str:
 
 
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
-    """The name of a URL's file in a cache: its last part, with `ndir` directories before it.
-
-    Of other URLs, such as `pipe:`, the last 128 letters, quoted. Two URLs may have one name.
-    """
+    """A URL's last part with `ndir` directories; of others, the last 128 letters, quoted."""
     assert isinstance(url, str), url  # WebDataset's tests expect this error
     parsed = urllib.parse.urlparse(url)
     if parsed.scheme in _NAMED_BY_PATH:
@@ -73,7 +70,6 @@ class _Opener:
     _open: Callable[[str], dict[str, Any]]
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Open the URLs, each one a str or a dict with the entry `url`."""
         named = (item["url"] if isinstance(item, dict) else os.fspath(item) for item in urls)
         return (opened for _, opened in each_result(named, self._open, self.handler))
 
@@ -248,10 +244,7 @@ class Cached(PipelineStage):
 
 @dataclass(eq=False, repr=False)
 class LMDBCached(PipelineStage):
-    """Keeps all samples in an LMDB database; once it is complete they come from there.
-
-    Each reader (rank and worker) has keys of its own, so that several can share a database.
-    """
+    """Keeps all samples in LMDB, by reader; once complete, they come from there."""
 
     fname: str
     map_size: float = 1e12
@@ -271,7 +264,6 @@ class LMDBCached(PipelineStage):
             self.__dict__.pop("db").close()
 
     def is_complete(self) -> bool:
-        """Whether a whole pass of this reader is kept."""
         with self.db.begin(write=False) as transaction:
             return transaction.get(f"_{self._prefix}".encode()) is not None
 

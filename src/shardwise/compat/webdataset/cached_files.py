@@ -74,10 +74,7 @@ def claim(path: Path, url: str) -> bool:
 
 @contextlib.contextmanager
 def new_file(places: list[Path], url: str) -> Iterator[IO[bytes]]:
-    """A file to write, which is the URL's when all of it is there.
-
-    It gets the first of the names if no other URL has that; the last is this URL's alone.
-    """
+    """A file to write, which gets the first free name of a URL when it is whole."""
     name, own = places[0], places[-1]
     own.parent.mkdir(parents=True, exist_ok=True)
     sweep(own.parent)
@@ -114,7 +111,6 @@ def remove_unused(path: Path) -> bool:
 
 
 def _lock(file: IO[bytes], how: int) -> bool:
-    """Lock a file; False if it is locked already."""
     try:
         fcntl.flock(file, how)
     except OSError as error:
@@ -125,10 +121,7 @@ def _lock(file: IO[bytes], how: int) -> bool:
 
 @dataclass(eq=False, repr=False)
 class LRUCleanup:
-    """Deletes the files used longest ago while a directory holds more than `cache_size` bytes.
-
-    Files that a `FileCache` reads from, in any process, stay.
-    """
+    """Deletes the files used longest ago beyond `cache_size` bytes, but none in use."""
 
     cache_dir: str | os.PathLike[str] | None = None
     cache_size: float = int(1e12)
@@ -142,7 +135,6 @@ class LRUCleanup:
         self.cache_dir = cache_dir
 
     def cleanup(self) -> None:
-        """Delete files until the rest fits, or all that is left is in use."""
         if self.cache_dir is None or not Path(self.cache_dir).exists():
             return
         if self.interval is not None and time.time() - self.last_run < self.interval:
@@ -164,7 +156,6 @@ class LRUCleanup:
         self.last_run = time.time()
 
     def _files(self) -> Iterator[tuple[Any, int, Path]]:
-        """Order, size and path of each file that may go."""
         assert self.cache_dir is not None
         for directory, _, names in os.walk(self.cache_dir):
             for name in names:

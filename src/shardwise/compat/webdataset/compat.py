@@ -30,8 +30,6 @@ from shardwise.compat.webdataset.utils import pipelinefilter
 
 
 def _method(make_stage: Callable[..., Any]) -> Any:
-    """A method with the arguments of `make_stage`, whose stage it adds."""
-
     def method(self: FluidInterface, *args: Any, **kw: Any) -> Any:
         return self.compose(make_stage(*args, **kw))
 
@@ -209,10 +207,7 @@ class FluidWrapper(DataPipeline, FluidInterface):
 
 
 class WebLoader(LoaderPipeline, FluidInterface):
-    """torch's DataLoader as a pipeline: the same arguments, and the stages as methods.
-
-    It tells the workers which epoch they are in and where to continue, and it has a state.
-    """
+    """torch's DataLoader as a pipeline with stages as methods, epochs in workers, and a state."""
 
     def __init__(self, *args: Any, **kw: Any) -> None:
         super().__init__(StatefulLoader(*args, **kw))

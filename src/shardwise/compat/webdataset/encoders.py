@@ -98,7 +98,6 @@ def mp_dumps(x: Any) -> bytes:
 
 
 def add_handlers(d: dict[str, Any], keys: str | Iterable[str], value: Any) -> None:
-    """Enter one encoder for several extensions, a list or one str with blanks."""
     d.update(dict.fromkeys(keys.split() if isinstance(keys, str) else keys, value))
 
 

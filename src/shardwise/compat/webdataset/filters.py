@@ -32,7 +32,6 @@ from shardwise.compat.webdataset.utils import (
 
 
 def combine_values(b: Any, combine_tensors: bool = True, combine_scalars: bool = True) -> Any:
-    """One field of a batch: numbers to an array, tensors and arrays of one shape stacked."""
     first = b[0]
     if isinstance(first, int | float):
         return np.array(list(b)) if combine_scalars else list(b)
@@ -50,7 +49,6 @@ def combine_values(b: Any, combine_tensors: bool = True, combine_scalars: bool =
 def default_collation_fn(
     samples: list[Any], combine_tensors: bool = True, combine_scalars: bool = True
 ) -> Any:
-    """Make a batch of samples, which are all tuples or all dicts with the same fields."""
     first = samples[0]
     if isinstance(first, dict):
         if any(row.keys() != first.keys() for row in samples):
@@ -99,7 +97,6 @@ def _unlisted(data: Iterable[Any]) -> Iterator[Any]:
 
 
 def _unbatched(data: Iterable[Any]) -> Iterator[Any]:
-    """Take batches apart: tuples, lists or dicts of fields, which may be dicts themselves."""
     for batch in data:
         if not isinstance(batch, dict | list | tuple):
             raise TypeError(f"unbatched needs tuples, lists or dicts, not {type(batch).__name__}")
@@ -119,7 +116,6 @@ def _row(field: Any, i: int) -> Any:
 
 
 def pick(buf: list[Any], rng: random.Random) -> Any:
-    """Take a random item out of a list, and put the last one in its place."""
     return _take(buf, rng.randrange(len(buf)))
 
 
@@ -193,10 +189,7 @@ def _shuffle_shards(source: Iterable[Any]) -> Iterator[Any]:
 
 @dataclass(eq=False, repr=False)
 class detshuffle(PipelineStage):  # noqa: N801 - WebDataset's name
-    """A shuffle whose order depends on `seed` and `epoch` alone.
-
-    Each run takes the next epoch; in a worker that was started for one epoch only, the pipeline's.
-    """
+    """A shuffle by `seed` and `epoch` alone; each run takes the next epoch (or the pipeline's)."""
 
     bufsize: int = 1000
     initial: int = 100
@@ -227,7 +220,6 @@ def compose2(f: Callable[[Any], Any], g: Callable[[Any], Any]) -> Callable[[Any]
 
 
 def compose(*args: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Make one function of several, the first of which is called first."""
     return reduce(compose2, args)
 
 

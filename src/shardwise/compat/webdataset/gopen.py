@@ -43,7 +43,6 @@ def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
 
 
 def _program(command: Sequence[str], url: str, mode: str, bufsize: int) -> Pipe:
-    """Run the program that reads or writes a URL, without a shell."""
     if shutil.which(command[0]) is None:
         raise OSError(f"{shown(url)!r} needs the program {command[0]!r}, which is not installed")
     ignored = _READER_GONE if mode[0] == "r" else _WRITER_GONE
@@ -67,10 +66,7 @@ def gopen_ais(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
 
 
 def gopen_storage(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
-    """Read a file of an object store or a web server in this process, or write one to a store.
-
-    A web server that does not answer HEAD or sends no ranges is read by one request.
-    """
+    """Read a store's or web server's file here (by one GET if need be), or write to a store."""
     scheme = scheme_of(url)
     if mode[0] == "r":
         try:
@@ -127,10 +123,7 @@ gopen_schemes: dict[str, Callable[..., Any]] = {
 
 
 def rewrite_url(url: str) -> str:
-    """Rewrite the beginning of a URL by the rules in the environment variable GOPEN_REWRITE.
-
-    Rules `pattern=replacement` are separated by `;`; the first that changes the URL is taken.
-    """
+    """Rewrite a URL's beginning by the first rule of GOPEN_REWRITE, `pattern=replacement;...`."""
     rules = variable("GOPEN_REWRITE")
     if rules is None:
         return url

@@ -9,15 +9,13 @@ from shardwise.compat.webdataset.readers import CURRENT_PASS
 
 # A predicate that draws at random may refuse all of a small data set several times.
 _MIN_IN_A_ROW, _MIN_LAPS = 10_000, 8
-# Where samples have no key, nothing tells that they come again.
-_MAX_IN_A_ROW = 1_000_000
+# Where samples have no key, nothing tells that they come again; where they have, it may be a rare
+# one that is looked for.
+_MAX_IN_A_ROW, _MAX_WITH_KEYS = 1_000_000, 100_000_000
 
 
 class LeftOut:
-    """What a stage leaves out in a row, and that the pass had samples.
-
-    Made while the pass is built. `says` makes the message of the number; `num` is that in a row.
-    """
+    """Counts what a stage leaves out in a row (`num`); `says` makes the message of the number."""
 
     def __init__(self, says: Callable[[int], str] | None = None) -> None:
         self._says = says or nothing_passes
@@ -36,11 +34,10 @@ class LeftOut:
         elif name == self._first and name is not None:
             self._num_laps += 1
         is_lap = self.num >= _MIN_IN_A_ROW and self._num_laps >= _MIN_LAPS
-        if is_lap or self.num >= _MAX_IN_A_ROW:
+        if is_lap or self.num >= (_MAX_IN_A_ROW if name is None else _MAX_WITH_KEYS):
             raise ValueError(self._says(self.num))
 
     def filter(self, data: Iterable[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
-        """The samples that a predicate holds for."""
         for sample in data:
             if not predicate(sample):
                 self.add(sample)
@@ -55,15 +52,14 @@ class LeftOut:
 
 
 def nothing_passes(num: int) -> str:
-    """Say that samples came and none went out."""
     return (
         f"the stages of the pipeline let none of {num} samples through: look at the predicates of "
-        "select(), the functions and handlers of map(), and batched(partial=False)"
+        "select(), the functions and handlers of map(), and batched(partial=False); where a rare "
+        f"one is meant, samples need a __key__: without, {_MAX_IN_A_ROW:,} in a row are an error"
     )
 
 
 def nothing_in_shards(num: int) -> str:
-    """Say that shards came and no sample."""
     return (
         f"the last {num} shards gave no sample: they are empty, or a handler= leaves out what is "
         "wrong with them; without it the error is raised"

@@ -28,10 +28,7 @@ _NO_WORKER = -1
 
 
 class _Tagged(IterableDataset[Any]):
-    """A pipeline, with a collate function that tags each batch with (worker, *place behind it).
-
-    A worker has both in one process, so the function sees where the pipeline is.
-    """
+    """A pipeline whose collate function, in the worker, tags batches with (worker, *place)."""
 
     def __init__(self, dataset: DataPipeline) -> None:
         super().__init__()
@@ -60,10 +57,7 @@ class _Tagged(IterableDataset[Any]):
 
 
 class StatefulLoader(DataLoader[Any]):
-    """A DataLoader that knows where a pipeline's workers are.
-
-    The arguments are DataLoader's. For other datasets than pipelines it is a DataLoader.
-    """
+    """A DataLoader that knows where a pipeline's workers are; plain for other datasets."""
 
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
         super().__init__(dataset, *args, **kw)
@@ -124,7 +118,6 @@ class StatefulLoader(DataLoader[Any]):
             dataset._epochs.set(self.epoch + 1)
 
     def _reader(self) -> Reader:
-        """The first of the workers, as this process knows them."""
         ranks = find_ranks(inherited=self._tagged.dataset._inherited_ranks)
         return Reader(ranks.rank, ranks.world_size, 0, max(1, self.num_workers))
 
@@ -133,7 +126,6 @@ class StatefulLoader(DataLoader[Any]):
         return self._is_done or (self._is_loaded and self.epoch == self.next_epoch)
 
     def close(self) -> None:
-        """End the workers that live between epochs."""
         end = getattr(self._iterator, "_shutdown_workers", None)
         if end is not None:
             end()
@@ -156,7 +148,6 @@ class StatefulLoader(DataLoader[Any]):
         return {**self._tagged.dataset._state(epoch, named, self._reader()), **sizes}
 
     def start_state(self) -> dict[str, Any]:
-        """The state that the next iteration begins with."""
         if self._is_at_start:
             return self._state(self.next_epoch, self._places, self._last_worker)
         return self._state(self.next_epoch, {}, -1)
@@ -235,11 +226,7 @@ class LoaderPipeline(DataPipeline):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says, with the next iteration.
-
-        Raises:
-            StateError: it belongs to another pipeline, or other numbers of workers or ranks.
-        """
+        """Go on where a state of the same pipeline, workers and ranks says; else StateError."""
         check_state(state, {"size": self._identity()["size"]})
         self.loader.load_state_dict(state["loader"])
         place = (state["epoch"], self._reader(), state["pass"], state["taken"], state["yielded"])

@@ -23,10 +23,7 @@ Handler = Callable[[Exception], Any]
 def each_result(
     data: Iterable[Any], function: Callable[[Any], Any], handler: Handler, none: Any = LeftOut
 ) -> Iterator[tuple[Any, Any]]:
-    """Samples with what a function makes of them, but for results that are `none`.
-
-    The handler decides where the function raises.
-    """
+    """Pairs of sample and result, but for results that are `none`; errors go to the handler."""
     left_out = LeftOut()
 
     def results() -> Iterator[tuple[Any, Any]]:
@@ -53,7 +50,6 @@ def getfirst(
     default: Any = None,
     missing_is_error: bool = True,
 ) -> Any:
-    """The value of the first of several keys ("jpg;png", or a list) that is there."""
     if isinstance(keys, str):
         if " " in keys:
             raise ValueError(f"{keys!r}: alternatives stand with ';' between them, without blanks")
@@ -135,10 +131,7 @@ def _decode(
 def _map(
     data: Iterable[Any], f: Callable[[Any], Any], handler: Handler = reraise_exception
 ) -> Iterator[Any]:
-    """Apply a function; None as its result leaves the sample out.
-
-    Where samples are dicts, the result gets the sample's `__key__` if it has none.
-    """
+    """Apply a function; None leaves a sample out, dicts without `__key__` get the sample's."""
     return _with_keys(each_result(data, f, handler, None))
 
 
@@ -150,7 +143,6 @@ def _with_keys(results: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
 
 
 def _associate(data: Iterable[Any], associator: Any, **kw: Any) -> Iterator[Any]:  # noqa: ARG001
-    """Add to each sample what a dict, or a function, gives for its key."""
     for sample in data:
         key = sample["__key__"]
         sample.update(associator(key) if callable(associator) else associator.get(key, {}))
@@ -315,7 +307,6 @@ default_decoders: list[tuple[str, Callable[..., Any]]] = [
 
 
 def find_decoder(decoders: Sequence[tuple[str, Any]], path: str) -> Any:
-    """The last decoder whose pattern matches the name, or None."""
     name = path.rpartition("/")[2]
     if name.startswith("__"):
         return utils.identity

@@ -26,7 +26,6 @@ from shardwise.extensions.media.files.track import Track
 
 
 def check_bytes(num_bytes: int, max_bytes: int, what: str) -> None:
-    """Raise `DataError` for tensors that are larger than the caller allows."""
     if num_bytes > max_bytes:
         raise DataError(
             f"{what} take {num_bytes} bytes or more, and max_bytes={max_bytes}: take a part of "
@@ -35,7 +34,6 @@ def check_bytes(num_bytes: int, max_bytes: int, what: str) -> None:
 
 
 def average_fps(track: Track) -> float:
-    """Frames a second of a video over its whole length."""
     numerator, denominator = track.time_base
     ticks = track.end_pts - int(track.pts[0])
     return track.num_frames * denominator / (ticks * numerator)

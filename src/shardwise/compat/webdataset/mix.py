@@ -79,10 +79,7 @@ def random_samples(
 
 @dataclass(eq=False, repr=False)
 class RandomMix(IterableDataset[Any]):
-    """Samples of datasets that are drawn with the weights `probs`, by (seed, epoch, rank, worker).
-
-    It ends where a dataset has no more, or with `longest` where all have no more.
-    """
+    """Draw from datasets by `probs` and (seed, epoch, rank, worker); ends with one, or all."""
 
     datasets: Sequence[Iterable[Any]]
     probs: Sequence[float] | None = None
@@ -160,7 +157,6 @@ class MultiShardSample(IterableDataset[Any]):
             self.sources.append(MSSource(one.get("name", "@" + bucket), choose, resample, urls))
 
     def set_epoch(self, seed: int) -> None:
-        """Draw from this seed on."""
         self.rng = random.Random(seed)  # noqa: S311
 
     def get_shards_for_epoch(self) -> list[str]:

@@ -85,7 +85,6 @@ _GONE_MODULES = {
 
 
 def find(module: str, name: str) -> Any:
-    """Find a name that a module of WebDataset has, or raise with what to use."""
     short = module.removeprefix(_PACKAGE).lstrip(".")
     if name in _IMPORTED.get(short, "").split():
         place = f"{_PACKAGE}.{name}"
@@ -118,7 +117,6 @@ def ShardList(  # noqa: N802 - WebDataset's name
     splitter: Any = split_by_worker,
     length: int | None = None,
 ) -> DataPipeline:
-    """Shards, shuffled and divided."""
     first = shuffle_shards() if shuffle else None
     pipeline = DataPipeline(SimpleShardList(urls), first, nodesplitter, splitter)
     return pipeline if length is None else pipeline.with_length(length, silent=True)

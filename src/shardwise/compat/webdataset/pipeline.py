@@ -68,7 +68,6 @@ class DataPipeline(StageList):
         return self.__dict__ | own
 
     def compose(self, *args: Any) -> Self:
-        """A new pipeline with more stages; it shares the stages that are there."""
         result = copy.copy(self)
         result.pipeline = [*self.pipeline, *args]
         result._epochs = EpochCounter(self.next_epoch)
@@ -76,7 +75,6 @@ class DataPipeline(StageList):
         return result
 
     def close(self) -> None:
-        """Close the stages that can be closed; the pipeline can't be used any more."""
         self._open_passes = None
         for stage in self.pipeline:
             if hasattr(stage, "close"):
@@ -152,13 +150,11 @@ class DataPipeline(StageList):
         return self._whole_passes(self._begin(self._reader()), ENDLESS)
 
     def _whole_passes(self, position: Position, limit: int) -> Iterator[Any]:
-        """An epoch of the passes that are its own, up to a number of items."""
         num = self._num_passes
         end = ENDLESS if num == ENDLESS else self._first_pass(position.epoch) + num
         return self._cut(self._passes(position, end), position, limit)
 
     def _sized(self, position: Position) -> Iterator[Any]:
-        """An epoch of a given size, cut from the endless line of passes."""
         num = self._share(position.reader)
         if not self.goes_on:
             return self._cut(self._joined_passes(position), position, num)
@@ -207,10 +203,7 @@ class DataPipeline(StageList):
         self._epochs.put(end)
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
-        """Make epochs of `nsamples` items of the pipeline, each going on behind the last.
-
-        The workers of a loader yield them together; those of a `DataPipeline`, as many each.
-        """
+        """Make epochs of `nsamples` items, over a loader's workers (a `DataPipeline`'s: each)."""
         return self.repeat(nbatches=max(nsamples, nbatches))
 
     def repeat(self, nepochs: int = -1, nbatches: int = -1) -> Self:
@@ -284,7 +277,6 @@ class DataPipeline(StageList):
         return replace(at)
 
     def _state(self, epoch: int, places: dict[str, Any], reader: Reader) -> dict[str, Any]:
-        """The places of all workers that are at the reader's rank."""
         return {
             "version": positions.VERSION,
             **self._identity(),
@@ -297,18 +289,13 @@ class DataPipeline(StageList):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says, with the next iteration.
-
-        Raises:
-            StateError: it belongs to other shards, another seed or size, or other ranks.
-        """
+        """Go on where a state of the same shards, seed, size and ranks says; else StateError."""
         reader = self._reader()
         positions.check_state(state, {**self._identity(), "world_size": reader.world_size})
         positions.restore_drawn_seeds(self.pipeline, state, reader.rank)
         self._resume_from(state["epoch"], self._loaded_positions(state, reader))
 
     def _loaded_positions(self, state: dict[str, Any], reader: Reader) -> list[Position]:
-        """Where the readers of this rank, one of which is `reader`, go on by a state."""
         epoch, result = state["epoch"], []
         for name, place in state["places"].items():
             worker = state.get("worker", int(name))

@@ -33,11 +33,7 @@ VERSION = 2
 
 
 class EpochCounter:
-    """Counts the epochs that have begun, over generations of workers, and knows where they end.
-
-    torch's DataLoader may start new workers for every epoch, from a dataset that knows nothing of
-    the epochs before. Workers that were started together see the same epoch.
-    """
+    """Counts epochs, and where they end, over generations of workers that know of none."""
 
     def __init__(self, next_epoch: int = 0) -> None:
         rows = [0] * (_NUM_CELLS * _MAX_WORKERS)

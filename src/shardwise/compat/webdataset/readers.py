@@ -75,12 +75,7 @@ CURRENT_PASS: ContextVar[Position | None] = ContextVar("shardwise_compat_pass", 
 
 
 def find_ranks(group: Any = None, inherited: Ranks | None = None) -> Ranks:
-    """Rank and world size, as WebDataset knows them: not what srun or mpirun say by themselves.
-
-    Args:
-        group: a process group or one dimension of a device mesh; it wins over everything.
-        inherited: what was found in the process that this one was started from.
-    """
+    """Ranks as WebDataset knows them: of `group`, else found here, else `inherited`."""
     if group is not None:
         return discover(group=group)
     found = explicit_ranks()
@@ -135,10 +130,7 @@ def generators(seed: Any = None) -> tuple[random.Random, random.Random]:
 
 
 def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
-    """Give each rank its share: every n-th item.
-
-    With a group, the ranks of one number in it are alike: later stages shuffle alike there, too.
-    """
+    """Give each rank every n-th item; ranks alike in a group are shuffled alike, too."""
     reader = _rotated(find_reader(group))
     current = CURRENT_PASS.get()
     if group is not None and current is not None:

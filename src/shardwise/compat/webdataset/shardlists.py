@@ -79,7 +79,6 @@ class DirectoryShardList(IterableDataset[Any]):
             os.rename(activename, without_last_extension(activename) + ending)
 
     def cleanup_files_without_processes(self) -> None:
-        """Put away shards of readers that have died."""
         for name in glob.glob(os.path.join(self.path, "*._*_")):
             pid = get_pid_from_filename(name)
             if pid is not None and not check_pid_is_running(pid):
@@ -278,7 +277,6 @@ class ResampledShards(IterableDataset[Any]):
     def _draw(
         self, words: list[int], turns: range, reader: int, num_readers: int
     ) -> Iterator[dict[str, Any]]:
-        """Every n-th shard of the endless line of permutations."""
         lap, order = -1, list[str]()
         for turn in turns if self.urls else ():
             place = turn * num_readers + reader
@@ -293,7 +291,6 @@ ResampledShardList = ResampledShards
 
 
 def shardspec(spec: str) -> IterableDataset[Any]:
-    """The shards of a YAML file, or of what `SimpleShardList` takes."""
     if spec.endswith((".yaml", ".yml")):
         return MultiShardSample(spec)
     return SimpleShardList(spec)

@@ -86,7 +86,6 @@ class StageList(IterableDataset[Any], PipelineStage):
         return isinstance(source, ResampledShards) and source.in_passes
 
     def _run(self, position: Position, source: Any, stages: list[Any]) -> Iterator[Any]:
-        """Some of the stages, as those of the pass `position.number`."""
         token = CURRENT_PASS.set(replace(position, seed=as_seed(self.seed), num_keyed=0))
         try:
             for stage in stages:
@@ -116,7 +115,6 @@ class StageList(IterableDataset[Any], PipelineStage):
             yield item
 
     def _pass(self, position: Position, skip: int = 0) -> Iterator[Any]:
-        """One pass, without the first `skip` items of its prefix."""
         stages = self.pipeline[self._prefix_length() :]
         return self._run(position, self._prefix(position, skip), stages)
 
@@ -134,10 +132,7 @@ class StageList(IterableDataset[Any], PipelineStage):
             skip = 0
 
     def _is_over(self, position: Position, num_barren: int) -> bool:
-        """Whether all later passes are empty, too, after some that gave nothing.
-
-        Samples that came and did not go out are reported: as an error where an epoch would wait.
-        """
+        """Whether later passes are empty, too; left-out samples are a warning, or an error."""
         num = position.num_prefix or position.left_out[0]
         if not num:
             return True
@@ -170,7 +165,6 @@ class StageList(IterableDataset[Any], PipelineStage):
 def division_warning(
     stages: list[Any], reader: Reader, ranks: Ranks, *, is_asked: bool
 ) -> str | None:
-    """What may be wrong about how the shards are divided, and how to say what is meant."""
     source = stages[0]
     num = len(getattr(source, "urls", ()))
     splits = readers.split_by_node in stages

@@ -86,10 +86,7 @@ class TarStream:
 
 
 class Unpacked:
-    """A stream, unpacked if it is compressed; where unpacking fails it ends, with a `problem`.
-
-    `earlier` reads bytes of a stream that can go back and is not compressed, else it is None.
-    """
+    """A stream, unpacked; it ends with a `problem`. `earlier` rereads an uncompressed file."""
 
     def __init__(self, stream: Any) -> None:
         self.problem: Exception | None = None
@@ -105,7 +102,6 @@ class Unpacked:
                 self.earlier = None
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; b"" at the end."""
         # Of a compressed stream that is cut, `read` would lose what was unpacked before the cut.
         read = getattr(self._stream, "read1", None) or self._stream.read
         try:
@@ -140,8 +136,6 @@ class _Earlier:
 
 
 class _Rest:
-    """A stream whose first bytes have been read already."""
-
     def __init__(self, start: bytes, stream: Any) -> None:
         self._start = start
         self._stream = stream
@@ -159,7 +153,6 @@ def check_tar_format(fname: str) -> bool:
 
 
 def why_no_tar(fname: str) -> str | None:
-    """What is wrong with a tar; None for a whole one."""
     with open(fname, "rb") as file:
         tar: TarStream | Scan
         if file.read(_MAGIC_BYTES).startswith(tuple(_COMPRESSIONS)):
@@ -229,13 +222,7 @@ def chosen(
 
 @dataclass(eq=False, repr=False)
 class ShardSamples:
-    """The samples of one shard, made of its members as they come.
-
-    Attributes:
-        about: entries of all samples: `__url__`, and `__local_path__` where there is one.
-        sample: the sample under way.
-        is_stopped: whether the handler said to stop.
-    """
+    """The samples of one shard, made of its members as they come; `about` goes into each."""
 
     about: dict[str, Any]
     handler: Callable[[Exception], Any] = reraise_exception
@@ -249,7 +236,6 @@ class ShardSamples:
 
     @property
     def has_any(self) -> bool:
-        """Whether a sample has come out."""
         return bool(self._seen)
 
     def add(self, members: Iterable[Member]) -> Iterator[dict[str, Any]]:

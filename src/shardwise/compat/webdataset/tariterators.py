@@ -46,7 +46,6 @@ def valid_sample(sample: Any) -> bool:
 def url_opener(
     data: Iterable[dict[str, Any]], handler: Handler = reraise_exception, **kw: Any
 ) -> Iterator[dict[str, Any]]:
-    """Open shards: `{"url": ...}` gets a `"stream"`."""
     left_out = LeftOut(nothing_in_shards)
     for shard in data:
         try:
@@ -116,7 +115,6 @@ def group_by_keys(
     suffixes: Iterable[str] | None = None,
     handler: Handler = reraise_exception,
 ) -> Iterator[dict[str, Any]]:
-    """Group files that stand together and share a key into samples."""
     wanted = None if suffixes is None else set(suffixes)
     shard: ShardSamples | None = None
     for found in data:

@@ -37,7 +37,6 @@ short_to_long = {short: long for long, short in long_to_short.items()}
 
 
 def bytelen(a: Any) -> int:
-    """The number of bytes of an array or a bytes-like object."""
     return memoryview(bytedata(a)).nbytes
 
 
@@ -69,7 +68,6 @@ def str64(s: str) -> int:
 
 
 def unstr64(i: int) -> str:
-    """The characters that `str64` packed."""
     return struct.pack("<q", i).decode("ascii").strip("\0")
 
 
@@ -85,7 +83,6 @@ def check_infos(data: Arrays, infos: list[str], required_infos: Any = None) -> A
 
 
 def _code(a: NDArray[Any]) -> str:
-    """The stored name of an array's dtype."""
     if a.dtype.name not in long_to_short:
         known = ", ".join(long_to_short)
         raise ValueError(f"an array of {a.dtype} can't be stored as .ten: use {known}")
@@ -93,7 +90,6 @@ def _code(a: NDArray[Any]) -> str:
 
 
 def encode_header(a: NDArray[Any], info: str = "") -> memoryview:
-    """The header chunk of an array: its dtype, name and shape."""
     if a.ndim > _MAX_DIMENSIONS:
         raise ValueError(
             f"an array of {a.ndim} dimensions: at most {_MAX_DIMENSIONS} can be stored"
@@ -102,7 +98,6 @@ def encode_header(a: NDArray[Any], info: str = "") -> memoryview:
 
 
 def decode_header(h: Buffer) -> tuple[tuple[int, ...], np.dtype[Any], str]:
-    """Shape, dtype and name from a header chunk."""
     num_bytes = bytelen(h)
     if num_bytes % 8 or not 24 <= num_bytes <= 8 * (3 + _MAX_DIMENSIONS):
         raise ValueError(f"a header of {num_bytes} bytes: not an array in tenbin format")
@@ -118,7 +113,6 @@ def decode_header(h: Buffer) -> tuple[tuple[int, ...], np.dtype[Any], str]:
 
 
 def encode_list(l: Sequence[Any], infos: Sequence[str] | None = None) -> list[Any]:  # noqa: E741
-    """Arrays as chunks, a header and the elements for each."""
     if infos is not None and len(l) != len(infos):
         raise ValueError(f"{len(l)} arrays and {len(infos)} infos: give one name for each array")
     result = []
@@ -131,7 +125,6 @@ def encode_list(l: Sequence[Any], infos: Sequence[str] | None = None) -> list[An
 
 
 def decode_list(l: Sequence[Buffer], infos: Any = False) -> Any:  # noqa: E741
-    """Arrays from chunks; they are views of the chunks."""
     if len(l) % 2:
         raise ValueError(f"{len(l)} chunks: a header without its elements stands at the end")
     arrays, names = [], []
@@ -150,12 +143,10 @@ def decode_list(l: Sequence[Buffer], infos: Any = False) -> Any:  # noqa: E741
 
 
 def roundup(n: int, k: int = 64) -> int:
-    """The next multiple of `k`."""
     return -(-n // k) * k
 
 
 def encode_chunks(l: Sequence[Any]) -> bytearray:  # noqa: E741
-    """Chunks one behind the other, each with magic word, length and padding."""
     stream = io.BytesIO()
     for chunk in l:
         write_chunk(stream, chunk)
@@ -206,7 +197,6 @@ def decode_buffer(buf: Buffer, infos: Any = False) -> Any:
 
 
 def write_chunk(stream: BinaryIO, buf: Any) -> None:
-    """Write one chunk with magic word, length and padding."""
     num_bytes = bytelen(buf)
     stream.write(_CHUNK.pack(magic_bytes, num_bytes))
     stream.write(bytedata(buf))
@@ -214,7 +204,6 @@ def write_chunk(stream: BinaryIO, buf: Any) -> None:
 
 
 def read_chunk(stream: BinaryIO) -> bytes | None:
-    """Read one chunk; None at the end of the stream."""
     head = stream.read(_CHUNK.size)
     if not head:
         return None
@@ -227,13 +216,11 @@ def read_chunk(stream: BinaryIO) -> bytes | None:
 
 
 def write(stream: BinaryIO, l: Sequence[Any], infos: Sequence[str] | None = None) -> None:  # noqa: E741
-    """Write a list of arrays to a stream."""
     for chunk in encode_list(l, infos=infos):
         write_chunk(stream, chunk)
 
 
 def read(stream: BinaryIO, n: int = sys.maxsize, infos: Any = False) -> Any:
-    """Read up to `n` arrays from a stream."""
     chunks: list[Buffer] = []
     while len(chunks) < 2 * n and (chunk := read_chunk(stream)) is not None:
         chunks.append(chunk)
@@ -246,14 +233,12 @@ def _check_name(fname: str, nocheck: bool) -> None:
 
 
 def save(fname: str, *args: Any, infos: Sequence[str] | None = None, nocheck: bool = False) -> None:
-    """Write arrays to a `.ten` file."""
     _check_name(fname, nocheck)
     with open(fname, "wb") as stream:
         write(stream, args, infos=infos)
 
 
 def load(fname: str, infos: Any = False, nocheck: bool = False) -> Any:
-    """Read the arrays of a `.ten` file."""
     _check_name(fname, nocheck)
     with open(fname, "rb") as stream:
         return read(stream, infos=infos)

@@ -36,7 +36,6 @@ def identity(x: Any) -> Any:
 
 
 def guess_batchsize(batch: Any) -> int:
-    """The length of a batch's first field."""
     return len(batch[0])
 
 
@@ -92,7 +91,6 @@ def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
 
 
 def pytorch_worker_seed(group: Any = None) -> int:
-    """A number that no other reader has."""
     rank, _, worker, num_workers = pytorch_worker_info(group)
     return rank * max(1000, num_workers) + worker
 

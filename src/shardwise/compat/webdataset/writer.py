@@ -87,7 +87,6 @@ class TarWriter:
             self.abort(error)
 
     def close(self) -> None:
-        """End the tar; a local one takes its name."""
         self.abort(None)
 
     def abort(self, error: BaseException | None) -> None:

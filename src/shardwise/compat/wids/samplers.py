@@ -26,7 +26,6 @@ _BLOCK = 8192
 
 
 def lengths_to_ranges(lengths: Sequence[int]) -> list[Range]:
-    """One range a shard, for the lengths of shards that follow one another."""
     ends = np.cumsum(np.asarray(lengths, dtype=np.int64)).tolist()
     return [(end - int(length), end) for end, length in zip(ends, lengths, strict=True)]
 
@@ -39,11 +38,7 @@ def chunked(start: int, stop: int, size: int) -> list[Range]:
 
 
 def shuffled(ranges: Sequence[Range], seed: int, epoch: int, *, turn: bool = False) -> list[Range]:
-    """The ranges in the order of an epoch.
-
-    With `turn` the line begins somewhere in the middle of itself, so that its equal parts hold
-    other samples in every epoch, however few the ranges are.
-    """
+    """The ranges in an epoch's order; with `turn` the line begins in the middle of itself."""
     order = Permutation(len(ranges), mix(_ORDER, seed, epoch))(np.arange(len(ranges)))
     line = [ranges[place] for place in order.tolist()]
     length = sum(stop - start for start, stop in line)
@@ -70,7 +65,6 @@ def cut(line: Sequence[Range], start: int, stop: int) -> list[Range]:
 
 
 def indices(ranges: Sequence[Range], seed: int, epoch: int, *, shuffle: bool) -> Iterator[int]:
-    """The indices of ranges, one range after another; each one shuffled if asked for."""
     for number, (start, stop) in enumerate(ranges):
         size = stop - start
         within = Permutation(size, mix(_WITHIN, seed, epoch, number, start)) if shuffle else None
@@ -106,10 +100,7 @@ def iterate_ranges(
 
 
 class _RangeSampler(torch.utils.data.Sampler[int]):
-    """Indices of ranges: the ranges in the order of (seed, epoch), each one shuffled.
-
-    The first epoch keeps the ranges in storage order unless `shufflefirst` is set.
-    """
+    """Ranges by (seed, epoch), each shuffled; in order at first, without `shufflefirst`."""
 
     def __init__(
         self, ranges: Sequence[Range], *, seed: int, shuffle: bool, shufflefirst: bool
@@ -284,7 +275,6 @@ def _bounds(dataset: Sized, num_samples: int | tuple[int, int] | None) -> tuple[
 
 
 def _ranks(rank: int | None, num_replicas: int | None) -> Ranks:
-    """Rank and world size: what is not given is found."""
     if rank is None and num_replicas is not None:
         rank = discover().rank
     elif rank is not None and num_replicas is None:

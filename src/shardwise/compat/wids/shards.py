@@ -87,7 +87,6 @@ class IndexedTarSamples:
 
     @classmethod
     def all_of(cls, source: TarSource) -> list[Self]:
-        """The shards of an open source, one by one."""
         shards = []
         first = 0
         for shard in source.manifest.shards:
@@ -168,14 +167,7 @@ _Opened: TypeAlias = tuple[LRUCache, dict[str, MadeOnce[IndexedTarSamples]], Loc
 
 
 class LRUShards:
-    """The `lru_size` shards that were used last, opened; remote ones are copied here first.
-
-    Args:
-        lru_size: shards that stay open.
-        keep: kept as an attribute.
-        localname: gives the path of the copy of a remote shard.
-        opener: opens a shard, given its URL; None for one by one, as `localname` says.
-    """
+    """The `lru_size` shards used last, opened; remote ones are copied to `localname(url)`."""
 
     def __init__(
         self,
@@ -202,7 +194,6 @@ class LRUShards:
 
     @property
     def lru(self) -> LRUCache:
-        """The open shards of this process by URL."""
         return self._here[0]
 
     def __len__(self) -> int:

@@ -35,10 +35,7 @@ def keep_most_recent_files(
 
 
 class ExclusiveLock:
-    """A lock between processes; a `with` block waits for it.
-
-    The file stays: removing it would let two processes hold two locks of one name.
-    """
+    """A lock between processes, as a `with` block; its file stays, so that there is only one."""
 
     def __init__(self, lockfile: str | os.PathLike[str]) -> None:
         self.lockfile = os.fspath(lockfile)
@@ -76,10 +73,7 @@ class ExclusiveLock:
 def create_cleanup_background_process(
     pattern: str, maxsize: int = 10**12, maxfiles: int = 1000, every: float = 60
 ) -> BaseProcess:
-    """Start a process that calls `keep_most_recent_files` each `every` seconds.
-
-    It ends with this one, and at once if another one cares for the same directory.
-    """
+    """Start a daemon that calls `keep_most_recent_files`, unless the directory has one."""
     process = multiprocessing.get_context("spawn").Process(
         target=_clean_for_ever, args=(pattern, maxsize, maxfiles, every), daemon=True
     )

@@ -105,7 +105,6 @@ def _decode(
 
 
 def _decoded(sample: Sample, key: str, decoder: Callable[[bytes], Any]) -> Any:
-    """Decode one field; the error of a failure says where."""
     value = sample[key]
     if not isinstance(value, bytes | bytearray | memoryview) and not hasattr(value, "read"):
         return value  # decoded already

@@ -8,10 +8,7 @@ from typing import Any
 
 
 class LRUCache:
-    """At most `capacity` entries; reading or writing one makes it the newest.
-
-    Not safe in threads by itself. Keys that are not there read as None.
-    """
+    """The newest `capacity` entries, not thread-safe; keys that are not there read as None."""
 
     def __init__(
         self, capacity: int, release_handler: Callable[[Any, Any], object] | None = None

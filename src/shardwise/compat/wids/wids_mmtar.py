@@ -23,10 +23,7 @@ __getattr__ = finder(__name__)
 
 
 class MMIndexedTar:
-    """The regular files in a tar file, in their order; indexed by number or by name.
-
-    Of several members of one name, the name means the last, as when the tar is unpacked.
-    """
+    """The regular files in a tar, by number or by name, which means the last one of the name."""
 
     def __init__(
         self,

@@ -59,7 +59,6 @@ def urlmerge(base: str, url: str) -> str:
 
 
 def check_shards(shards: Any, url: str | None = None) -> list[dict[str, Any]]:
-    """A list of dicts that each have a "url" and a whole number "nsamples"."""
     if not isinstance(shards, list):
         raise DataError(f"a list of shards must be a list, not {shards!r:.80}", url=url)
     for number, shard in enumerate(shards):

@@ -25,7 +25,6 @@ def find_index_file(file: str | os.PathLike[str]) -> str:
 
 
 def splitname(fname: str) -> tuple[str, str]:
-    """Key and extension of a member, split at the base name's first dot."""
     directory, slash, base = fname.rpartition("/")
     stem, dot, extension = base.partition(".")
     if not dot:

@@ -176,7 +176,6 @@ def _workers(
 
 
 def _run(job: Job, crew: _Crew, *, retry_errors: bool) -> dict[str, Any]:
-    """Begin or go on; the report."""
     place, identity = job.place, identity_of(job.recipe, job.pattern)
     state = load_state(place)
     # An error of the functions in the first samples: they are corrected, and nothing is there yet.
@@ -215,7 +214,6 @@ def _run(job: Job, crew: _Crew, *, retry_errors: bool) -> dict[str, Any]:
 
 
 def _make(job: Job, numbers: Sequence[int], crew: _Crew) -> None:
-    """Make the shards that have no note yet."""
     there = job.place.notes()
     todo = [number for number in numbers if job.note_name(number) not in there]
 
@@ -234,7 +232,6 @@ def _make(job: Job, numbers: Sequence[int], crew: _Crew) -> None:
 
 
 def _finish(job: Job, state: BuildState) -> dict[str, Any]:
-    """Sum up the notes; write the list of errors, the manifest, and the state as the last."""
     place = job.place
     report = {"in": 0, "out": 0, "filtered": 0, "bytes": 0, **state.report}
     files, failures = list(state.files), list[Failure]()

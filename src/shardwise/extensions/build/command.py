@@ -28,7 +28,6 @@ def _ray_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _ray(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | bool:
-    """What `sw.build` takes as `ray`."""
     from shardwise.extensions.build.arguments import check_ray
 
     if not value:
@@ -49,6 +48,8 @@ def _build_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a build from SRC to DST, which are the first of the command's help."""
     function = _ray_option(common_options(function))
     options = (
+        click.argument("source", metavar="SRC"),
+        click.argument("target", metavar="DST"),
         number_option("--samples-per-shard", text="Samples a shard."),
         number_option(
             "--bytes-per-shard",
@@ -134,8 +135,6 @@ def build(function: str, jobs: int | None, retry_errors: bool, ray: bool | str) 
 
 
 @click.command()
-@click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
 @_build_options
 @click.option("--suffixes", help="Of a folder: take these files only, such as '.jpg,.png'.")
 @click.option("--field", help="Of a folder: the field that holds each file's bytes.")
@@ -168,8 +167,6 @@ def convert(
 
 
 @click.command()
-@click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
 @_build_options
 def reshard(source: str, target: str, jobs: int | None, **options: Any) -> None:
     """Copy the samples of the tar shards SRC into shards of another size or order.

@@ -11,7 +11,7 @@ import io
 import socket
 import ssl
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cache
 from http.client import HTTPException, HTTPMessage, HTTPResponse, IncompleteRead
@@ -39,8 +39,6 @@ class GetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The parts of a URL that a request needs."""
-
     is_tls: bool
     host: str
     port: int
@@ -142,29 +140,24 @@ def _connected(target: _Target, deadline: float) -> socket.socket:
         raise GetError("no host", passes=error.errno == socket.EAI_AGAIN) from None
     word = "no host"
     for family, kind, protocol, _, address in found:
-        connection = socket.socket(family, kind, protocol)
         try:
-            connection.settimeout(_left(deadline))
-            connection.connect(address)
-            if not target.is_tls:
+            with ExitStack() as closing_it:
+                connection = closing_it.enter_context(socket.socket(family, kind, protocol))
+                connection.settimeout(_left(deadline))
+                connection.connect(address)
+                if target.is_tls:
+                    connection.settimeout(_left(deadline))
+                    connection = _tls_context().wrap_socket(connection, server_hostname=target.host)
+                closing_it.pop_all()
                 return connection
-            connection.settimeout(_left(deadline))
-            return _tls_context().wrap_socket(connection, server_hostname=target.host)
         except TimeoutError:
-            connection.close()
             raise GetError("timeout", passes=True) from None
         except ssl.SSLCertVerificationError:
-            connection.close()
             raise GetError("certificate") from None
         except ssl.SSLError:
-            connection.close()
             raise GetError("tls") from None
         except OSError as error:
-            connection.close()
             word = "refused" if isinstance(error, ConnectionRefusedError) else "no connection"
-        except ValueError:
-            connection.close()
-            raise
     raise GetError(word, passes=True)
 
 
@@ -191,14 +184,11 @@ class _Source(io.RawIOBase):
         self._deadline = deadline
 
     def makefile(self, mode: str) -> io.BufferedReader:  # noqa: ARG002 - it is always "rb"
-        """The bytes that arrive until the deadline."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """True: `io.RawIOBase` says False."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """See `io.RawIOBase`."""
         self._connection.settimeout(_left(self._deadline))
         return self._connection.recv_into(buffer)

@@ -154,11 +154,7 @@ class Place:
 
     @contextmanager
     def locked(self) -> Iterator[str]:
-        """Keep other builders of this directory out; in a store there is no lock.
-
-        Waits until the workers of a builder that was killed have ended, then removes what they
-        left. Yields the builder's token, by which its workers know it.
-        """
+        """Keep other builders out once killed ones' workers have ended; yields its token."""
         token = secrets.token_hex(8)
         if not self.is_local:
             yield token

@@ -60,16 +60,8 @@ class Outcome:
 class Recipe:
     """How shards are made of an input; pickles for worker processes.
 
-    Attributes:
-        source: what is read.
-        map: input -> sample, None or several samples; None for the inputs as they are.
-        filter: sample -> whether it stays, called before `map`.
-        samples_per_shard: inputs a shard.
-        order: None for the source's order, "window" or "full".
-        seed: of the order, and of the generators that `map` gets.
-        suffix: ".tar" or ".parquet".
-        records: whether errors of inputs are recorded, not raised.
-        media: whether tar shards get sidecars of the frames of their media.
+    `filter` is called before `map`, which gives None or several samples; with `records`, errors
+    of inputs are recorded, not raised.
     """
 
     source: Input
@@ -138,12 +130,7 @@ class Recipe:
     def samples(
         self, ids: NDArray[np.int64], outcome: Outcome
     ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """The samples that are made of each input, with its number; counts what is not.
-
-        Raises:
-            DataError: an input is damaged, or a function raised, and errors are not recorded.
-            TypeError: a function returned what is no sample.
-        """
+        """The samples that are made of each input, with its number; counts what is not."""
         for number, value, result, function in self._mapped(self._kept(ids, outcome)):
             is_damaged = function is None and isinstance(result, Exception)
             key = None if is_damaged else _key_of(number, value)
@@ -160,7 +147,6 @@ class Recipe:
                     yield number, made
 
     def _kept(self, ids: NDArray[np.int64], outcome: Outcome) -> Iterator[_Step]:
-        """The inputs that the filter keeps, and those that are errors."""
         for number, value in self.source.read(ids):
             outcome.num_in += 1
             if isinstance(value, DataError):
@@ -199,7 +185,6 @@ class Recipe:
                     yield number, value, _called(self.map, value, **options), self.map
 
     def _checked(self, number: int, value: Any, result: Any) -> list[dict[str, Any]]:
-        """The samples that a function returned, each with a key."""
         key = _key_of(number, value)
         results = result if isinstance(result, list) else [result]
         samples = []

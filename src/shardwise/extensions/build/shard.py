@@ -22,16 +22,7 @@ from shardwise.storage.write import upload
 
 @dataclass(frozen=True)
 class Job:
-    """A build, as its workers get it.
-
-    Attributes:
-        recipe: what shards are made of.
-        place: where they go.
-        pattern: the shards' names, with `{shard}`.
-        token: the builder's, for its workers.
-        generation: 0, or which retry of failed inputs this is.
-        failed: the inputs that a retry takes up, by the shard that they are missing in.
-    """
+    """A build, as its workers get it; `failed`: a retry's inputs, by the shard without them."""
 
     recipe: Recipe
     place: Place
@@ -86,7 +77,6 @@ def make_shard(job: Job, number: int) -> Outcome:
 
 
 def _write(job: Job, number: int, path: str) -> Outcome:
-    """Write the samples of a shard; without samples no file."""
     outcome = Outcome()
     writer: CopyingWriter | ParquetShard | None = None
     keys: set[str] = set()

@@ -20,17 +20,10 @@ _ERRORS = ("errors.parquet", "errors.jsonl")
 
 @dataclass(frozen=True)
 class BuildState:
-    """The content of `build.json`.
+    """The content of `build.json`: what the shards depend on, what there is, and what failed.
 
-    Attributes:
-        identity: what the shards depend on: another one is refused.
-        generation: 0, or the number of the retry under way or done last.
-        is_complete: whether it is done; else the next call goes on with it.
-        files: the names of the shards that hold samples.
-        sizes: their bytes, where the output is a local directory.
-        failed: the inputs that failed, by the shard that they are missing in.
-        report: what `build` returned last; empty before.
-        functions_of_retry: a digest of the functions that the retry calls.
+    `generation` numbers the retries, whose functions have the digest `functions_of_retry`;
+    `failed` has the inputs by the shard that they are missing in, `sizes` those of local files.
     """
 
     identity: dict[str, Any]
@@ -129,7 +122,6 @@ def write_errors(place: Place, failures: Sequence[Failure], *, as_table: bool) -
 
 
 def _table(rows: list[dict[str, Any]]) -> bytes | None:
-    """The bytes of a Parquet file; None without pyarrow."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

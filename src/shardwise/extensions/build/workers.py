@@ -62,10 +62,7 @@ class Workers(Protocol):
         ...
 
     def wait(self) -> dict[int, BaseException | None]:
-        """Wait for a shard at least: those that have ended, with what each raised.
-
-        `WorkerDiedError` stands for a shard that may or may not be done.
-        """
+        """Wait for a shard at least: those that ended, with their errors or `WorkerDiedError`."""
         ...
 
 
@@ -99,7 +96,6 @@ def hand_out(
 
 
 def _refuse_deaths(lost: dict[int, WorkerDiedError], deaths: Counter[int], advice: str) -> None:
-    """Give a build up whose workers die of the same shards."""
     fatal = sorted(number for number in lost if deaths[number] >= _MAX_DEATHS)
     if not fatal:
         return
@@ -191,15 +187,12 @@ class _Pool:
         return results
 
     def close(self) -> None:
-        """End the pool, after the shards that it is making."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
 
 class _State:
-    """What a worker process keeps: its build."""
-
     def __init__(self) -> None:
         self.pickled = b""
         self.job: Job | None = None

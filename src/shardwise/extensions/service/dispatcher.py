@@ -91,11 +91,7 @@ class Dispatcher:
             self._queue = [work for work in self._queue if not work.is_dropped]
 
     def watch(self, work: Work) -> None:
-        """What is due while somebody waits for a work; called with the lock held.
-
-        Raises:
-            ServiceError: no server may be used.
-        """
+        """Do what is due while a work is awaited, under the lock; ServiceError without servers."""
         now = time.monotonic()
         if any(server.is_live for server in self.servers):
             late_s = self._late_s()

@@ -47,10 +47,7 @@ _MAX_QUOTED = 500
 
 
 class FrameError(Exception):
-    """The other end does not speak as it should: the connection is given up.
-
-    Its text may quote the other end: control characters are escaped, and it is cut.
-    """
+    """The other end does not speak the protocol; its text is quoted escaped and cut."""
 
     def __init__(self, text: str) -> None:
         super().__init__(escaped(text[:_MAX_QUOTED]))
@@ -66,11 +63,7 @@ def decoding(what: str) -> Iterator[None]:
 
 
 class OtherProtocolError(FrameError):
-    """The first bytes are not what this transport begins with.
-
-    Attributes:
-        client_error: what a client of another transport is told; empty where the other end is none.
-    """
+    """The first bytes are of another protocol; `client_error` is for a client of that, or ""."""
 
     def __init__(self, start: bytes) -> None:
         why = (
@@ -122,13 +115,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A frame's header and payload, ready to be sent any number of times.
-
-    Attributes:
-        header: JSON.
-        buffers: the arrays, with padding between them.
-        num_payload: bytes of these.
-    """
+    """A frame's JSON header and `num_payload` bytes of buffers, to send any number of times."""
 
     header: bytes
     buffers: tuple[Any, ...]

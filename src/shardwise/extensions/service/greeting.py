@@ -158,18 +158,8 @@ def greeting_steps(
 ) -> Generator[memoryview, None, Admission]:
     """Greet a client as a server, up to its proof; yields the buffer to fill next.
 
-    Args:
-        connection: to the client. What is sent on it fits into the kernel's buffers.
-        token: the job's token, or None.
-        has_dataset: whether the server was started with a dataset.
-
-    Returns:
-        What the client asks, once it has proven the token.
-
-    Raises:
-        Refusal: `refuse` tells the client.
-        FrameError: it is no client.
-        OSError: see `Connection`.
+    Returns what the client asks. Raises Refusal, which `refuse` tells the client, FrameError for
+    what is not a client, or OSError. What is sent fits into the kernel's buffers.
     """
     hello = yield from _hearing(Kind.HELLO)
     if hello.get("protocol") != _PROTOCOL:
@@ -238,7 +228,6 @@ def _say(connection: Connection, kind: Kind, body: dict[str, Any]) -> None:
 
 
 def _hear(connection: Connection, kind: Kind) -> dict[str, Any]:
-    """What a server says."""
     frame = read_frame(connection, _SMALL)
     if frame.kind == Kind.REFUSED and isinstance(frame.body, dict):
         raise ServiceError(escaped(str(frame.body.get("reason"))[:_MAX_REASON]))

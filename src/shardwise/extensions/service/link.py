@@ -36,10 +36,7 @@ _MAX_IDLE = 16
 
 
 class Links:
-    """The links of one process: opened for servers that come, closed for those that go.
-
-    Any thread may call it. The dispatcher gives the servers work, and gets their answers.
-    """
+    """Opens links to new servers, and closes those of gone ones; any thread may call it."""
 
     def __init__(self, dispatcher: Dispatcher, *, connect: Connect, side: ClientSide) -> None:
         self.dispatcher = dispatcher
@@ -98,18 +95,15 @@ class _Link:
         self._thread = threading.Thread(target=self._run, name="shardwise_link", daemon=True)
 
     def start(self) -> None:
-        """Start its thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the connection."""
         self._closed.set()
         connection = self._connection
         if connection is not None:
             connection.close()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its thread."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -173,10 +167,7 @@ def _send(connection: Connection, outbox: SimpleQueue[Work | None]) -> None:
 
 
 def _take_memory(slots: SlotPool, num_bytes: int) -> NDArray[np.uint8]:
-    """uint8 `[num_bytes]` that no other batch uses, to receive one into.
-
-    A fresh 9.6 MB costs 2,400 page faults, which is as much CPU as receiving it.
-    """
+    """Reuse uint8 `[num_bytes]` of no other batch: fresh memory costs as much as receiving it."""
     if num_bytes < _MIN_SLOT_BYTES or slots.is_scarce:
         return np.empty(num_bytes, dtype=np.uint8)
     return slots.lend(slots.take(num_bytes))[:num_bytes]

@@ -46,10 +46,7 @@ def require_ray() -> None:
 class RayDirectory:
     """Finds, starts and counts the servers of one service on Ray.
 
-    Args:
-        count: servers to start where this process is the first one.
-        name: of the service, for all who share it; None for one of this job's own.
-        options: of each server's actor, by Ray's names, over the defaults.
+    Whoever gives the same `name` shares it; None is one of this job's own.
     """
 
     def __init__(self, count: int, *, name: str | None, options: Mapping[str, Any]) -> None:
@@ -101,12 +98,7 @@ class RayDirectory:
     def follow(
         self, changed: Callable[[ServerList], None], failed: Callable[[str], None]
     ) -> Callable[[], None]:
-        """Tell of the servers, and of each change, in a thread of its own.
-
-        Args:
-            changed: gets the servers.
-            failed: gets the reason where they could not be asked for; they are asked for again.
-        """
+        """Call `changed` with the servers at each change, or `failed` with why, in a thread."""
         answers: SimpleQueue[Future[Any] | None] = SimpleQueue()
         threading.Thread(
             target=self._follow,
@@ -190,6 +182,5 @@ class RayDirectory:
 
 
 def _line(error: Exception) -> str:
-    """An error of Ray's in one line, without its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return escaped(lines[0]) if lines else type(error).__name__

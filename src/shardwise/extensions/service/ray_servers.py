@@ -140,10 +140,7 @@ class ServerRegistry:
         task.add_done_callback(self._tasks.discard)
 
     async def _end(self, actor: Any, *, was_used: bool) -> None:
-        """End a server that is wanted no more.
-
-        Its clients leave it first: a batch whose servers died twice is made by the trainer.
-        """
+        """End a server that is not wanted any more, after its clients have left it."""
         import ray
 
         if was_used:

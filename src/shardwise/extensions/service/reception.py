@@ -69,13 +69,7 @@ class _Peer:
 
 
 class Reception:
-    """Takes the connections of a listener, and greets them.
-
-    Args:
-        listener: where they come in.
-        greet: the steps of greeting one, see `greeting_steps`.
-        take: gets each that has greeted, and what it asks; must not wait.
-    """
+    """Takes a listener's connections and greets them; `take` gets each proven one."""
 
     def __init__(
         self,
@@ -159,7 +153,6 @@ class Reception:
         peer.connection.close()
 
     def _serve(self, peer: _Peer) -> None:
-        """Do what can be done for a peer without waiting."""
         try:
             if peer.steps is None:
                 if not os.read(peer.connection.socket.fileno(), 64 << 10):

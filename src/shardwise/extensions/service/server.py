@@ -74,15 +74,7 @@ class _Job:
 
 
 class BatchServer:
-    """Serves batches until it is closed.
-
-    Args:
-        listener: where clients connect.
-        dataset: what it serves; None for what its clients bring, under a token.
-        token: the secret that its clients must have; None for none, which UCX does not allow.
-        num_threads: threads that build batches.
-        cache_bytes: of made batches that are kept for other trainers of the same plan.
-    """
+    """Serves batches of a dataset, or of what clients bring under the token, until closed."""
 
     def __init__(
         self,
@@ -144,7 +136,6 @@ class BatchServer:
         self._pool.close(timeout_s=1.0)
 
     def _take(self, connection: Connection, admission: Admission) -> None:
-        """Serve a client from now on, in threads of its own."""
         with self._lock:
             is_full = len(self._connections) >= self._max_clients
             if not is_full:
@@ -250,7 +241,6 @@ class BatchServer:
         job: _Job,
         outbox: SimpleQueue[tuple[int, Answer] | None],
     ) -> None:
-        """Take requests until the connection ends."""
         under_way = threading.Semaphore(MAX_CREDITS)
         while True:
             frame = read_frame(connection, _REQUEST)

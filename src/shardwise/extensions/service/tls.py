@@ -218,12 +218,7 @@ class TlsListener(TcpListener):
 
 
 def connect(address: str, files: TlsFiles, *, timeout_s: float) -> TlsConnection:
-    """Open a connection to a server of `tls://`.
-
-    Raises:
-        OSError: no server listens there, or it does not answer within the time.
-        ServiceError: the ends do not trust each other.
-    """
+    """Connect to a server of `tls://`; OSError without an answer, ServiceError without trust."""
     context = files.context(is_server=False)
     host, port = host_and_port(address)
     sock = socket.create_connection((host, port), timeout=timeout_s)

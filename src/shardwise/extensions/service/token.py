@@ -55,13 +55,7 @@ def new_nonce() -> str:
 
 
 def proof(token: bytes, role: str, *facts: str) -> str:
-    """The proof that its sender has the token: 64 hex digits.
-
-    Args:
-        token: the secret.
-        role: who proves what, so that no proof serves for another.
-        facts: the random numbers of both sides, and what is vouched for.
-    """
+    """Prove the token in 64 hex digits, for one `role`, over random numbers and facts."""
     message = "\n".join([f"shardwise service 1 {role}", *facts])
     return hmac.new(token, message.encode(), hashlib.sha256).hexdigest()
 

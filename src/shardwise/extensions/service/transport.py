@@ -18,27 +18,16 @@ class Connection(Protocol):
 
     @property
     def local_endpoint(self) -> bytes:
-        """What the other end needs besides this connection to send by it; empty for nothing.
-
-        A client sends it under the proof of its token.
-        """
+        """The bytes that the other end needs to send by this, under the proof; empty for none."""
         return b""
 
     def set_remote_endpoint(self, endpoint: bytes) -> None:
-        """Take the client's `local_endpoint`; called once it has proven its token.
-
-        Raises:
-            OSError: it is malformed.
-        """
+        """Take a proven client's `local_endpoint`; OSError if it is malformed."""
         if endpoint:
             raise OSError("a client of tcp:// with an endpoint of another transport")
 
     def send(self, buffers: Sequence[Any]) -> None:
-        """Send buffers of bytes, one behind the other.
-
-        Raises:
-            OSError: the connection is broken.
-        """
+        """Send buffers of bytes in order; OSError if the connection is broken."""
         ...
 
     def receive_some(self, buffer: memoryview) -> int:
@@ -52,11 +41,7 @@ class Connection(Protocol):
         ...
 
     def receive_into(self, buffer: memoryview) -> None:
-        """Fill a buffer of bytes.
-
-        Raises:
-            EOFError, OSError: see `receive_some`.
-        """
+        """Fill a buffer of bytes; raises as `receive_some` does."""
         while buffer.nbytes:
             buffer = buffer[self.receive_some(buffer) :]
 
@@ -85,11 +70,7 @@ class Listener(Protocol):
         ...
 
     def accept(self) -> Connection:
-        """Wait for the next connection.
-
-        Raises:
-            OSError: the listener was closed.
-        """
+        """Wait for the next connection; OSError if the listener was closed."""
         ...
 
     def close(self) -> None:

@@ -67,7 +67,6 @@ class _Segments(Connection):
             self._write(_BYTES, sum(view.nbytes for view in views), views)
 
     def receive_some(self, buffer: memoryview) -> int:
-        """Receive at least one byte; returns how many."""
         while not self._num_left:
             kind, length = self._read()
             if kind == _BYTES and length:
@@ -79,12 +78,10 @@ class _Segments(Connection):
         return received
 
     def limit(self, timeout_s: float | None) -> None:
-        """Bound each call by this many seconds; None for no bound, 0 to never wait."""
         self._timeout_s = timeout_s
         self._tcp.limit(timeout_s)
 
     def close(self) -> None:
-        """End the connection; a thread that sends or receives gets an error."""
         self._tcp.close()
 
     def _handle(self, kind: int, length: int, place: memoryview) -> int:
@@ -205,7 +202,6 @@ class _ServerEnd(_Segments):
             raise
 
     def close(self) -> None:
-        """End the connection; a thread that sends or receives gets an error."""
         self._is_closed = True
         super().close()
         self._is_ready.set()

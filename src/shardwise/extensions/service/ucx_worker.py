@@ -74,10 +74,7 @@ class UcxWorker:
             return bytes(memoryview(self._alive().address))
 
     def receive(self, buffer: memoryview, tag: int) -> Any:
-        """Begin to receive a message of exactly this size; returns the request to wait for.
-
-        The buffer is UCX's until the message is there or this worker is closed.
-        """
+        """Start to receive a message of this size into a buffer, which is UCX's until then."""
         with self._lock:
             worker = self._alive()
             request = worker.tag_recv(self._array(buffer), self._api.UCXXTag(tag))
@@ -114,11 +111,7 @@ class UcxWorker:
     def wait(
         self, request: Any, is_broken: Callable[[float], bool], timeout_s: float | None
     ) -> None:
-        """Wait for the end of a request.
-
-        Raises:
-            OSError: it failed, or did not end in time, or the other end has gone.
-        """
+        """Wait for a request; OSError if it failed, is late, or the other end has gone."""
         limit_s = _MESSAGE_S if timeout_s is None else min(timeout_s, _MESSAGE_S)
         deadline = time.monotonic() + limit_s
         look_s = _FIRST_LOOK_S

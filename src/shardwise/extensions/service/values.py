@@ -82,10 +82,7 @@ class Encoder:
 
 
 class Decoder:
-    """Decodes what `Encoder` made.
-
-    Malformed JSON raises an error of any type.
-    """
+    """Decodes what `Encoder` made; malformed JSON raises an error of any type."""
 
     def __init__(self, arrays: list[NDArray[Any]]) -> None:
         self._arrays = arrays

@@ -19,18 +19,10 @@ _NUM_LATENCIES = 64
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One request, until its batch is handed out.
+    """One request by its `number`, until its batch, or an error, is its `result`.
 
-    Attributes:
-        number: names it on the wire; later requests have higher ones.
-        request: the batch.
-        shard: that of its first sample.
-        result: the batch, or the error that is raised in its place.
-        holders: the servers that have it now.
-        num_deaths: connections that ended while they had it.
-        sent_at: when it was first sent to the server that has it.
-        is_local: whether it is made here.
-        is_dropped: no caller waits for it any more.
+    `shard` is that of its first sample, `holders` are the servers that have it now, `num_deaths`
+    counts connections that ended meanwhile, and nobody waits for what `is_dropped`.
     """
 
     number: int
@@ -52,15 +44,8 @@ class Work:
 class Server:
     """A server as its client sees it; changed under the dispatcher's lock.
 
-    Attributes:
-        address: where it is.
-        outbox: works to send on the open connection; None while there is none.
-        credits: works that may be under way there.
-        held: works under way there, with the time at which each was sent.
-        trouble: why there is no connection; None while there is one, or nothing was tried.
-        refusal: why it may not be used.
-        num_malformed: what it sent since its last answer that was no frame, or another batch.
-        num_connected, num_sent, num_answered, num_hedges: counts.
+    Of the works under way there, `credits` is the most and `held` has the times of sending.
+    `outbox` is None without a connection, `trouble` says why; `refusal`, why it may not be used.
     """
 
     def __init__(self, address: str) -> None:
@@ -90,10 +75,7 @@ class Server:
         return self.outbox is not None and len(self.held) < self.credits
 
     def weight(self, shard: int) -> bytes:
-        """For rendezvous hashing: of all servers, the heaviest one for a shard reads it.
-
-        Each client finds the same one, and a server that comes or goes moves its own shards only.
-        """
+        """Rank servers for a shard (rendezvous hashing): all clients agree, few shards move."""
         return hashlib.blake2b(f"{self.address} {shard}".encode(), digest_size=8).digest()
 
     def send(self, work: Work) -> None:

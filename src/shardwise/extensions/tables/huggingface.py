@@ -32,10 +32,7 @@ def wrap_dataset(dataset: Any) -> Source:
 
 
 def is_columnar(dataset: Any) -> bool:
-    """Whether a `datasets.Dataset` gives its table's columns as they are.
-
-    So it is without a format, a transform, a struct, or a column that is decoded.
-    """
+    """Whether rows are the table's columns: no format, transform, struct or decoded feature."""
     if dataset.format["type"] is not None or len(dataset.format["columns"]) < dataset.num_columns:
         return False
     if any(_decodes(feature) for feature in dataset.features.values()):
@@ -59,10 +56,7 @@ def _has_struct(kind: pa.DataType) -> bool:
 
 
 def undecoded(dataset: Any, names: Sequence[str]) -> Any:
-    """A dataset whose images and audio under these names are the bytes that are stored.
-
-    The dataset itself where there are none, or where a format or a transform is set.
-    """
+    """The dataset with stored bytes for these images and sounds, if no format is set."""
     if dataset.format["type"] is not None:
         return dataset
     stored = [name for name in names if _is_stored(dataset.features.get(name))]
@@ -165,7 +159,6 @@ class _Table:
             self._order = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The batch of each row, and its place in there."""
         places = ids if self._order is None else self._order[ids]
         batch = np.searchsorted(self._ends, places, side="right")
         return batch, places - (self._ends[batch] - self._sizes[batch])

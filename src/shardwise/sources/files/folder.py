@@ -14,8 +14,6 @@ from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
 
 
 class _File(NamedTuple):
-    """A file of a directory; its name is the path below it."""
-
     name: str
     num_bytes: int
     mtime_ns: int

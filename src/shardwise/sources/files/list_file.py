@@ -162,7 +162,6 @@ def _is_number(text: str) -> bool:
 
 
 def _typed(values: list[Any]) -> Column:
-    """An array, if the values are numbers of one type that it can hold."""
     kinds = set(map(type, values))
     if kinds in ({bool}, {float}):
         return np.array(values)

@@ -23,11 +23,7 @@ class Sidecar(Protocol):
     """A kind of sidecar."""
 
     def encode_sample(self, key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
-        """Return the blocks of an encoded sample by field.
-
-        Raises:
-            DataError: a member can't be used.
-        """
+        """Return the blocks of an encoded sample by field; DataError for a bad member."""
         ...
 
     def publish(
@@ -38,10 +34,7 @@ class Sidecar(Protocol):
         *,
         store: IndexStore,
     ) -> str | None:
-        """Write the sidecar of a shard, whole or not at all; return where, or None without one.
-
-        `samples` holds what `encode_sample` returned, in the shard's order.
-        """
+        """Write a shard's sidecar of what `encode_sample` returned; return where, None without."""
         ...
 
     def build(self, url: str, *, store: IndexStore) -> tuple[str | None, list[DataError]]:
@@ -55,9 +48,5 @@ class Sidecar(Protocol):
     def open_files(
         self, field: str, shards: Callable[[], ShardSet], *, store: IndexStore, pool: FilePool
     ) -> Any:
-        """Open the files of a field, by ranges.
-
-        Raises:
-            ValueError: the sidecar never holds a field of this name.
-        """
+        """Open the files of a field, by ranges; ValueError for a field that it never holds."""
         ...

@@ -47,7 +47,6 @@ def _own_fingerprint(dataset: Any) -> str | None:
 
 
 def _facts(dataset: Any) -> Iterator[str]:
-    """Lines that distinguish a dataset from others."""
     yield f"{type(dataset).__name__} {len(dataset)}"
     inner = getattr(dataset, "dataset", None)
     indices = _indices(dataset)
@@ -63,7 +62,6 @@ def _facts(dataset: Any) -> Iterator[str]:
 
 
 def _indices(dataset: Any) -> NDArray[Any] | None:
-    """The indices of what is a subset of its `dataset`."""
     indices = np.asarray(getattr(dataset, "indices", None))
     is_subset = indices.dtype.kind in "iu" and indices.shape == (len(dataset),)
     return indices if is_subset else None
@@ -130,7 +128,6 @@ def _fixed_seed() -> Iterator[None]:
 
 
 def _add(digest: Any, value: Any, depth: int) -> None:
-    """Add a value to the digest; of an object that is no data, its type."""
     digest.update(f"{type(value).__name__}\n".encode())
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # torch's; numpy has no bfloat16
         value = value.detach().cpu()
@@ -155,7 +152,6 @@ def _add(digest: Any, value: Any, depth: int) -> None:
 
 
 def _parts(value: Any) -> list[Any]:
-    """The items of a container; none of anything else."""
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, list | tuple):

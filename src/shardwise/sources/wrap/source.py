@@ -134,7 +134,6 @@ class WrapSource:
             raise self._error(i, message) from exc
 
     def _named(self, i: int, item: Any) -> tuple[str, dict[str, Any]]:
-        """The key and the fields of an item."""
         if isinstance(item, Mapping):
             sample = dict(item)
             key = str(sample.pop("__key__", i))

@@ -94,6 +94,16 @@ def test_a_plain_feature_has_no_steps(path):
         ds[0]
 
 
+def test_only_the_selected_features_are_parsed_and_new_ones_are_still_told(path, caplog):
+    first = sequence_example(CONTEXT, {"mixed": [[1], [2]]})
+    # Parsed, it would be an error.
+    later = sequence_example(CONTEXT | {"late": [3]}, {"mixed": [[1], [b"a"]]})
+    dataset = open_records(path, first, later).select("label")
+    assert [sample["label"] for sample in dataset] == [7, 7]
+    (record,) = caplog.records
+    assert "these as {'late': 'int64?'}" in record.getMessage()
+
+
 def test_damaged_feature_lists_are_data_errors(path):
     whole = sequence_example({}, LISTS)
     for cut in range(1, len(whole)):

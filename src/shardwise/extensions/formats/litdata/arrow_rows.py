@@ -68,7 +68,6 @@ def open_rows(
 
 
 def _stored(serializer: str, values: Sequence[Any]) -> list[bytes]:
-    """The leaves of all rows as their serialiser stores them."""
     if serializer != "json" and None in values:
         row = values.index(None)
         raise ValueError(

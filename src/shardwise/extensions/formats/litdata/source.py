@@ -46,8 +46,6 @@ from shardwise.storage.urls import beside
 
 @dataclass(frozen=True)
 class _Index:
-    """What `index.json` says."""
-
     chunks: tuple[Shard, ...]
     serializers: tuple[str, ...]
     forms: tuple[Form, ...]

@@ -44,8 +44,6 @@ class _Column(NamedTuple):
 
 @dataclass(frozen=True)
 class _Stored:
-    """One shard by the index."""
-
     shard: Shard
     zip_url: str
     compression: str
@@ -53,8 +51,6 @@ class _Stored:
 
 
 class _Index(NamedTuple):
-    """All shards, and the columns of each."""
-
     shards: list[_Stored]
     columns: list[_Column]
 

@@ -55,7 +55,6 @@ def _header_bytes(num_bytes: int, shard: Shard) -> int:
 def _bounds(
     header: NDArray[np.uint8], num_bytes: int, shard: Shard
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the records begin and end."""
     count, *_ = numbers = header.view(_U32).astype(np.int64)
     if count != shard.num_samples:
         raise DataError(

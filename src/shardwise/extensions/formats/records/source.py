@@ -48,14 +48,7 @@ _MAX_LANES = 64
 
 @dataclass(frozen=True)
 class RecordShard:
-    """The records of one shard, as a process has opened it.
-
-    Attributes:
-        starts: int64 `[records]`, where each begins.
-        ends: int64 `[records]`, where it ends.
-        content: all bytes of the shard, uint8; None where records are read from the file.
-        is_mapped: starts and ends lie in a file, and take no memory of the process.
-    """
+    """An opened shard: where records begin and end, int64 (or mapped); all bytes, if kept."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -79,10 +72,7 @@ class RecordFields:
 
 
 class RecordSource(ABC):
-    """Samples by id from numbered records; satisfies `shardwise.sources.protocol.Source`.
-
-    `memory_bytes` bounds the places of records and unzipped shards that a process keeps.
-    """
+    """Samples by id from numbered records; `memory_bytes` bounds offsets and unzipped shards."""
 
     default_shuffle: Literal["window"] = "window"
 
@@ -117,11 +107,7 @@ class RecordSource(ABC):
 
     @abstractmethod
     def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
-        """Cut records into fields: for each name a `BytesColumn` of what is stored, or the values.
-
-        Raises:
-            BadRowError: a record is damaged.
-        """
+        """Cut records into stored or decoded columns by name; BadRowError for a damaged record."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -212,11 +198,7 @@ class RecordSource(ABC):
         return self._shards.get(number, make)
 
     def _first_stat(self, url: str) -> FileStat:
-        """A shard of an index without times, as it is at its first read; it is pinned then.
-
-        Raises:
-            StaleIndexError: it was written since the index was read, or since an earlier read.
-        """
+        """Pin a shard of an index without times; StaleIndexError if it is newer than the index."""
         stat = self._pool.get(url).stat()
         require_not_written_since(self._opened_ns, stat, url)
         self._pool.pin(url, stat)

@@ -13,10 +13,7 @@ _CODECS = {"zstd": "zstd", "gz": "gzip", "gzip": "gzip", "br": "brotli", "bz2": 
 
 
 def unzip(data: bytes, kind: str, num_bytes: int | None, *, url: str) -> NDArray[np.uint8]:
-    """Decompress a file whose content is `num_bytes` long, if that is known.
-
-    `kind` is a name with or without a level: "zstd", "zstd:7".
-    """
+    """Decompress ("zstd", "zstd:7", ...) a file whose content is `num_bytes` long, if known."""
     try:
         import pyarrow as pa
     except ImportError:

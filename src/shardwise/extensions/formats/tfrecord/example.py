@@ -39,9 +39,11 @@ class Steps(list[Values]):
 
 
 def parse_example(
-    data: bytes, names: Collection[str] | None = None
+    data: bytes, names: Collection[str] | None = None, *, skipped: Collection[str] = ()
 ) -> dict[str, tuple[str, Values | Steps]]:
-    """Parse the features and feature lists, or those of some names: name -> (kind, its values).
+    """Parse the features and feature lists of some names, or all: name -> (kind, its values).
+
+    Those that are `skipped` are left out.
 
     The kind is "bytes", "float32" or "int64", and "" for steps that have no values. A feature
     without a list is left out.
@@ -53,12 +55,12 @@ def parse_example(
     context, lists = message.context.feature, message.feature_lists.feature_list
     found: dict[str, tuple[str, Values | Steps]] = {}
     for name in context if names is None else names:
-        if name in context:
+        if name in context and name not in skipped:
             feature = context[name]
             if kind := feature.WhichOneof("kind"):
                 found[name] = KINDS[kind], _values(feature, kind)
     for name in lists if names is None else names:
-        if name in lists:
+        if name in lists and name not in skipped:
             if name in found:
                 raise ValueError(
                     f"{name!r} is both a feature of the context and a feature list: take the "

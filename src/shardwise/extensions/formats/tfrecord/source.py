@@ -230,9 +230,13 @@ class TfRecordSource(RecordSource):
         for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             try:
                 data = buffer[start:end].tobytes()
-                found = parse_example(data, None if self._asked is None else names)
-                if self._asked is None and not found.keys() <= features.keys() | self._left_out:
-                    self._tell_left_out(found)
+                if self._asked is not None:
+                    found = parse_example(data, names)
+                else:
+                    skipped = (features.keys() | self._left_out).difference(names)
+                    found = parse_example(data, skipped=skipped)
+                    if not found.keys() <= features.keys():
+                        self._tell_left_out(found)
                 for name in names:
                     rows[name].append(_value(name, features[name], found.get(name)))
             except ValueError as error:
@@ -251,7 +255,6 @@ def _depth(values: Values | Steps) -> int:
 
 
 def _value(name: str, feature: _Feature, found: tuple[str, Values | Steps] | None) -> Any:
-    """The value of a feature; None where the record lacks it."""
     if found is None:
         return None
     kind, values = found
@@ -280,7 +283,6 @@ def _value(name: str, feature: _Feature, found: tuple[str, Values | Steps] | Non
 
 
 def _taken_steps(name: str, feature: _Feature, values: Steps) -> Any:
-    """The value of a feature list: one value per step, or a list of them."""
     if feature.depth == 2:
         return [_listed(step, feature.kind) for step in values]
     depth = _depth(values)

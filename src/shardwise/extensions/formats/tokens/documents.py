@@ -33,11 +33,7 @@ class _Joined:
 
 
 class JoinedDocuments(ReadsEpochs, TokenSource):
-    """Blocks of the joined documents; satisfies `shardwise.sources.protocol.Source`.
-
-    Costs 8 bytes a document, and 16 more for each of the last two epochs. All documents are in an
-    epoch, but for up to `block` tokens at its end.
-    """
+    """Blocks of the joined documents: 8 bytes a document, and 16 for each of two epochs."""
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:

@@ -40,10 +40,7 @@ class TokenReader:
         self._maps: PerProcess[dict[int, _Map]] = PerProcess()
 
     def blocks(self, file: int, numbers: NDArray[np.int64], block: int) -> NDArray[Any]:
-        """Blocks of a local file: `[blocks, block + 1]`, block i from token i * block on.
-
-        One gather from a view of overlapping rows.
-        """
+        """Gather blocks of a local file, `[blocks, block + 1]`, from a view of overlapping rows."""
         mapped, size = self._map(file), self.dtype.itemsize
         shape = (len(mapped.tokens) - 1) // block, block + 1
         view: NDArray[Any] = np.ndarray(

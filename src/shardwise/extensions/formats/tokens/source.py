@@ -22,10 +22,7 @@ from shardwise.storage import PoolRanges, StorageOptions
 
 
 class TokenSource:
-    """What the two ways to cut tokens into samples share: files, fields and traits.
-
-    `shardwise.tokens` says what the arguments are.
-    """
+    """The files, fields and traits that both ways to cut tokens share; see `shardwise.tokens`."""
 
     fields = ("tokens",)
 

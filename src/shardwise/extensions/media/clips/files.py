@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from shardwise.base.abilities import having
 from shardwise.base.columns import values_of
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.clips.lone_files import LoneFiles, SourceOfFiles
+from shardwise.extensions.media.clips.lone_files import (
+    IndexedFiles,
+    LoneFiles,
+    SourceOfFiles,
+)
 from shardwise.extensions.media.files.byte_reader import BytesReader
+from shardwise.extensions.media.files.coded_frames import joined_ranges
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
 from shardwise.sources.protocol import HasMediaFiles, Source
-from shardwise.sources.protocol import ranges_of as ranges_of_source
-from shardwise.storage import PoolRanges
 
 # Samples that are indexed at the first use: reading 10,000 clips of 1 MB takes a minute.
 _MAX_FILES = 10_000
@@ -34,34 +37,68 @@ class MediaFiles(Protocol):
         ...
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file.
-
-        Raises:
-            DataError: the file can't be used; url, key and field say which.
-        """
+        """The index of a sample's file."""
         ...
 
     def place(self, sample: int) -> tuple[str, str]:
         """Url and key of a sample."""
         ...
 
-    def reads(self, ranges_of: Mapping[int, Sequence[tuple[int, int]]], /) -> list[PoolRanges]:
-        """What `read` fetches, as far as that is known."""
-        ...
-
     def read(
-        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> dict[int, list[tuple[int, memoryview]]]:
+        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
         """By sample, pairs of a range's start and its bytes."""
         ...
 
 
-def files_of(source: Source, field: str, ids: NDArray[np.int64]) -> MediaFiles:
-    """The media files of a source.
+class HeldRanges:
+    """A sample's file of which some ranges, with their starts, are in memory; it reads others."""
 
-    Raises:
-        ValueError: they have no index, and are too many to be indexed now.
+    def __init__(
+        self, files: MediaFiles, sample: int, num_bytes: int, held: list[tuple[int, memoryview]]
+    ) -> None:
+        self.num_bytes = num_bytes
+        self._files, self._sample, self._held = files, sample, held
+
+    def holds(self, start: int, stop: int) -> bool:
+        """Whether one of the ranges has bytes `[start, stop)`."""
+        return any(begin <= start and stop <= begin + len(data) for begin, data in self._held)
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Bytes `[start, stop)`."""
+        if not self.holds(start, stop):
+            ((_, parts),) = self._files.read({self._sample: [(start, stop)]})
+            self._held.extend(parts)
+        return next(
+            data[start - begin : stop - begin]
+            for begin, data in self._held
+            if begin <= start and stop <= begin + len(data)
+        )
+
+
+def hold_ranges(
+    files: MediaFiles, wanted: Sequence[tuple[int, MediaIndex, Sequence[tuple[int, int]]]]
+) -> tuple[list[HeldRanges], int]:
+    """Read ranges of the files of samples, and how many bytes they are.
+
+    `wanted` has sample, index and ranges of each part; parts of one file share what they have in
+    common, and all remote files are read at once.
     """
+    needed: dict[int, list[tuple[int, int]]] = {}
+    for sample, _, ranges in wanted:
+        if ranges:
+            needed.setdefault(sample, []).extend(ranges)
+    read = dict(files.read({sample: joined_ranges(ranges) for sample, ranges in needed.items()}))
+    return [
+        HeldRanges(files, sample, index.num_bytes, read.get(sample, []))
+        for sample, index, _ in wanted
+    ], sum(len(data) for parts in read.values() for _, data in parts)
+
+
+def files_of(
+    source: Source, field: str, ids: NDArray[np.int64], *, at_use: bool = False
+) -> MediaFiles:
+    """The media files of a source; `at_use` leaves indexes of lone files to their first use."""
     own = having(source, HasMediaFiles)
     if own is not None:
         files: MediaFiles = own.media_files(field)
@@ -70,7 +107,7 @@ def files_of(source: Source, field: str, ids: NDArray[np.int64]) -> MediaFiles:
         raise ValueError(f"clips({field!r}): numbered pictures are members of tar shards")
     lone = having(source, SourceOfFiles)
     if lone is not None and field == source.fields[0]:
-        return LoneFiles(lone, field, ids)
+        return LoneFiles(lone, field) if at_use else IndexedFiles(lone, field, ids)
     if len(ids) > _MAX_FILES:
         raise ValueError(
             f"clips() of {len(ids)} samples of {type(source).__name__}: up to {_MAX_FILES} are "
@@ -116,20 +153,13 @@ class StoredFiles:
         shard, _ = self._source.manifest.locate(ids)
         return self._source.manifest.urls[int(shard[0])], str(self._source.read(ids, ()).keys[0])
 
-    def reads(self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]) -> list[PoolRanges]:
-        """What the source fetches."""
-        ids = np.array(list(ranges_of), np.int64)
-        return list(ranges_of_source(self._source, ids, (self._field,)) or ())
-
     def read(
-        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> dict[int, list[tuple[int, memoryview]]]:
+        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
         """Whole files."""
-        payloads = {sample: self._payload(sample) for sample in ranges_of}
-        return {
-            sample: [] if data is None else [(0, memoryview(data))]
-            for sample, data in payloads.items()
-        }
+        for sample in wanted:
+            data = self._payload(sample)
+            yield sample, [] if data is None else [(0, memoryview(data))]
 
     def _payload(self, sample: int) -> bytes | None:
         columns = self._source.read(np.array([sample], np.int64), (self._field,))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.tar.read.ranges import plan_reads
-from shardwise.storage import File, FilePool, PoolRanges, read_files
+from shardwise.storage import File, FilePool, read_files
 
 K = TypeVar("K", bound=Hashable)
 
@@ -22,8 +21,15 @@ K = TypeVar("K", bound=Hashable)
 _MAX_FRAMES = 1_000_000
 
 
-class WantedRanges:
-    """Ranges of the media files of some samples; all remote ones are in flight at once.
+def read_ranges(
+    pool: FilePool,
+    urls: Sequence[str],
+    places: Mapping[int, tuple[int, int, int]],
+    ranges_of: Mapping[int, Sequence[tuple[int, int]]],
+    *,
+    field: str,
+) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+    """Read ranges of the media files of some samples; all remote ones are in flight at once.
 
     Args:
         pool: opens the files.
@@ -33,76 +39,29 @@ class WantedRanges:
         ranges_of: by sample the ranges (start, stop), in order and apart.
         field: for errors.
 
-    Raises:
-        DataError: a range lies beyond its file.
+    Yields:
+        A sample, and pairs of a range's start and its bytes.
     """
-
-    def __init__(
-        self,
-        pool: FilePool,
-        urls: Sequence[str],
-        places: Mapping[int, tuple[int, int, int]],
-        ranges_of: Mapping[int, Sequence[tuple[int, int]]],
-        *,
-        field: str,
-    ) -> None:
-        self._pool = pool
-        self._samples = list(ranges_of)
-        self._owners: list[tuple[int, int]] = []
-        # By range its file, offset and bytes.
-        self._parts: list[tuple[int, int, int]] = []
-        for sample, ranges in ranges_of.items():
-            file, base, size = places[sample]
-            for start, stop in ranges:
-                if not 0 <= start <= stop <= size:
-                    raise DataError(
-                        f"bytes {start} to {stop} are needed of a file of {max(0, size)}",
-                        url=urls[file], field=field, offset=base,
-                    )  # fmt: skip
-                self._owners.append((sample, start))
-                self._parts.append((file, base + start, stop - start))
-        self._plan = plan_reads(*np.array(self._parts, np.int64).reshape(-1, 3).T)
-        self._reads = self._plan.by_url(urls)
-
-    @property
-    def reads(self) -> list[PoolRanges]:
-        """What `read` fetches."""
-        return [(self._pool, self._reads)]
-
-    def read(self) -> dict[int, list[tuple[int, memoryview]]]:
-        """By sample pairs of a range's start and its bytes.
-
-        Raises:
-            DataError: a file is not the one that was indexed, or ends before a range does.
-            StorageError: bytes could not be read.
-        """
-        buffer = np.empty(self._plan.num_bytes, np.uint8).data
-        read_files(self._pool, self._reads, buffer)
-        found: dict[int, list[tuple[int, memoryview]]] = {sample: [] for sample in self._samples}
-        starts = self._plan.starts.tolist()
-        for (sample, start), (*_, length), at in zip(
-            self._owners, self._parts, starts, strict=True
-        ):
-            found[sample].append((start, buffer[at : at + length].toreadonly()))
-        return found
-
-
-class RangedFiles(ABC):
-    """Media files of samples that are read by ranges."""
-
-    @abstractmethod
-    def wanted(self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]) -> WantedRanges:
-        """Locate ranges of the files of some samples."""
-
-    def reads(self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]) -> list[PoolRanges]:
-        """What `read` fetches."""
-        return self.wanted(ranges_of).reads
-
-    def read(
-        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> dict[int, list[tuple[int, memoryview]]]:
-        """By sample pairs of a range's start and its bytes; raises as `WantedRanges`."""
-        return self.wanted(ranges_of).read()
+    owners: list[tuple[int, int]] = []
+    # By range its file, offset and bytes.
+    parts: list[tuple[int, int, int]] = []
+    for sample, ranges in ranges_of.items():
+        file, base, size = places[sample]
+        for start, stop in ranges:
+            if not 0 <= start <= stop <= size:
+                raise DataError(
+                    f"bytes {start} to {stop} are needed of a file of {max(0, size)}",
+                    url=urls[file], field=field, offset=base,
+                )  # fmt: skip
+            owners.append((sample, start))
+            parts.append((file, base + start, stop - start))
+    plan = plan_reads(*np.array(parts, np.int64).reshape(-1, 3).T)
+    buffer = np.empty(plan.num_bytes, np.uint8).data
+    read_files(pool, plan.by_url(urls), buffer)
+    found: dict[int, list[tuple[int, memoryview]]] = {sample: [] for sample in ranges_of}
+    for (sample, start), (*_, length), at in zip(owners, parts, plan.starts.tolist(), strict=True):
+        found[sample].append((start, buffer[at : at + length].toreadonly()))
+    yield from found.items()
 
 
 class RangeReader:
@@ -111,6 +70,10 @@ class RangeReader:
     def __init__(self, file: File, num_bytes: int) -> None:
         self._file = file
         self.num_bytes = num_bytes
+
+    def holds(self, start: int, stop: int) -> bool:
+        """False, but of no bytes."""
+        return start == stop
 
     def read(self, start: int, stop: int) -> bytes:
         """Bytes `[start, stop)`."""

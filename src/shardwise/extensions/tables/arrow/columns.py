@@ -38,10 +38,7 @@ from shardwise.extensions.tables.arrow.views import ArrowColumn, Bytes, Numbers,
 
 
 def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
-    """The column of a field, inside of structs too: null where any struct around it is.
-
-    None if there is no such field; DataError if its data are damaged.
-    """
+    """The column of a field, inside structs too; None without one, DataError for damaged data."""
     path: list[str] = []
     rest: str | None = name
     fields: Any = table.schema
@@ -196,10 +193,7 @@ def _scatter(
 
 
 class ScatteredBytes(LazyBytesColumn):
-    """Payloads in the buffers of several columns, packed into one buffer at the first look.
-
-    Decoders of raw arrays copy whole columns, straight from where the payloads lie.
-    """
+    """Payloads of several columns, packed at the first look; raw arrays are copied unpacked."""
 
     __slots__ = ("_columns", "_order", "_parts")
 

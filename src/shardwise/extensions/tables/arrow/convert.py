@@ -24,10 +24,7 @@ from shardwise.extensions.tables.arrow.views import (
 
 
 def convert(array: pa.Array | pa.ChunkedArray) -> ArrowColumn:
-    """Make a column of an Arrow array, which is `validated`, without a copy.
-
-    The column keeps Arrow's buffers alive, and so does a `BytesColumn` that is taken from it.
-    """
+    """Make a column over the buffers of a `validated` Arrow array, without a copy."""
     if isinstance(array, pa.ChunkedArray):
         if array.num_chunks == 1:
             return convert(array.chunk(0))
@@ -58,7 +55,6 @@ def _numbers(array: pa.Array, dtype: np.dtype[Any]) -> Numbers:
 
 
 def _buffer(buffer: Any, dtype: Any, offset: int, count: int) -> NDArray[Any]:
-    """`count` items of an Arrow buffer as an array, without a copy."""
     dtype = np.dtype(dtype)
     if buffer is None or not count:
         return np.zeros(count, dtype)

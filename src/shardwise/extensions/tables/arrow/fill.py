@@ -17,16 +17,7 @@ from shardwise.extensions.tables.arrow.types import is_bytes, is_text, layouts, 
 
 
 def fills_of(fill: Any, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
-    """The value that stands for a null, a field.
-
-    Args:
-        fill: field -> value; or one value for all fields of its kind (numbers, bools, str or
-            bytes); None for no value at all.
-        types: the fields, with their Arrow types.
-
-    Returns:
-        For numbers, and arrays of them, an array of the row's shape and dtype; else str or bytes.
-    """
+    """The value that stands for a null, by field: its own, or the one for all of its kind."""
     if fill is None:
         return {}
     if isinstance(fill, Mapping):

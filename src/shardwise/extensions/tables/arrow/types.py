@@ -18,10 +18,9 @@ KEY = "__key__"
 
 
 def field_types(schema: pa.Schema, *, parts: bool = False) -> dict[str, pa.DataType]:
-    """The fields of a table, in order, with their Arrow types: structs are taken apart.
+    """The fields of a table with their types: structs are taken apart.
 
-    A struct of `bytes` and `path`, as Hugging Face datasets keep images and audio, is one field:
-    its bytes; with `parts` its two parts are fields, too, "image.bytes" and "image.path".
+    A struct of bytes and path, as Hugging Face keeps media, is one field; with `parts` three.
     """
     types: dict[str, pa.DataType] = {}
     for name, kind in _leaves(schema, "", parts=parts):

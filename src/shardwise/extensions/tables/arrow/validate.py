@@ -18,10 +18,7 @@ A = TypeVar("A", bound="pa.Array | pa.ChunkedArray")
 
 
 def validated(array: A, name: str, *, fully: bool = True) -> A:
-    """The column of that name, if pyarrow finds all of it in its buffers.
-
-    If not `fully`, its buffers have the sizes that its length asks for, and no more is known.
-    """
+    """The array, if pyarrow finds all of it in its buffers; if not `fully`, by their sizes."""
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
     kind = _opaque(array.type)
     try:

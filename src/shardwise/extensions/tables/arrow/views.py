@@ -65,12 +65,7 @@ class Numbers:
 
 
 class Bytes:
-    """Byte strings, in Arrow's own buffer.
-
-    Attributes:
-        column: all of them.
-        matrix: uint8 `[rows, length]`, where they are of one length and lie behind each other.
-    """
+    """Byte strings in Arrow's buffer; `matrix`, uint8 `[rows, length]`, if all are alike."""
 
     def __init__(self, column: BytesColumn) -> None:
         self.column = column

@@ -79,12 +79,7 @@ class _Reader:
         weakref.finalize(self, _end, os.getpid(), self._process, self._pipe)
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method in the process.
-
-        Raises:
-            EOFError, OSError: the process has ended.
-            ShardwiseError: what the method raised.
-        """
+        """Call a method in the process; EOFError or OSError if that has ended."""
         self._pipe.send((method, arguments))
         is_good, answer = self._pipe.recv()
         if not is_good:
@@ -92,7 +87,6 @@ class _Reader:
         return answer
 
     def exit_code(self) -> int | None:
-        """What the process ended with."""
         return self._process.wait()
 
 
@@ -105,10 +99,7 @@ def _end(owner: int, process: subprocess.Popen[bytes], pipe: Connection[Any, Any
 
 
 def main(descriptor: int) -> None:
-    """The reader process: answer `(method, arguments)` with `(True, result)` or `(False, error)`.
-
-    One question at a time, on a socket that only the owner has; it ends when the owner does (I8).
-    """
+    """Answer `(method, arguments)` by `(True, result)` or `(False, error)` till the owner ends."""
     from shardwise.extensions.tables.lance.table import LanceTable
 
     # Ctrl-C goes to every process of the terminal; the owner decides when to end.

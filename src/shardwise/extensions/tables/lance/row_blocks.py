@@ -41,13 +41,7 @@ class RowBatch(BatchColumns):
 
 @dataclass(frozen=True)
 class BatchRows:
-    """Rows of several batches, in the order of a read.
-
-    Attributes:
-        batches: what was read, now or before.
-        batch_of: int64 `[rows]`, the number of a row's batch.
-        rows: int64 `[rows]`, its row in that batch.
-    """
+    """Rows of several batches in a read's order: the batch of each, and its row in that."""
 
     batches: Sequence[RowBatch]
     batch_of: NDArray[np.int64]
@@ -96,10 +90,7 @@ class _Block:
 
 
 class BlockCache:
-    """Reads rows by id, and caches blocks of them, up to `max_bytes` together.
-
-    `take` reads rows by ids that ascend without repeats; `num_bytes` is what all blocks take now.
-    """
+    """Reads rows by id (`take`: ascending ids), and caches blocks up to `max_bytes`."""
 
     def __init__(self, take: Take, *, num_rows: int, max_bytes: int) -> None:
         self._take = take
@@ -198,7 +189,6 @@ class BlockCache:
     def _fetch(
         self, names: Names, size: int, blocks: dict[int, RowBatch], num_rows: Mapping[int, int]
     ) -> None:
-        """Read whole blocks into the cache and into `blocks`."""
         numbers = sorted(num_rows)
         for at in range(0, len(numbers), _BLOCKS_A_READ):
             chunk = numbers[at : at + _BLOCKS_A_READ]

@@ -44,7 +44,6 @@ class TableSchema:
 
 
 def _has_dots(kind: pa.DataType) -> bool:
-    """Whether a part of a struct has a dot in its name."""
     if not hasattr(kind, "fields"):
         return False
     return any("." in field.name or _has_dots(field.type) for field in kind.fields)

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 class RowSelection:
-    """The samples of a version of a table: fragments are shards, empty ones among them.
-
-    `selected`, int64 and ascending, are the places of the live rows that the filter `condition`
-    keeps.
-    """
+    """The samples of a version: fragments are shards; `selected` are a filter's places."""
 
     def __init__(
         self,

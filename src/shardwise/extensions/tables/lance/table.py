@@ -46,17 +46,9 @@ def is_usable_here() -> bool:
 
 @dataclass(frozen=True)
 class Description:
-    """What a version of a table holds, in the order of its fragments.
+    """A version of a table: schema (blobs as binaries) and, by fragment, live rows and bytes.
 
-    Attributes:
-        version: its number.
-        schema: its columns; blobs are large binaries here.
-        blobs: the columns that are stored as blobs.
-        fragments: int64 `[fragments]`, Lance's numbers of the fragments.
-        sizes: int64 `[fragments]`, rows that are not deleted.
-        num_bytes: int64 `[fragments]`, bytes of the files; 0 where Lance did not write them down.
-        digest: names the files of all fragments: a table made anew under the same name and
-            version has another one.
+    The digest names all files: a table made anew under the same name and version has another.
     """
 
     version: int
@@ -69,10 +61,7 @@ class Description:
 
 
 class LanceTable:
-    """A version of a table, by its number or tag; None for the latest.
-
-    The uri is as Lance takes it, and so are the names of the object store's settings.
-    """
+    """A version of a table, by its number or tag (None: the latest); names are Lance's."""
 
     def __init__(self, uri: str, version: int | str | None, settings: Mapping[str, str]) -> None:
         self.uri = uri
@@ -199,7 +188,6 @@ def _version_is_gone(version: int | str, versions: Sequence[int]) -> str:
 
 
 def _plain_schema(schema: pa.Schema) -> tuple[pa.Schema, frozenset[str]]:
-    """The schema with large binaries for blobs, and the blobs' names."""
     blobs: set[str] = set()
 
     def plain(field: pa.Field, name: str) -> pa.Field:

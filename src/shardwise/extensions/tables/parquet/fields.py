@@ -25,15 +25,7 @@ from shardwise.extensions.tables.parquet.parquet_file import FileInfo
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """What a program says about the columns.
-
-    Attributes:
-        columns: the fields that are read, where a struct's name stands for all its fields; None
-            for all.
-        types: field -> the type that it is cast to.
-        whole: whether `types` has all fields there shall be.
-        fill: as for `fills_of`.
-    """
+    """The columns that a program asks for: names, types to cast to (`whole`: no others), fill."""
 
     columns: tuple[str, ...] | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
@@ -56,15 +48,7 @@ class ColumnOptions:
 
 @dataclass(frozen=True)
 class TableFields:
-    """The fields of a table.
-
-    Attributes:
-        stored: those that the files hold, in order; the keys are none.
-        parts: those that are read only when they are named: "image.bytes", "image.path".
-        types: the types of all these, of the keys, and of the directories' fields.
-        casts: those of them whose columns may be of other types in the files, or not there.
-        partitions: the fields of the directories' names, as far as they are read.
-    """
+    """The fields that files hold, parts read only by name, types, casts, and directories'."""
 
     stored: tuple[str, ...]
     parts: tuple[str, ...]
@@ -106,10 +90,7 @@ def fields_of(
 
 
 def cast_column(column: Any, kind: pa.DataType | None, num_rows: int, name: str) -> Any:
-    """A column of a file as the table has it: cast to `kind`, unless that is None.
-
-    One that the file does not have (None) is nulls.
-    """
+    """A file's column cast to `kind`, unless that is None; nulls where the file lacks it."""
     if column is None:
         return no_values(kind, num_rows)
     if kind is None or column.type == kind:
@@ -139,7 +120,6 @@ class _FileSchema:
 
 
 def _different(infos: Sequence[FileInfo]) -> list[FileInfo]:
-    """The first file of each schema."""
     firsts: list[FileInfo] = []
     for info in infos:
         # Most files are alike to the letter.

@@ -43,15 +43,7 @@ _TOO_LARGE = "chunked array"
 
 @dataclass(frozen=True)
 class FileInfo:
-    """The facts in a file's footer.
-
-    Attributes:
-        url: where it lies.
-        stat: which version of it this is.
-        schema: its Arrow schema.
-        rows: int64 `[groups]`, rows a row group.
-        sizes: int64 `[groups]`, its bytes before compression, all columns together.
-    """
+    """A file's version and schema; rows, and bytes before compression, per row group."""
 
     url: str
     stat: FileStat
@@ -94,10 +86,7 @@ class ParquetFile:
         )
 
     def read(self, group: int, names: Sequence[str]) -> tuple[pa.Table, int]:
-        """A row group with these fields (of structs, "a.b"), and the bytes read for it.
-
-        Columns that the file does not have are left out.
-        """
+        """A row group's fields ("a.b" of structs) that are there, and the bytes read for it."""
         check_version(self._file, self._stat)
         footer = self._footer()
         # A read for each column of a local file is quicker than finding out what will be read.
@@ -237,17 +226,14 @@ class _PyarrowFile:
         self._at = 0
 
     def tell(self) -> int:
-        """Where the next read begins."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}[whence]
         self._at = base + offset
         return self._at
 
     def read(self, size: int = -1) -> Any:
-        """Read from here, as far as the file goes."""
         at = self._at
         left = max(0, self._num_bytes - at) if at >= 0 else 0
         size = left if size < 0 else min(size, left)
@@ -260,10 +246,7 @@ class _PyarrowFile:
 
 
 class _RangeRecorder(_PyarrowFile):
-    """A file without a column that can be decoded, which records the ranges that pyarrow reads.
-
-    `spans` are (begin, end) in the file.
-    """
+    """A file that no column decodes from, which records what pyarrow reads: (begin, end)."""
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__(num_bytes)
@@ -282,10 +265,7 @@ class _RangeRecorder(_PyarrowFile):
 
 
 class _BufferedFile(_PyarrowFile):
-    """A file of which some ranges are in memory already.
-
-    `num_read` counts the bytes of the file that were read, those ranges among them.
-    """
+    """A file with some ranges in memory; `num_read` counts the bytes read, those included."""
 
     def __init__(
         self, file: File, num_bytes: int, fetched: Mapping[tuple[int, int], memoryview]
@@ -296,7 +276,6 @@ class _BufferedFile(_PyarrowFile):
         self.num_read = sum(map(len, fetched.values()))
 
     def read_at(self, at: int, size: int) -> Any:
-        """What is in memory is not copied."""
         data = self._fetched.get((at, at + size))
         if data is None:
             self.num_read += size

@@ -106,17 +106,8 @@ _MAX_LANES = 1024
 class Tables:
     """The files of an open table; pickles small.
 
-    Attributes:
-        manifest: a shard a row group.
-        stats: the versions of the files.
-        file_of: int64 `[groups]`, the number of each row group's file.
-        group_of: int64 `[groups]`, its number in there.
-        first_rows: int64 `[groups]`, the row of the file that it begins with.
-        columns: the fields that the files hold, with their types and casts.
-        fills: what stands for a null, a field.
-        partitions: the fields that the directories' names make.
-        traits: the fields that are values, arrays or parts, and the window shuffle's shape.
-        mapped: whether the files are mapped, so that any row is as near as another.
+    A shard is a row group: `file_of`, `group_of` and `first_rows` say where each one lies, int64.
+    If the files are `mapped`, any row is as near as another.
     """
 
     manifest: Manifest
@@ -144,10 +135,7 @@ class Tables:
 
 
 def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableFile:
-    """Open one file: an Arrow file if its name ends in ".arrow", else Parquet.
-
-    `stat` is the version to read; None for the present one.
-    """
+    """Open the present, or the given, version of an Arrow (".arrow") or Parquet file."""
     kind = ArrowFile if url.endswith(".arrow") else ParquetFile
     return kind(pool.get(url), stat)
 
@@ -187,7 +175,6 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
 
 
 def _cast(partition: Partition, kind: pa.DataType) -> Partition:
-    """The values of directories, in a type that `schema=` may have named."""
     try:
         values = tuple(pa.array(partition.values).cast(kind).to_pylist())
     except pa.ArrowException as error:

@@ -138,13 +138,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class Partition:
-    """A column that the directories' names make.
-
-    Attributes:
-        name: its name.
-        values: one a file: ints if all are whole numbers, else str; None for a null.
-        dtype: of the column, if the values are numbers.
-    """
+    """A column of directories' names: a value per file, and the dtype of numbers."""
 
     name: str
     values: tuple[Any, ...]

@@ -16,10 +16,7 @@ from shardwise.sources.tar.scan.names import split_names
 
 @dataclass(frozen=True)
 class Problem:
-    """A defect or oddity of a shard or its index, and its place.
-
-    `hint` is what to do about it; "" where the message says so.
-    """
+    """A defect or oddity of a shard or its index, its place, and what to do (`hint`, or "")."""
 
     url: str
     message: str

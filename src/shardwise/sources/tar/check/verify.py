@@ -26,15 +26,7 @@ from shardwise.storage import StorageOptions, is_local
 
 @dataclasses.dataclass
 class ShardReport:
-    """A shard, its headers and the index that is kept of it.
-
-    Attributes:
-        oddities: counts of the walk through the headers.
-        saved: the index as it is kept; None where the shard can't be opened.
-        built: an index of the headers as they are; None where the shard is damaged.
-        damage: why there is no `built`.
-        problems: everything wrong with the shard and its index; filled by `verify_shard`.
-    """
+    """A shard's headers, kept index, the one `built` of them (None: `damage`), and problems."""
 
     url: str
     oddities: Oddities
@@ -72,10 +64,7 @@ class ShardReport:
 
 
 def examine_shard(url: str, *, store: IndexStore) -> ShardReport:
-    """Scan the headers of a shard and load its index. Payloads are not read, nothing is written.
-
-    Damage is reported, and never raised.
-    """
+    """Scan headers and load the index, reading no payloads; damage is reported, not raised."""
     report = ShardReport(url, Oddities(url))
     try:
         report.saved = store.look(url)
@@ -172,7 +161,6 @@ def _payload_problems(
     options: StorageOptions | None,
     progress: Callable[[int], object] | None,
 ) -> Iterator[Problem]:
-    """Read all payloads; yield those that can't be read, or differ from their digests."""
     try:
         file = open_uncached(url, options)
         for field, rows, digests in payload_digests(file, index, progress=progress):

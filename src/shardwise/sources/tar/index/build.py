@@ -66,11 +66,7 @@ def build_index(
     accept_unfinished: bool = False,
     watch: Callable[[Iterable[Members], Counter[str]], Iterable[Members]] | None = None,
 ) -> ShardIndex:
-    """Scan a shard: its headers only, unless digests are asked for. Writes nothing.
-
-    `watch` is called with the members and the counts of what is left out, and passes the members
-    on. The rest is as of `build_indexes`.
-    """
+    """Index a shard by its headers, writing nothing; `watch` sees and passes on the members."""
     refuse_compressed(url)
     file = open_uncached(url, options)
     before = file.stat()

@@ -58,7 +58,6 @@ def payload_digests(
 def _walk(
     read_into: _ReadInto, offsets: NDArray[np.int64], sizes: NDArray[np.int64], buffer: NDArray[Any]
 ) -> Iterator[int]:
-    """The digests of payloads that lie in ascending order."""
     view = buffer.data
     ends = offsets + sizes
     # The buffer holds the bytes from `begin` to `end` of the file.

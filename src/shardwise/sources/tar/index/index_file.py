@@ -129,12 +129,7 @@ def decode(
 
 
 def read_header(path: str) -> IndexHeader:
-    """An index file's header alone, without a look at its columns.
-
-    Raises:
-        FileNotFoundError: there is none.
-        DataError: it is damaged or of another version.
-    """
+    """An index file's header alone; FileNotFoundError without one, DataError if damaged."""
     first = read_start(path)
     try:
         return IndexHeader.from_metadata(parse_header(first, memoryview(first))[0])
@@ -149,7 +144,6 @@ def _unusable(path: str, reason: str) -> DataError:
 
 
 def _remedy(path: str) -> str:
-    """The command that makes an index again."""
     shard = path.removesuffix(".swi")
     hashed = _HASHED_NAME.fullmatch(shard)
     if hashed is None:

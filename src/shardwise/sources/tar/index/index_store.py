@@ -36,24 +36,14 @@ _logger = logging.getLogger("shardwise")
 
 
 def open_uncached(url: str, options: StorageOptions | None) -> File:
-    """A file without cache, since it is read once and checked, and without prefetch.
-
-    A scan knows better than a pattern of reads which bytes it needs next.
-    """
+    """A file without cache or prefetch: it is read once, and a scan knows what it needs next."""
     options = replace(options or StorageOptions(), cache=None, prefetch_bytes=0)
     return open_file(url, options=options)
 
 
 @dataclass(frozen=True)
 class SavedIndex:
-    """A shard's index as it is kept.
-
-    Attributes:
-        stat: the shard as it is now.
-        state: "fresh"; "missing", "stale" or "damaged" where it can't be used as it is.
-        index: the index, fresh or stale.
-        error: how it is damaged.
-    """
+    """A shard's index as kept: "fresh", or "missing", "stale" or "damaged" (see `error`)."""
 
     stat: FileStat
     state: Literal["fresh", "missing", "stale", "damaged"]
@@ -96,11 +86,7 @@ class IndexStore:
         return open_uncached(url, self.options).stat()
 
     def find(self, url: str, stat: FileStat) -> IndexHeader | None:
-        """The header of a shard's index, a copy of which is kept then; None if there is no index.
-
-        Raises:
-            StaleIndexError: the index is of another version of the shard.
-        """
+        """The header of a shard's index, now copied here; StaleIndexError if it doesn't fit."""
         path = self.path(url)
         try:
             header = read_header(path)
@@ -161,11 +147,7 @@ class IndexStore:
         return SavedIndex(stat, "fresh" if fits(index.header, url, stat) else "stale", index)
 
     def fetch(self, url: str, stat: FileStat) -> ShardIndex | None:
-        """The remote index of a shard, in memory; None if there is none that can be read.
-
-        An index built before the shard was uploaded is compared as `load` compares a copy's; raises
-        as `load` does.
-        """
+        """The remote index of a shard, in memory, compared as by `load`; None without one."""
         origin = self.origin(url)
         if origin is None:
             return None
@@ -199,11 +181,7 @@ class IndexStore:
         return None
 
     def publish(self, url: str, index: ShardIndex) -> tuple[str, str]:
-        """Save an index at its published location, and a copy on this machine.
-
-        Returns:
-            Where it is now, and why that is not the published location; "" if it is.
-        """
+        """Save an index in place and here; returns where, and why not in place ("" if it is)."""
         path, published, note = self.path(url), self.published_path(url), ""
         if published not in (path, index.path):
             try:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.base.parallel import in_threads
 from shardwise.base.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.shard_names import NumberedNames, ShardNames
+from shardwise.sources.shard_names import LazyNames, NumberedNames, ShardNames
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.manifest_file import ManifestFile, decode, tag_of, tag_says_etag
@@ -93,10 +94,7 @@ class ListedShards:
         return self._open()[1]
 
     def _open(self) -> tuple[ManifestFile, Manifest]:
-        """Read the file, once a process: one that got this pickled reads it at the first look.
-
-        Errors then come from a read, where they are reported, and not from unpickling.
-        """
+        """Read the file once a process, at the first look: errors come from reads, not pickles."""
         if self._opened is not None:
             return self._opened
         content, version = self._load()
@@ -124,14 +122,7 @@ class ListedShards:
         return iter(())
 
     def stat(self, shard: int) -> FileStat:
-        """A shard as it is at its first use, which is when it is held against its entry.
-
-        Raises:
-            MissingShardError: it is not there.
-            StaleIndexError: it is not the shard that the manifest lists, or its index is not.
-            DataError: its index is damaged.
-            StorageError: something could not be read.
-        """
+        """A shard as it was at its first use, when it is held against its entry."""
         stat = self._stats.get(shard)
         if stat is None:
             stat = self.check(shard)
@@ -150,10 +141,7 @@ class ListedShards:
         deque(checked, maxlen=0)
 
     def check(self, shard: int, *, save: bool = True) -> FileStat:
-        """Hold a shard against its entry; `stat` does that once.
-
-        With `save`, an index that had to be made or fetched is kept on this machine.
-        """
+        """Hold a shard against its entry; with `save`, a new index is kept on this machine."""
         url, content, store = self.manifest.urls[shard], self.content, self._store
         try:
             stat = store.stat(url)
@@ -254,21 +242,20 @@ def _urls_of(names: Sequence[str], manifest: str) -> ShardNames:
     """The URLs of names that are relative to a manifest's place, or absolute."""
     base = without_query(manifest)
     assert isinstance(names, ShardNames)
-    parts: list[NumberedNames | Sequence[str]] = []
+    parts: list[Sequence[str]] = []
     for part in names.parts:
         if not isinstance(part, NumberedNames):
             parts.append(_Placed(part, base))
             continue
-        first, last = part.name(0), part.name(part.length - 1)
-        place_of(last, base)
-        url = place_of(first, base)
+        place_of(part[-1], base)
+        url = place_of(part[0], base)
         # What a name gets in front of it, or loses: the same for all of the pattern.
-        kept = len(first) - len(part.prefix)
-        parts.append(part._replace(prefix=url[: len(url) - kept]))
+        kept = len(part[0]) - len(part.prefix)
+        parts.append(replace(part, prefix=url[: len(url) - kept]))
     return ShardNames(parts)
 
 
-class _Placed(Sequence[str]):
+class _Placed(LazyNames):
     """Names that become URLs, and are checked, when they are asked for."""
 
     __slots__ = ("_base", "_names")
@@ -280,7 +267,5 @@ class _Placed(Sequence[str]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def __getitem__(self, number: Any) -> Any:
-        if isinstance(number, slice):
-            return [self[each] for each in range(*number.indices(len(self)))]
-        return place_of(self._names[number], self._base)
+    def one(self, place: int) -> str:
+        return place_of(self._names[place], self._base)

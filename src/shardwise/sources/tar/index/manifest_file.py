@@ -11,7 +11,7 @@ import json
 import mmap
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -92,7 +92,7 @@ def tag_says_etag(tag: int) -> bool:
 def encode(content: ManifestFile) -> bytes:
     """A manifest file's bytes: equal input gives equal bytes."""
     names = ShardNames.of(content.names)
-    parts = [list(part) if isinstance(part, NumberedNames) else len(part) for part in names.parts]
+    parts = [astuple(p) if isinstance(p, NumberedNames) else len(p) for p in names.parts]
     metadata = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -204,7 +204,7 @@ def _names(
 ) -> ShardNames:
     """The names: patterns, and between them those that stand in the column."""
     others = PackedNames.of(columns.get("names"), columns.get("name_ends"))
-    parts: list[NumberedNames | Sequence[str]] = []
+    parts: list[Sequence[str]] = []
     start = 0
     for part in json.loads(metadata["names"]):
         if isinstance(part, int):

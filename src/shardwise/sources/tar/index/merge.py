@@ -94,7 +94,6 @@ class ManifestBuilder:
         return manifest
 
     def _name(self, url: str) -> str:
-        """A shard's name as the file keeps it."""
         if is_local(url):
             if not is_local(self.path):
                 raise ValueError(

@@ -48,14 +48,8 @@ _Found: TypeAlias = tuple[int, IndexHeader | None, FileStat]
 class OpenedShards:
     """Shards as they were when they were opened. Pickles as narrow columns.
 
-    Opening them loads their indexes, compares them with the shards, and builds the missing ones.
-
-    Attributes:
-        manifest: the shards with their counts.
-        fields: the names of all fields that any sample has, in storage order.
-        key_lengths: the lengths of keys in shards with samples; None is one of different lengths.
-        has_digests: whether a shard has digests of its payloads.
-        unsaved: by number, indexes that could not be saved: building them again would scan again.
+    Opening them loads their indexes, compares them with the shards, and builds the missing ones,
+    which are `unsaved` where they can't be written. A None among `key_lengths` is no one length.
     """
 
     def __init__(self, urls: Sequence[str], store: IndexStore) -> None:
@@ -147,8 +141,7 @@ def _open(
         return
     more = " ..." if len(missing) > 1 else ""
     _logger.warning(
-        "%d of %d shards have no index that fits and are indexed now; `%s %s%s` does that ahead of "
-        "time",
+        "Indexing %d of %d shards (once). Run `%s %s%s` to do this in advance.",
         len(missing), len(urls), store.command, in_command(urls[missing[0]]), more,
     )  # fmt: skip
     errors: list[OSError] = []

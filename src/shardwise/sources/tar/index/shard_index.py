@@ -106,10 +106,7 @@ class ShardIndex:
     def locate(
         self, field: str, rows: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where one field of some samples lies: int64 `(offsets, sizes)` in bytes, one a row.
-
-        The size is -1 where a sample lacks the field; its offset is undefined.
-        """
+        """`(offsets, sizes)` of a field in some samples, int64 in bytes; the size -1 without it."""
         sizes = self._sizes[field][rows]
         blocks = self._starts[rows].astype(np.int64)
         blocks += self._offsets[field][rows]
@@ -122,10 +119,7 @@ class ShardIndex:
     def locate_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`locate` for several fields: int64 `[fields, rows]`.
-
-        The size is -1, and the offset 0, also for fields that no sample of the shard has.
-        """
+        """`locate` for fields, int64 `[fields, rows]`; offset 0 and size -1 for unknown ones."""
         offsets = np.zeros((len(fields), len(rows)), np.int64)
         sizes = np.full_like(offsets, -1)
         for i, field in enumerate(fields):
@@ -134,10 +128,7 @@ class ShardIndex:
         return offsets, sizes
 
     def locate_one(self, fields: tuple[str, ...], row: int) -> list[tuple[int, int]]:
-        """`(offset, size)` for each of some fields of one sample, as ints: the fastest for one row.
-
-        The size is -1 also for fields that no sample of the shard has.
-        """
+        """`(offset, size)` of fields of one sample, size -1 without: the fastest for a row."""
         scalars = self._scalars_of.get(fields)
         if scalars is None:
             scalars = self._scalars_of[fields] = list(map(self._scalars, fields))
@@ -156,10 +147,7 @@ class ShardIndex:
         return self._offsets[field].item, sizes.item, mark
 
     def digests(self, field: str) -> NDArray[np.uint32] | None:
-        """The CRC-32 of each payload of a field, uint32 `[num_samples]`; None without digests.
-
-        0 where a sample lacks the field.
-        """
+        """CRC-32 per payload of a field, uint32 `[num_samples]`, 0 for none; None without any."""
         return self._digests.get(field)
 
     def content_digest(self) -> int:
@@ -201,27 +189,12 @@ class ShardIndex:
 
     @classmethod
     def load(cls, path: str, *, check: bool = True) -> ShardIndex:
-        """Map an index file into memory; `check` verifies its checksum, which reads it once.
-
-        Raises:
-            FileNotFoundError: there is none.
-            DataError: it is damaged, cut short or of another version; the message says what to do.
-        """
+        """Map an index file (`check` verifies it); FileNotFoundError, or DataError with advice."""
         return cls(*decode(map_file(path), path=path, check=check), path=path)
 
 
 class Keys(Sequence[str]):
-    """The keys of a shard's samples, decoded at access.
-
-    Names in a tar are bytes. They are decoded as UTF-8; other bytes become lone surrogates, as in
-    Python's own file names.
-
-    Args:
-        text: uint8 `[total]`, all keys one after another.
-        ends: `[num_keys]`, where each key ends in it; None if all have `length` bytes.
-        length: see `ends`.
-        num_keys: the number of keys.
-    """
+    """The keys of a shard's samples, decoded at access: UTF-8, other bytes as lone surrogates."""
 
     __slots__ = ("_ends", "_length", "_num_keys", "_text")
 

@@ -47,11 +47,7 @@ def is_shard_list(url: str) -> bool:
 
 
 def read_shard_list(url: str, *, options: StorageOptions | None = None) -> list[ListedShard]:
-    """Read the shards that a JSON file of wids, open_clip or timm lists, in its order.
-
-    "info.json#train" names one of several splits of timm's. Relative names are taken from the
-    list's directory.
-    """
+    """Read the shards that a JSON file of wids, open_clip or timm ("info.json#split") lists."""
     path, split = _split_fragment(url)
     path = local_path(path) if is_local(path) else path
     listed = _parse(_read_json(path, options), path, split)
@@ -186,7 +182,6 @@ def _typed(value: Any, kind: type, what: str, path: str) -> Any:
 
 
 def _count(value: Any, name: str, path: str) -> int:
-    """A count: an int, or digits as some scripts write them."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:

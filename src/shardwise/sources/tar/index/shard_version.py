@@ -30,10 +30,10 @@ from shardwise.storage import File, FileStat, described, is_local
 
 
 def fits(header: IndexHeader, url: str, stat: FileStat) -> bool:
-    """Whether an index says that it was made from this version of its shard.
+    """Whether an index is of this version of its shard.
 
-    By size and ETag; by size and time of change where one of them has no ETag; by size alone where
-    a server tells neither. A copy has another time: see `IndexStore.load`.
+    By size, and by ETag or else time if there are any. A copy has another time: see
+    `IndexStore.load`.
     """
     if header.num_bytes != stat.num_bytes:
         return False

@@ -73,7 +73,6 @@ class _Request:
     plan: ReadPlan
 
     def columns(self, buffer: NDArray[np.uint8]) -> dict[str, BytesColumn]:
-        """Views of the buffer that the plan's reads have filled."""
         starts = self.plan.starts.reshape(self.sizes.shape)
         return {
             name: BytesColumn(buffer, starts[i], self.sizes[i]) for i, name in enumerate(self.names)
@@ -91,10 +90,7 @@ class Reader:
     def read_one(
         self, sample: int, names: tuple[str, ...]
     ) -> tuple[str, list[bytes | None]] | None:
-        """Read one sample by one read: its key, and the payload of each field.
-
-        None if its fields lie too far apart for that, or something is wrong: `read` says what.
-        """
+        """One sample by one read: key, payload per field; None where `read` must do or say it."""
         shard, row = self.shards.locate(sample)
         index = self.shards.index(shard)
         payloads = index.locate_one(names, row)

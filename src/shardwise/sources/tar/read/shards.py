@@ -59,12 +59,7 @@ class OffsetTable:
     def locate(
         self, ids: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[str]]:
-        """Where the payloads of samples lie.
-
-        Returns:
-            The shard of each sample, int64 `[rows]`; offsets and sizes in bytes, int64
-            `[fields, rows]`, the size -1 where the sample lacks the field; the samples' keys.
-        """
+        """Find payloads: shards `[rows]`; offsets and sizes (-1: none) `[fields, rows]`; keys."""
         shard_of, row_of = self._shards.manifest.locate(ids)
         if not self._is_filled[shard_of].all():
             for shard in np.unique(shard_of[~self._is_filled[shard_of]]).tolist():
@@ -108,16 +103,8 @@ class ShardSet:
     """The shards of some parts, one's behind the other's, with their indexes.
 
     An index is mapped when it is first used. The set may be used by any thread and after a fork. It
-    does not pickle: the parts do.
-
-    `pin` is called with the URL and version of each remote shard that was opened, and of a listed
-    or local one when it is first used.
-
-    Attributes:
-        manifest: the shards with their counts.
-        fields: the names of all fields that any sample has, in storage order.
-        has_digests: whether a shard has digests of its payloads.
-        key_bytes: the length of all keys; 0 where they differ or are long.
+    does not pickle: the parts do. `pin` is called with the URL and version of each remote shard
+    that was opened, and of a listed or local one when it is first used.
     """
 
     def __init__(

@@ -51,10 +51,7 @@ class FileBytes:
         return max(0, min(length, self._num_bytes - offset))
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:
-        """Whether reading all bytes costs less than reading header by header.
-
-        `positions` are int64 `[n]`, n > 0: where the last headers begin. The next begins at `end`.
-        """
+        """Whether reading all bytes is cheaper, by where the last headers and the next begin."""
         return (end - int(positions[0])) // len(positions) < self.sparse_stride
 
 

@@ -204,11 +204,7 @@ def _first_header(data: bytes) -> int | None:
 
 
 def _follow(data: bytes) -> tuple[int | None, int]:
-    """The offset of the first header behind a window, None where the chain ends in it.
-
-    And how wide the window should have been: up to the last header before a payload that is worth
-    passing over.
-    """
+    """The first header behind a window (None: the chain ends), and how wide it should have been."""
     offset = width = 0
     while offset + BLOCK <= len(data):
         block = data[offset : offset + BLOCK]

@@ -71,7 +71,6 @@ def parse_sizes(blocks: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def _octal(digits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Octal numbers of full width: `(values, whether all of it are digits)`."""
     values = digits - np.uint8(ord("0"))
     is_digit = values < 8
     # One call for all rows is much faster than one a row, and nearly always enough.
@@ -86,10 +85,7 @@ def _octal(digits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.boo
 
 
 def parse_number(field: bytes) -> int | None:
-    """A number in either notation: octal digits with padding, or GNU's base 256.
-
-    None if it is malformed, negative, or beyond 2**62.
-    """
+    """A number in octal digits or GNU's base 256; None if malformed, negative or beyond 2**62."""
     if field and field[0] & 0x80:
         number = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
         return number if number < 1 << 62 else None

@@ -44,11 +44,7 @@ _WHAT = {b"5"[0]: "directory", **dict.fromkeys(b"346V", "special file")}
 
 
 def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
-    """The regular files of a shard, in order, many at a time.
-
-    Hard links come as regular files, with their targets' payloads. What is no regular file is
-    counted in `ignored`, by what it is.
-    """
+    """Regular files and hard links in order, many at a time; counts others in `ignored`."""
     earlier = EarlierMembers(scan, _regular_files)
     for run in scan.runs():
         kinds = run.blocks[:, KIND]
@@ -124,10 +120,7 @@ def _long_names(
     run: HeaderRun, is_wanted: NDArray[np.bool_], url: str,
     gnu: int = ord("L"), record: bytes = b"path",
 ) -> dict[int, bytes]:  # fmt: skip
-    """The names, or targets, that extended headers give, by the row of the member that has them.
-
-    `gnu` is the kind of GNU's header that has it, `record` the key of PAX's record.
-    """
+    """Names (or targets) by member's row: `gnu` is the kind of GNU's header, `record` PAX's key."""
     kinds = run.blocks[:, KIND]
     names: dict[int, bytes] = {}
     # An extended header is about the next header that is not extended.

@@ -30,16 +30,7 @@ _USUAL_FIELDS = 16
 def split_names(
     names: NDArray[np.uint8], lengths: NDArray[np.int64], ignored: Counter[str]
 ) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Find the dots that end the keys.
-
-    Args:
-        names: uint8 `[n, width]`, with zeros behind each name.
-        lengths: int64 `[n]`, bytes of each name.
-        ignored: members that are left out are counted here, by why.
-
-    Returns:
-        The rows that are fields of samples, and for each of them where its key ends.
-    """
+    """Find the dots that end keys, in the rows that are fields; counts the others by why."""
     width = names.shape[1]
     every = np.arange(len(names))
     is_dot = names == ord(".")

@@ -26,10 +26,7 @@ _MAX_EMPTY_CELLS = 50_000_000
 
 
 class SampleTable:
-    """Collects the members of one shard into a table of samples and fields.
-
-    Members that can't be fields are counted in `ignored`, by why.
-    """
+    """Collects a shard's members into samples and fields; counts others in `ignored`, by why."""
 
     def __init__(self, url: str, ignored: Counter[str]) -> None:
         self.url = url
@@ -193,7 +190,6 @@ def _concatenate(parts: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 
 def _hash(keys: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A 64-bit number for each key: equal for equal keys, whatever the array's width."""
     words = keys.view("<u8")
     hashes = lengths.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for column in range(words.shape[1]):

@@ -73,11 +73,7 @@ class HeaderRun:
 class HeaderScan:
     """One walk through the headers of a tar, from the header at `start` to the tar's end.
 
-    Attributes:
-        position: where the next header begins.
-        num_bytes_read: what was read of headers and blocks so far.
-        has_end: after the walk: whether the shard ended in a block of zeros. Without one it may
-            have been cut between two members.
+    Without a block of zeros at the end (`has_end`) it may have been cut between two members.
     """
 
     def __init__(self, source: ByteSource, *, url: str, start: int = 0) -> None:

@@ -39,7 +39,6 @@ def encode_sample(sample: Mapping[str, Any]) -> tuple[str, list[tuple[str, bytes
 
 
 def _check_key(key: object) -> None:
-    """Refuse a key that is not read back as it is written."""
     if not isinstance(key, str):
         raise TypeError(f"'__key__' must be a str, not {key!r}: str(...) or f'{{n:08d}}' makes one")
     parts = key.split("/")
@@ -65,7 +64,6 @@ def _check_key(key: object) -> None:
 
 
 def _check_field(field: object, key: str) -> None:
-    """Refuse a field's name that is not read back as it is written."""
     if not isinstance(field, str):
         raise TypeError(f"sample {key!r}: a field's name must be a str, not {field!r}")
     problem = None

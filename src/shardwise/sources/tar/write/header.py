@@ -51,7 +51,6 @@ def headers(names: NDArray[np.uint8], sizes: NDArray[np.int64]) -> NDArray[np.ui
 
 
 def _octal(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
-    """Numbers as octal digits in ASCII, uint8 `[n, width]`."""
     shifts = np.arange(3 * width - 3, -1, -3)
     return ((numbers[:, None] >> shifts & 7) + ord("0")).astype(np.uint8)
 

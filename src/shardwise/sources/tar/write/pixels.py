@@ -31,10 +31,7 @@ def is_picture(value: object) -> bool:
 
 
 def encode_picture(value: Any, extension: str, where: str) -> bytes:
-    """The bytes of a picture's file; `extension` is one of `PICTURES`, `where` is for errors.
-
-    `value` is a Pillow image, or uint8 `[height, width]` or `[height, width, 1 | 3 | 4]`.
-    """
+    """The file (one of `PICTURES`) of a Pillow image or uint8 `[height, width(, 1 | 3 | 4)]`."""
     pillow = import_pillow()
     if isinstance(value, np.ndarray):
         value = pillow.fromarray(_pixels(value, extension, where))

@@ -36,15 +36,9 @@ _PLAIN_FIELD = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """Samples `[start, stop)`, which stand one behind the other in a shard.
+    """Samples `[start, stop)`, adjacent in a shard; without `keys` they must be encoded.
 
-    Attributes:
-        keys: their keys; none where the samples must be encoded.
-        fields: the fields that any of them has.
-        num_bytes: bytes of their payloads.
-        data: their members, headers and paddings included; overwritten when the next run is asked
-            for.
-        members: where these lie in `data`.
+    `data` has their members with headers and padding, until the next run is requested.
     """
 
     start: int
@@ -57,10 +51,7 @@ class StoredRun:
 
 
 def stored_runs(reader: Reader, start: int, stop: int) -> Iterator[StoredRun]:
-    """Yield samples `[start, stop)` of local shards without digests in order.
-
-    As runs that may be copied, or must be encoded.
-    """
+    """Yield samples `[start, stop)` of local shards as runs to copy, or to encode."""
     buffer = bytearray(_PIECE_BYTES)
     while start < stop:
         shard, row = reader.shards.locate(start)
@@ -188,7 +179,6 @@ class _Rows:
 
 
 def _runs_of(file: File, rows: _Rows, start: int, buffer: bytearray) -> Iterator[StoredRun]:
-    """Yield the runs of rows of which the first has the id `start`."""
     num_rows = len(rows.keys)
     # Up to `done`, rows were yielded; those behind it, up to `first`, must be encoded.
     done = first = misses = 0
@@ -227,7 +217,6 @@ def _stretches(fits: NDArray[np.bool_], first: int) -> Iterator[tuple[int, int]]
 
 
 def _read(file: File, offset: int, length: int, buffer: bytearray) -> memoryview:
-    """Bytes of a file, in the buffer where they fit."""
     if length > len(buffer):
         return memoryview(file.read(offset, length))
     data = memoryview(buffer)[:length]

@@ -195,7 +195,6 @@ class TarWriter:
         fields: Set[str],
         blocks: Any = None,
     ) -> None:
-        """Append the members of samples, and what the sidecar says of them."""
         goes_on = self._shard is not None and self._fits(self._shard, len(data))
         fields = self._fields | fields if goes_on else fields
         if len(fields) > MAX_FIELDS:
@@ -295,10 +294,7 @@ class TarWriter:
 
 
 def _with_braces(pattern: str) -> str:
-    """A pattern with a number of printf, such as "%06d", as one with a brace.
-
-    "%20d" is none: it stands for a space and a "d" in a URL.
-    """
+    """Replace "%06d" of printf by a brace; "%20d" stands for a space and a "d" in a URL."""
     if "{" in pattern:
         return pattern
     return re.sub(r"%(0[1-9][0-9]?|[1-9]?)d(?![A-Za-z])", r"{shard:\1d}", pattern)
