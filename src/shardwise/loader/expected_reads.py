@@ -123,6 +123,8 @@ class ExpectedReads:
             ends = np.cumsum(num_blocks)
             files = np.searchsorted(ends, uses.blocks, side="right")
             numbers = uses.blocks.astype(np.int64) - (ends - num_blocks)[files]
+            if self._is_closed:
+                return
             expected = cache.expect(manifest.urls, files, numbers, uses.steps + self._first_step)
             if expected is None:
                 continue
