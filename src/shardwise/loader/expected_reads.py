@@ -46,7 +46,7 @@ class ExpectedReads:
         self._first_step = (epoch + 1) * whole - plan.num_steps
         self._step = 0
         self._expected: list[Any] = []
-        self._is_closed = False
+        self._closed = threading.Event()
         self._lock = threading.Lock()
         caches = {id(cache): cache for cache in self._caches()}
         if caches:
@@ -64,7 +64,7 @@ class ExpectedReads:
     def close(self) -> None:
         """Expect nothing any more."""
         with self._lock:
-            self._is_closed = True
+            self._closed.set()
             for each in self._expected:
                 each.close()
             self._expected = []
@@ -123,13 +123,13 @@ class ExpectedReads:
             ends = np.cumsum(num_blocks)
             files = np.searchsorted(ends, uses.blocks, side="right")
             numbers = uses.blocks.astype(np.int64) - (ends - num_blocks)[files]
-            if self._is_closed:
+            if self._closed.is_set():
                 return
             expected = cache.expect(manifest.urls, files, numbers, uses.steps + self._first_step)
             if expected is None:
                 continue
             with self._lock:
-                if self._is_closed:
+                if self._closed.is_set():
                     expected.close()
                     return
                 expected.move(max(self._step, self._first_step))

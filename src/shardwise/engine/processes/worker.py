@@ -67,6 +67,7 @@ class _Worker:
         self._message_slots = message_slots()
         self._storage = StorageCounts()
         self._reads = self.builder.reads(cached=False)
+        self._has_announced = False
 
     def run(self, thread: int) -> None:
         """Run tasks until the socket ends."""
@@ -78,7 +79,7 @@ class _Worker:
                     return
                 task, memory = taken
                 self.status.begin(self.number, thread, task.batch, task.start)
-                self._look_ahead()
+                self._look_ahead(task)
                 answer = self._answer(task, memory, self._watch(thread, task))
                 self._reads.finish(task.request)
                 packed = _packed(answer, self._message_slots)
@@ -135,9 +136,14 @@ class _Worker:
                 return True
         return False
 
-    def _look_ahead(self) -> None:
+    def _look_ahead(self, task: Task) -> None:
         """Take a task for later, if this process reads from a store, and announce its reads."""
         with self._lock:
+            if not self._has_announced:
+                # It tells whether this process ever reads from one: a task that waits here for
+                # nothing could be another worker's.
+                self._has_announced = True
+                self._reads.announce(task.request)
             if self._reads.want_more and not self._parked and self._park():
                 self._reads.announce(self._parked[-1][0].request)
 
