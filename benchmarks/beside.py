@@ -42,7 +42,7 @@ LOADERS: dict[str, dict[str, int]] = {
 
 def decode(directory: str, layout: str, seconds: float) -> float:
     """Images a second of one process that only decodes."""
-    decoder = sw.image(size=SIZE, layout=layout)
+    decoder = sw.image(size=SIZE, layout=layout, interpolation="linear")
     source = sw.tar(f"{directory}/*.tar").source
     files = list(map(bytes, source.read(np.arange(256), ("jpg",)).fields["jpg"]))
     count, began = 0, time.perf_counter()
@@ -61,7 +61,9 @@ def measure_floor(directory: str, layout: str, seconds: float, cores: int) -> di
 
 def measure(directory: str, layout: str, seconds: float, options: dict[str, int]) -> dict[str, Any]:
     """Measure one loader in this process."""
-    data = sw.tar(f"{directory}/*.tar").decode(jpg=sw.image(size=SIZE, layout=layout), cls=int)
+    data = sw.tar(f"{directory}/*.tar").decode(
+        jpg=sw.image(size=SIZE, layout=layout, interpolation="linear"), cls=int
+    )
     # A trainer has imported torch: its 1.3 s are not the loader's.
     importlib.import_module("torch")
     began = time.perf_counter()

@@ -41,7 +41,7 @@ SIZES = (1 << 10, 10 << 10, 100 << 10, 1 << 20)
 
 def images(directory: Path, **options: Any) -> Any:
     ds = sw.tar(shards(directory, "image-batch")).select("jpg", "cls")
-    ds = ds.decode(jpg=sw.image(size=SIZE), cls=int)
+    ds = ds.decode(jpg=sw.image(size=SIZE, interpolation="linear"), cls=int)
     options = {"batch_size": 64, "shuffle": True, **options}
     return sw.DataLoader(ds, rank=0, world_size=1, **options)
 
@@ -118,7 +118,10 @@ def threads(directory: Path, options: dict[str, Any]) -> dict[str, float]:
     source = loader.dataset.source
     ids = np.arange(512)
     payloads = [bytes(data) for data in source.read(ids, ("jpg",)).fields["jpg"]]
-    decoder, batch = sw.image(size=SIZE), np.empty((64, 3, SIZE, SIZE), np.uint8)
+    decoder, batch = (
+        sw.image(size=SIZE, interpolation="linear"),
+        np.empty((64, 3, SIZE, SIZE), np.uint8),
+    )
 
     def alone(part: int) -> None:
         for i, data in enumerate(payloads[part::8]):

@@ -39,7 +39,9 @@ def shardwise(directory: Path) -> Iterator[int]:
     import shardwise as sw
 
     data = sw.tar(shards(directory, "image-batch"))
-    data = data.decode(jpg=sw.image("rgb", size=SIZE, crop="random", layout="HWC"), cls=int)
+    data = data.decode(
+        jpg=sw.image("rgb", size=SIZE, crop="random", layout="HWC", interpolation="linear"), cls=int
+    )
     loader = sw.DataLoader(data, BATCH, shuffle=True, num_threads=WORKERS, output="numpy")
     return forever(lambda: (len(batch["cls"]) for batch in loader))
 
@@ -49,7 +51,9 @@ def shardwise_planes(directory: Path) -> Iterator[int]:
     import shardwise as sw
 
     data = sw.tar(shards(directory, "image-batch"))
-    data = data.decode(jpg=sw.image("rgb", size=SIZE, crop="random"), cls=int)
+    data = data.decode(
+        jpg=sw.image("rgb", size=SIZE, crop="random", interpolation="linear"), cls=int
+    )
     loader = sw.DataLoader(data, BATCH, shuffle=True, num_threads=WORKERS)
     return forever(lambda: (len(batch["cls"]) for batch in loader))
 

@@ -78,7 +78,9 @@ def shardwise_loader(path: str, task: str, **options: Any) -> Iterator[int]:
     import shardwise as sw
 
     if task == "image-batch":
-        ds = sw.lance(path, columns=("jpg", "cls")).decode(jpg=sw.image(size=SIZE))
+        ds = sw.lance(path, columns=("jpg", "cls")).decode(
+            jpg=sw.image(size=SIZE, interpolation="linear")
+        )
     else:
         ds = sw.lance(path, columns=("bin", "cls"))
     if task == "tiny-batch":

@@ -52,7 +52,7 @@ def decode_ours(data: bytes) -> Any:
     """The same with shardwise's decoder."""
     import shardwise as sw
 
-    return sw.image(size=SIZE)(data)
+    return sw.image(size=SIZE, interpolation="linear")(data)
 
 
 def pair(task: str, sample: dict[str, Any], decode: Callable[[bytes], Any]) -> Any:

@@ -33,7 +33,9 @@ def shardwise_loader(directory: Path, task: str, **options: Any) -> Iterator[int
     if task == "tiny-raw":
         return (1 for _ in ds)
     if task == "image-batch":
-        ds = ds.select("jpg", "cls").decode(jpg=sw.image(size=SIZE), cls=int)
+        ds = ds.select("jpg", "cls").decode(
+            jpg=sw.image(size=SIZE, interpolation="linear"), cls=int
+        )
     else:
         ds = ds.select("bin", "cls").decode(bin=sw.array("uint8", (1024,)), cls=int)
     loader = sw.DataLoader(
@@ -53,7 +55,7 @@ def floor_worker(directory: str, task: str, seconds: float, number: int, queue: 
     urls = shards(Path(directory), task)[number::WORKERS]
     count, began = 0, time.perf_counter()
     if task == "image-batch":
-        decoder = sw.image(size=SIZE)
+        decoder = sw.image(size=SIZE, interpolation="linear")
         batch = np.empty((BATCH[task], 3, SIZE, SIZE), np.uint8)
         source = sw.tar(urls).source
         payloads = list(map(bytes, source.read(np.arange(BATCH[task]), ("jpg",)).fields["jpg"]))

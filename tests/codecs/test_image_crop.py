@@ -140,13 +140,13 @@ def test_a_turned_image_is_cropped_upright():
         ({"size": 8, "crop": "random", "scale": (0.0, 1.0)}, "scale"),
         ({"size": 8, "crop": "random", "scale": (0.5, 0.1)}, "scale"),
         ({"size": 8, "crop": "random", "scale": (0.5, 1.5)}, "scale"),
-        ({"size": 8, "crop": "random", "scale": 0.5}, "two numbers"),
+        ({"size": 8, "crop": "random", "scale": 0.5}, "give 2 numbers"),
         ({"size": 8, "crop": "random", "scale": (float("nan"), 1.0)}, "scale"),
         ({"size": 8, "crop": "random", "ratio": (0.0, 1.0)}, "ratio"),
         ({"size": 8, "crop": "random", "ratio": (1.0, float("inf"))}, "ratio"),
         ({"size": 8, "crop": "random", "flip": 1.5}, "flip"),
-        ({"size": 8, "antialias": True, "interpolation": "nearest"}, "leave one of them out"),
-        ({"size": 8, "interpolation": "cubic"}, "interpolation"),
+        ({"size": 8, "antialias": False, "interpolation": "bicubic"}, "always antialiased"),
+        ({"size": 8, "interpolation": "cubic"}, "did you mean 'bicubic'"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, message):

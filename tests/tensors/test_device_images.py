@@ -88,7 +88,14 @@ def test_executors_agree_bit_by_bit(stand_in):
 
 @pytest.mark.parametrize(
     "options",
-    [{"layout": "HWC"}, {"dtype": "float32"}, {"mode": "gray"}, {"fit": "crop", "antialias": True}],
+    [
+        {"layout": "HWC"},
+        {"dtype": "float32"},
+        {"mode": "gray"},
+        {"fit": "crop", "interpolation": "bicubic"},
+        {"layout": "HWC", "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)},
+        {"mode": "gray", "layout": "channels_last", "mean": 0.5, "std": 0.5},
+    ],
 )
 def test_layouts_dtypes_and_modes_are_the_cpus(stand_in, options):
     assert_near(list(loader(options=options)), list(loader(decode_on="cpu", options=options)))
@@ -410,7 +417,13 @@ def test_a_sample_of_the_dataset_is_decoded_on_the_cpu():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"mode": "rgba", "size": 8}, {"size": 8, "interpolation": "nearest"}]
+    "options",
+    [
+        {},
+        {"mode": "rgba", "size": 8},
+        {"size": 8, "dtype": "uint16"},
+        *({"size": 8, "interpolation": how} for how in ("nearest", "area", "linear")),
+    ],
 )
 def test_a_decoder_that_no_device_can_be_is_refused(options):
     with pytest.raises(ValueError, match="decode_on='device'"):

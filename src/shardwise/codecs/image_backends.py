@@ -1,14 +1,12 @@
-"""Image files to pixels, and pixels to another size, by simplejpeg, OpenCV or Pillow.
+"""Image files to pixels, by simplejpeg, OpenCV or Pillow: by the first that is installed.
 
-The first package that is installed is used: JPEG by simplejpeg, else OpenCV, else Pillow, and so
-are those of rare subsamplings, as CMYK files have, which simplejpeg does not read; PNG,
-WebP and BMP by OpenCV, else Pillow; GIF and TIFF by Pillow, because OpenCV multiplies a TIFF's
-colours by its alpha and turns it by its tag. All release the GIL and may run in several threads.
-Each gives the same pixels as stored: no EXIF orientation, no blending with alpha, the high byte of
-16-bit samples, the first frame of several. The number of OpenCV's threads is not touched here.
+JPEG is decoded by simplejpeg, but for rare subsamplings, as CMYK files have; GIF, TIFF, AVIF and
+HEIC by Pillow, because OpenCV multiplies a TIFF's colours by its alpha and turns it by its tag. All
+release the GIL and may run in several threads, and give pixels as stored: no EXIF orientation, no
+blending with alpha, the first frame of several. OpenCV's number of threads is not touched.
 
-Pixels are uint8 `[height, width, channels]` throughout, with 1 (gray), 3 (rgb) or 4 (rgba)
-channels.
+Pixels are `[height, width, channels]` with 1 (gray), 3 (rgb) or 4 (rgba) channels; uint8 unless
+another dtype is requested of a PNG or TIFF of more bits.
 """
 
 from __future__ import annotations
@@ -23,9 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import MissingExtraError
-from shardwise.codecs.image_headers import ImageHeader, check_complete, find_orientation
+from shardwise.codecs.image_headers import (
+    ImageHeader,
+    check_complete,
+    find_orientation,
+    tiff_entries,
+)
+from shardwise.codecs.image_heif import open_heif
 
-Pixels = NDArray[np.uint8]
+Pixels = NDArray[Any]
 
 CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
 _PILLOW_MODES = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
@@ -36,7 +40,10 @@ _READERS = {
     "bmp": ("cv2", "PIL.Image"),
     "gif": ("PIL.Image",),
     "tiff": ("PIL.Image",),
+    "avif": ("PIL.Image",),
+    "heif": ("PIL.Image",),
 }
+_BITS_TAG, _COLOURS_TAG, _GRAY_OR_RGB = 258, 262, (1, 2)
 
 
 @functools.cache
@@ -63,16 +70,20 @@ def read_pixels(
     *,
     mode: str,
     shrink: int = 1,
+    dtype: str = "uint8",
     out: Pixels | None = None,
 ) -> Pixels:
-    """Decode an image file to uint8 `[height, width, channels]`.
+    """Decode an image file to `[height, width, channels]`.
 
     A JPEG is decoded at 1 / `shrink` (1, 2, 4 or 8) of its size, rounded up, in the DCT. `out` is
-    decoded into where the package can; the result need not be it.
+    decoded into where the package can; the result need not be it. With another dtype than "uint8",
+    a PNG or TIFF of more than 8 bits gives uint16 or float32, not scaled; every other file uint8.
     """
     reader, package = _first_reader(header.format)
     expected = (-(-header.height // shrink), -(-header.width // shrink), CHANNELS[mode])
     pixels: Pixels | None = None
+    if dtype != "uint8" and _is_deep(data, header):
+        pixels = _read_deep(data, header, mode, dtype)
     if reader == "simplejpeg":
         pixels = _read_simplejpeg(package, data, mode, expected, out)
         if pixels is None:
@@ -122,23 +133,57 @@ def _read_simplejpeg(
     return pixels
 
 
+def _is_deep(data: memoryview, header: ImageHeader) -> bool:
+    """Whether a PNG or TIFF has more than 8 bits a sample."""
+    if header.format != "tiff":
+        return header.format == "png" and data[24] == 16
+    tags = {tag: value for tag, value, _ in tiff_entries(data, 0)}
+    is_deep = tags.get(_BITS_TAG, 1) > 8
+    if is_deep and tags.get(_COLOURS_TAG) not in _GRAY_OR_RGB:
+        raise ValueError("the tiff has deep samples that are neither gray nor RGB: use uint8")
+    return is_deep
+
+
 def _read_opencv(
     package: Any, data: memoryview, header: ImageHeader, mode: str, shrink: int
 ) -> Pixels:
-    check_complete(data, header)
     if mode == "rgba" and header.format != "jpeg":
-        flags = package.IMREAD_UNCHANGED
+        image = _decode_opencv(package, data, header, package.IMREAD_UNCHANGED)
+        if image.dtype == np.uint16:
+            image = (image >> 8).astype(np.uint8)
+        return _convert_stored(package, image, mode)
+    if shrink > 1:
+        name = f"IMREAD_REDUCED_{'GRAYSCALE' if mode == 'gray' else 'COLOR'}_{shrink}"
+        flags = getattr(package, name)
     else:
-        if shrink > 1:
-            name = f"IMREAD_REDUCED_{'GRAYSCALE' if mode == 'gray' else 'COLOR'}_{shrink}"
-            flags = getattr(package, name)
-        else:
-            flags = package.IMREAD_GRAYSCALE if mode == "gray" else package.IMREAD_COLOR
-        if mode != "gray":  # red first, in place of OpenCV's blue
-            flags = (flags & ~package.IMREAD_COLOR) | package.IMREAD_COLOR_RGB
-        flags |= package.IMREAD_IGNORE_ORIENTATION
+        flags = package.IMREAD_GRAYSCALE if mode == "gray" else package.IMREAD_COLOR
+    if mode != "gray":  # red first, in place of OpenCV's blue
+        flags = (flags & ~package.IMREAD_COLOR) | package.IMREAD_COLOR_RGB
+    flags |= package.IMREAD_IGNORE_ORIENTATION
+    pixels = _decode_opencv(package, data, header, flags)
+    if mode == "rgba":
+        pixels = package.cvtColor(pixels, package.COLOR_RGB2RGBA)
+    return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def _read_deep(data: memoryview, header: ImageHeader, mode: str, dtype: str) -> Pixels:
+    """Decode a PNG or TIFF of more than 8 bits a sample; Pillow has but one channel of them."""
+    package = find_package("cv2")
+    if package is None:
+        raise MissingExtraError("OpenCV, which decodes 16 bits, is not installed", extra="image")
+    data = _upright_tiff(data) if header.format == "tiff" else data
+    image = _decode_opencv(package, data, header, package.IMREAD_UNCHANGED)
+    if image.dtype != np.uint16:
+        if dtype != "float32":
+            raise ValueError(f"{image.dtype} samples have no {dtype} form: use dtype='float32'")
+        image = image.astype(np.float32)
+    return _convert_stored(package, image, mode)
+
+
+def _decode_opencv(package: Any, data: memoryview, header: ImageHeader, flags: int) -> Pixels:
+    check_complete(data, header)
     try:
-        image = package.imdecode(np.frombuffer(data, np.uint8), flags)
+        image: Pixels | None = package.imdecode(np.frombuffer(data, np.uint8), flags)
     except package.error as exc:
         raise ValueError(f"OpenCV could not decode the {header.format}: {exc}") from exc
     if image is None:
@@ -146,27 +191,24 @@ def _read_opencv(
             f"OpenCV could not decode the {header.format} of {len(data)} bytes: "
             "it is damaged, cut, or of a kind that OpenCV does not read"
         )
-    pixels: Pixels = image
-    if flags == package.IMREAD_UNCHANGED:
-        if image.dtype == np.uint16:
-            image = (image >> 8).astype(np.uint8)
-        kinds = {1: "GRAY2RGBA", 3: "BGR2RGBA", 4: "BGRA2RGBA"}
-        kind = kinds[1 if image.ndim == 2 else image.shape[2]]
-        pixels = package.cvtColor(image, getattr(package, f"COLOR_{kind}"))
-    elif mode == "rgba":
-        pixels = package.cvtColor(image, package.COLOR_RGB2RGBA)
-    return pixels if pixels.ndim == 3 else pixels[..., None]
+    return image
+
+
+def _convert_stored(package: Any, image: Pixels, mode: str) -> Pixels:
+    """Convert an image as stored, gray or blue first, to the channels of a mode."""
+    stored = {1: "GRAY", 3: "BGR", 4: "BGRA"}[1 if image.ndim == 2 else image.shape[2]]
+    if stored != mode.upper():
+        image = package.cvtColor(image, getattr(package, f"COLOR_{stored}2{mode.upper()}"))
+    return image if image.ndim == 3 else image[..., None]
 
 
 def _read_pillow(
     package: Any, data: memoryview, header: ImageHeader, mode: str, shrink: int
 ) -> Pixels:
     check_complete(data, header)
-    if header.format == "tiff":
-        data = _upright_tiff(data)
     pillow_mode = _PILLOW_MODES[mode]
     try:
-        with package.open(io.BytesIO(data), formats=[header.format.upper()]) as image:
+        with _open_pillow(package, data, header) as image:
             if header.format == "jpeg":
                 image.draft(pillow_mode, (header.width // shrink, header.height // shrink))
             pixels = np.array(_to_8_bits(package, image).convert(pillow_mode))
@@ -176,12 +218,20 @@ def _read_pillow(
     return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
+def _open_pillow(package: Any, data: memoryview, header: ImageHeader) -> Any:
+    if header.format in ("avif", "heif"):
+        return open_heif(data, header.format)
+    if header.format == "tiff":
+        data = _upright_tiff(data)
+    return package.open(io.BytesIO(data), formats=[header.format.upper()])
+
+
 def _to_8_bits(package: Any, image: Any) -> Any:
     """Take the high byte of 16-bit samples; Pillow's own conversion clips them."""
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
         return package.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
-        raise ValueError("32 bits a sample have no 8-bit form: decode it by a function of your own")
+        raise ValueError("32 bits a sample have no 8-bit form: use dtype='float32'")
     return image
 
 
@@ -193,74 +243,6 @@ def _upright_tiff(data: memoryview) -> memoryview:
     copy = bytearray(data)
     copy[at : at + 2] = b"\1\0" if data[0] == ord("I") else b"\0\1"
     return memoryview(copy)
-
-
-def resize_pixels(
-    pixels: Pixels,
-    height: int,
-    width: int,
-    *,
-    antialias: bool,
-    nearest: bool = False,
-    out: Pixels | None = None,
-) -> Pixels:
-    """Resize to exactly `height` x `width`.
-
-    While both sides are at least twice too large, pixels are averaged two by two (which leaves an
-    odd last row or column out); the rest is linear. With `antialias`, shrinking averages the whole
-    area under each new pixel. Pillow, where OpenCV is missing, always averages. `nearest` takes
-    the pixel under the middle of each new one, and mixes none.
-    """
-    if pixels.shape[:2] == (height, width):
-        return pixels
-    cv2 = find_package("cv2")
-    if cv2 is not None:
-        if nearest:
-            return _resize_into(cv2, pixels, (height, width), cv2.INTER_NEAREST_EXACT, out)
-        return _resize_opencv(cv2, pixels, (height, width), antialias, out)
-    pillow = find_package("PIL.Image")
-    if pillow is None:
-        raise MissingExtraError("no package that resizes images is installed", extra="image")
-    how = pillow.Resampling.NEAREST if nearest else pillow.Resampling.BILINEAR
-    if antialias and height <= pixels.shape[0] and width <= pixels.shape[1]:
-        how = pillow.Resampling.BOX
-    return _resize_pillow(pillow, pixels, (height, width), how)
-
-
-def _resize_opencv(
-    cv2: Any, pixels: Pixels, size: tuple[int, int], antialias: bool, out: Pixels | None
-) -> Pixels:
-    height, width = size
-    if antialias and height <= pixels.shape[0] and width <= pixels.shape[1]:
-        how = cv2.INTER_AREA
-    else:
-        how = cv2.INTER_LINEAR
-        while pixels.shape[0] >= 2 * height and pixels.shape[1] >= 2 * width:
-            half = pixels.shape[0] // 2, pixels.shape[1] // 2
-            even = pixels[: 2 * half[0], : 2 * half[1]]
-            to = out if half == size else None
-            pixels = _resize_into(cv2, even, half, cv2.INTER_AREA, to)
-        if pixels.shape[:2] == (height, width):
-            return pixels
-    return _resize_into(cv2, pixels, size, how, out)
-
-
-def _resize_into(
-    cv2: Any, pixels: Pixels, size: tuple[int, int], how: int, out: Pixels | None
-) -> Pixels:
-    # An array that OpenCV makes itself takes the GIL once more.
-    into: Pixels = np.empty((*size, pixels.shape[2]), np.uint8) if out is None else out
-    cv2.resize(pixels, size[::-1], dst=into, interpolation=how)
-    return into
-
-
-def _resize_pillow(pillow: Any, pixels: Pixels, size: tuple[int, int], how: Any) -> Pixels:
-    height, width = size
-    # As CMYK, four channels are resized each by itself; as RGBA, Pillow would weigh by alpha.
-    mode = {1: "L", 3: "RGB", 4: "CMYK"}[pixels.shape[2]]
-    image = pillow.frombytes(mode, (pixels.shape[1], pixels.shape[0]), pixels.tobytes())
-    resized: Pixels = np.asarray(image.resize((width, height), how))
-    return resized.reshape(height, width, pixels.shape[2])
 
 
 def turn_pixels(pixels: Pixels, orientation: int) -> Pixels:

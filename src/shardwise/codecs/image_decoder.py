@@ -1,4 +1,4 @@
-"""Image decoders: JPEG, PNG, WebP, GIF, BMP and TIFF files to uint8 or float32 arrays.
+"""Image decoders: image files to uint8, uint16 or float32 arrays.
 
 With a size, every image of a field has one shape, and is written straight into its row of the
 batch. The call and `decode_into` run the same code, so they give the same bytes (I5).
@@ -6,6 +6,7 @@ batch. The call and `decode_into` run the same code, so they give the same bytes
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,13 +21,13 @@ from shardwise.codecs.image_backends import (
     Pixels,
     mirror_pixels,
     read_pixels,
-    resize_pixels,
     turn_pixels,
     write_planes,
 )
 from shardwise.codecs.image_crop import CropBox, RandomCrop, centre
 from shardwise.codecs.image_headers import ImageHeader, find_orientation, probe
 from shardwise.codecs.image_jpeg_parts import may_end_early, read_part
+from shardwise.codecs.image_resize import resize_pixels
 from shardwise.codecs.rows import check_row
 
 DEFAULT_MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a GiB of RGB
@@ -34,26 +35,22 @@ _CHOICES = {
     "mode": ("rgb", "gray", "rgba"),
     "fit": ("stretch", "crop"),
     "layout": ("CHW", "HWC", "channels_last"),
-    "dtype": ("uint8", "float32"),
-    "interpolation": ("linear", "nearest"),
+    "dtype": ("uint8", "uint16", "float32"),
+    "interpolation": ("bilinear", "bicubic", "area", "nearest", "linear"),
     "decode_on": ("cpu", "device", "auto"),
 }
+# A JPEG is decoded at a half only for these: it would not be the result of torchvision's filters.
+_HALVED = ("area", "linear")
 
 
 class ImagePart(NamedTuple):
-    """Which part of a file's image to decode.
-
-    Attributes:
-        header: the file's, within `max_pixels`.
-        orientation: the EXIF orientation to apply, 1 for none.
-        box: the part of the upright image.
-        may_end_early: whether the rows below the box may be left out.
-    """
+    """Which box of a file's upright image to decode; the rows below may be left out or not."""
 
     header: ImageHeader
     orientation: int
     box: CropBox
     may_end_early: bool = False
+    shrink: int = 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,10 +63,11 @@ class Image:
     layout: str = "CHW"
     dtype: str = "uint8"
     orient: bool = False
-    antialias: bool = False
     max_pixels: int = DEFAULT_MAX_PIXELS
-    interpolation: str = "linear"
+    interpolation: str = "bilinear"
     decode_on: str = "cpu"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -79,24 +77,25 @@ class Image:
             check_choice(name, value, choices, of="image", more=more)
         if self.size is not None and min(self.size) < 1:
             raise ValueError(f"image(size={self.size}): height and width must be 1 or more")
-        if self.antialias and self.interpolation == "nearest":
-            raise ValueError(
-                "image(antialias=True, interpolation='nearest'): nearest takes one pixel and "
-                "averages none, so leave one of them out"
-            )
         if self.max_pixels < 1:
             raise ValueError(f"image(max_pixels={self.max_pixels}): must be 1 or more")
         if self.size is not None and self.size[0] * self.size[1] > self.max_pixels:
             raise ValueError(
                 f"image(size={self.size}): more pixels than max_pixels={self.max_pixels}"
             )
-        odd = self.size is None or self.mode == "rgba" or self.interpolation == "nearest"
-        if self.decode_on != "cpu" and odd:
+        odd = self.size is None or self.mode == "rgba" or self.dtype == "uint16"
+        if self.decode_on != "cpu" and (odd or self.interpolation not in ("bilinear", "bicubic")):
             raise ValueError(
                 f"image({self.mode!r}, size={self.size}, interpolation={self.interpolation!r}, "
-                f"decode_on={self.decode_on!r}): a device makes rgb or gray rows of one size by "
-                "linear interpolation: leave decode_on= out"
+                f"dtype={self.dtype!r}, decode_on={self.decode_on!r}): a device makes uint8 or "
+                "float32 rows of one size, rgb or gray, bilinear or bicubic: leave decode_on= out"
             )
+        if self.mean is None and self.std is None:
+            return
+        if self.mean is None or self.std is None or self.dtype != "float32":
+            raise ValueError(f"{self!r}: give both mean= and std=, and dtype='float32'")
+        if not all(map(math.isfinite, self.mean + self.std)) or min(self.std) <= 0:
+            raise ValueError(f"{self!r}: mean= and std= must be finite, and std= above 0")
 
     def __repr__(self) -> str:
         arguments = [repr(self.mode)]
@@ -159,26 +158,24 @@ class Image:
     def _upright(self, data: memoryview) -> Pixels:
         """Decode at the stored size, turned if that is asked for."""
         header, orientation = self._measure(data)
-        return turn_pixels(read_pixels(data, header, mode=self.mode), orientation)
+        pixels = read_pixels(data, header, mode=self.mode, dtype=self.dtype)
+        return turn_pixels(pixels, orientation)
 
     def _decode_sized(self, data: memoryview, out: NDArray[Any]) -> None:
-        part, shrink = self._part(data)
-        self._write_part(data, out, part, shrink=shrink)
+        self._write_part(data, out, self._part(data))
 
-    def _part(self, data: memoryview) -> tuple[ImagePart, int]:
-        """The part of a file to decode, at 1 / the second value of its size."""
+    def _part(self, data: memoryview) -> ImagePart:
+        """The part of a file to decode, at 1 / its `shrink` of the size."""
         assert self.size is not None
         header, orientation = self._measure(data)
         shrink = self._shrink(header, turned=orientation >= 5)
         stored = -(-header.height // shrink), -(-header.width // shrink)
         size = _upright(stored, orientation)
         box = centre(size, *self.size) if self.fit == "crop" else CropBox(0, 0, *size)
-        return ImagePart(header, orientation, box), shrink
+        return ImagePart(header, orientation, box, shrink=shrink)
 
-    def _write_part(
-        self, data: memoryview, out: NDArray[Any], part: ImagePart, *, shrink: int
-    ) -> None:
-        """Decode at 1 / `shrink` of the size, cut, resize, mirror and write."""
+    def _write_part(self, data: memoryview, out: NDArray[Any], part: ImagePart) -> None:
+        """Decode, cut, resize, mirror and write."""
         assert self.size is not None
         header, box = part.header, part.box
         # uint8 rows with their channels last in memory are what the packages write themselves: no
@@ -197,7 +194,12 @@ class Image:
         pixels = read_part(data, header, box, mode=self.mode) if part.may_end_early else None
         if pixels is None:
             pixels = read_pixels(
-                data, header, mode=self.mode, shrink=shrink, out=place if exact else None
+                data,
+                header,
+                mode=self.mode,
+                shrink=part.shrink,
+                dtype=self.dtype,
+                out=place if exact else None,
             )
             if part.orientation != 1:
                 pixels = turn_pixels(pixels, part.orientation)
@@ -207,8 +209,7 @@ class Image:
             pixels = resize_pixels(
                 pixels,
                 *self.size,
-                antialias=self.antialias,
-                nearest=self.interpolation == "nearest",
+                interpolation=self.interpolation,
                 out=None if box.is_mirrored else place,
             )
         if box.is_mirrored:
@@ -219,7 +220,7 @@ class Image:
     def _shrink(self, header: ImageHeader, *, turned: bool) -> int:
         """How far a JPEG may be shrunk in the DCT: by halves, never below the size asked for."""
         assert self.size is not None
-        if header.format != "jpeg" or self.interpolation == "nearest":
+        if header.format != "jpeg" or self.interpolation not in _HALVED:
             return 1
         height, width = self.size[::-1] if turned else self.size
         if header.height < 2 * height - 1 or header.width < 2 * width - 1:
@@ -231,16 +232,24 @@ class Image:
 
     def _write(self, pixels: Pixels, out: NDArray[Any]) -> None:
         """Copy pixels to `out` in the layout and dtype asked for."""
+        channels_at = -1
         if self.layout == "CHW":
-            planes = out if self.dtype == "uint8" else np.empty(out.shape, np.uint8)
+            planes = out if pixels.dtype == out.dtype else np.empty(out.shape, pixels.dtype)
             write_planes(pixels, planes)
-            pixels = planes
+            pixels, channels_at = planes, 0
         elif self.layout == "channels_last":
             out = out.transpose(1, 2, 0)
-        if self.dtype == "float32":
-            np.divide(pixels, np.float32(255), out=out)
-        elif pixels is not out:
-            np.copyto(out, pixels)
+        if pixels.dtype == out.dtype:
+            if pixels is not out:
+                np.copyto(out, pixels)
+        elif self.dtype == "float32":
+            np.divide(pixels, np.float32(np.iinfo(pixels.dtype).max), out=out)
+        else:
+            np.multiply(pixels, np.uint16(257), out=out)
+        if self.mean is not None and self.std is not None:
+            channels = np.moveaxis(out, channels_at, -1)
+            channels -= np.array(self.mean, np.float32)
+            channels /= np.array(self.std, np.float32)
 
 
 def _upright(size: tuple[int, int], orientation: int) -> tuple[int, int]:
@@ -294,4 +303,4 @@ class RandomCropImage(Image):
         """What `decode_into` does after it has drawn."""
         self._check_row(out)
         # A part is cut out of the whole pixels: its borders seldom lie on those of a half.
-        self._write_part(memoryview(data), out, drawn, shrink=1)
+        self._write_part(memoryview(data), out, drawn)

@@ -4,7 +4,8 @@ Read here and not by the backends, so that every backend gives the same picture:
 pixels holds before memory is allocated, and orientation is applied in one place or not at all. The
 data are hostile: a short or odd header raises ValueError.
 
-Formats: JPEG (ITU T.81), PNG (W3C third edition), WebP (RFC 9649), GIF89a, BMP, TIFF 6.0, Exif 2.3.
+Formats: JPEG (ITU T.81), PNG (W3C third edition), WebP (RFC 9649), GIF89a, BMP, TIFF 6.0, BigTIFF,
+Exif 2.3; AVIF and HEIC by their packages.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from shardwise.codecs.image_heif import find_heif, open_heif
+
 _WIDTH_TAG, _HEIGHT_TAG, _ORIENTATION_TAG = 256, 257, 274
+_WHOLE_NUMBERS = {3: "H", 4: "I", 16: "Q"}
 _EXIF_PREFIX = b"Exif\0\0"
 # Start-of-frame markers: all of C0..CF but DHT (C4), JPG (C8) and DAC (CC).
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -25,14 +29,7 @@ _SEGMENT, _FRAME = struct.Struct(">BBH"), struct.Struct(">HH")
 
 
 class ImageHeader(NamedTuple):
-    """Format and size of an image file.
-
-    Attributes:
-        format: "jpeg", "png", "webp", "gif", "bmp" or "tiff".
-        height: pixels, as stored.
-        width: pixels, as stored.
-        frame_at: where the payload of a JPEG's frame header begins, 0 for other formats.
-    """
+    """Format and stored size of an image file, and where a JPEG's frame header has its payload."""
 
     format: str
     height: int
@@ -54,7 +51,7 @@ def probe(data: memoryview) -> ImageHeader:
             height, width = _FRAME.unpack_from(data, frame_at + 1)
         else:
             name, (height, width) = _measure(data, bytes(data[:16]))
-    except (struct.error, IndexError) as exc:
+    except (struct.error, IndexError, OverflowError) as exc:
         raise ValueError(f"an image of {len(data)} bytes ends inside its header") from exc
     if height < 1 or width < 1:
         raise ValueError(f"the {name} header says {height} x {width} pixels (height x width)")
@@ -72,14 +69,17 @@ def _measure(data: memoryview, head: bytes) -> tuple[str, tuple[int, int]]:
         return "gif", (height, width)
     if head.startswith(b"BM"):
         return "bmp", _bmp_size(data)
-    if head.startswith((b"II*\0", b"MM\0*")):
-        tags = {tag: value for tag, value, _ in _directory(data, 0)}
+    if head.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
+        tags = {tag: value for tag, value, _ in tiff_entries(data, 0)}
         if _WIDTH_TAG not in tags or _HEIGHT_TAG not in tags:
             raise ValueError("the tiff header has no width or no height")
         return "tiff", (tags[_HEIGHT_TAG], tags[_WIDTH_TAG])
+    if name := find_heif(data):
+        with open_heif(data, name) as image:
+            return name, image.size[::-1]
     raise ValueError(
-        f"{len(data)} bytes that begin with {head!r} are no JPEG, PNG, WebP, GIF, BMP or TIFF "
-        "image: give the field another decoder"
+        f"{len(data)} bytes that begin with {head!r} are no JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF "
+        "or HEIC image: give the field another decoder"
     )
 
 
@@ -153,17 +153,23 @@ def _bmp_size(data: memoryview) -> tuple[int, int]:
     return abs(height), width  # a negative height: rows from the top
 
 
-def _directory(data: memoryview, base: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (tag, first value, its place) of the short and long entries of a TIFF's first IFD."""
+def tiff_entries(data: memoryview, base: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (tag, first value, its place) of the whole numbers in a TIFF's first directory."""
     order = "<" if data[base] == ord("I") else ">"
-    (start,) = struct.unpack_from(f"{order}I", data, base + 4)
-    (count,) = struct.unpack_from(f"{order}H", data, base + start)
-    for entry in range(count):
-        at = base + start + 2 + 12 * entry
-        tag, kind = struct.unpack_from(f"{order}HH", data, at)
-        if kind in (3, 4):
-            (value,) = struct.unpack_from(f"{order}{'H' if kind == 3 else 'I'}", data, at + 8)
-            yield tag, value, at + 8
+    is_big = struct.unpack_from(f"{order}H", data, base + 2) == (43,)  # BigTIFF
+    pointer, counted, entry_bytes = ("Q", "Q", 20) if is_big else ("I", "H", 12)
+    room = struct.calcsize(pointer)
+    (start,) = struct.unpack_from(order + pointer, data, base + room)
+    (count,) = struct.unpack_from(order + counted, data, base + start)
+    start += base + struct.calcsize(order + counted)
+    for entry in range(start, start + entry_bytes * count, entry_bytes):
+        tag, kind, numbers = struct.unpack_from(f"{order}HH{pointer}", data, entry)
+        if kind in _WHOLE_NUMBERS:
+            at, form = entry + 4 + room, order + _WHOLE_NUMBERS[kind]
+            if numbers * struct.calcsize(form) > room:
+                at = base + struct.unpack_from(order + pointer, data, at)[0]
+            if at + struct.calcsize(form) <= len(data):
+                yield tag, struct.unpack_from(form, data, at)[0], at
 
 
 def check_complete(data: memoryview, header: ImageHeader) -> None:
@@ -188,13 +194,17 @@ def find_orientation(data: memoryview, name: str) -> tuple[int, int]:
         The orientation, 1 to 8 (1, which is upright, where there is none or it can't be read: a
         camera's bad note is no damage to the picture), and where its two bytes lie.
     """
+    if name in ("avif", "heif"):
+        with open_heif(data, name) as image:
+            orientation = image.getexif().get(_ORIENTATION_TAG)
+        return orientation if orientation in range(1, 9) else 1, 0
     try:
         base = _exif_start(data, name)
         if base is not None and bytes(data[base : base + 2]) in (b"II", b"MM"):
-            for tag, value, at in _directory(data, base):
+            for tag, value, at in tiff_entries(data, base):
                 if tag == _ORIENTATION_TAG and 1 <= value <= 8:
                     return value, at
-    except (struct.error, IndexError):
+    except (struct.error, IndexError, OverflowError):
         pass
     return 1, 0
 

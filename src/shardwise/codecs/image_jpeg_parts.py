@@ -2,11 +2,8 @@
 
 libjpeg decodes as many rows as the frame header says. In a copy with a smaller height there it
 stops early, and then looks for the end marker alone: a file that is cut is still an error, damage
-that shows only below the rows is not seen. Much of it lies above: a wrong code shifts all later
-ones, and is noticed where they end.
-
-Of the rows above and the columns beside the part, TurboJPEG 3 reads the codes only. The pixels are
-the same with it and without.
+that shows only below the rows is not seen. Of the rows above and the columns beside the part,
+TurboJPEG 3 reads the codes only, and gives the same pixels.
 """
 
 from __future__ import annotations

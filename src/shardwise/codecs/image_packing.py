@@ -19,12 +19,11 @@ from shardwise.codecs.image_crop import CropBox
 from shardwise.codecs.image_decoder import Image, ImagePart, RandomCropImage
 from shardwise.codecs.image_headers import ImageHeader, check_complete, jpeg_segments
 
-# Where a file's bytes lie, whether they are pixels already, and the part of its image: a box at
-# 1 / shrink of its size.
+# Where a file's bytes lie, whether they are pixels already, and the part of its image.
 _ROW = np.dtype([
     *((name, np.int64) for name in ("start", "length")),
     *((name, np.bool_) for name in ("is_pixels", "is_mirrored")),
-    *((name, np.int32) for name in ("frame_at", "height", "width", "shrink")),
+    *((name, np.int32) for name in ("frame_at", "height", "width")),
     *((name, np.int32) for name in ("top", "left", "box_height", "box_width")),
 ])  # fmt: skip
 # Frame markers of what nvJPEG decodes: Huffman codes, baseline, extended and progressive.
@@ -120,20 +119,17 @@ class PackingImage:
         """What to send of one file, and its row behind `length`."""
         if self.share is not None:
             self.share.begin()
-        image, view, shrink = self.image, memoryview(data), 1
-        if isinstance(image, RandomCropImage):
-            part = image.draw(view, rng)
-        else:
-            part, shrink = image._part(view)
+        image, view = self.image, memoryview(data)
+        part = image.draw(view, rng) if isinstance(image, RandomCropImage) else image._part(view)
         fits = part.orientation == 1 and _fits_device(view, part.header)
         if fits and (self.share is None or self.share.is_next_left()):
             header, box = part.header, part.box
-            facts = (False, box.is_mirrored, header.frame_at, header.height, header.width, shrink)
+            facts = (False, box.is_mirrored, header.frame_at, header.height, header.width)
             return data, (*facts, box.top, box.left, box.height, box.width)
         assert image.row is not None
         out: NDArray[Any] = np.empty(*image.row)
-        image._write_part(view, out, part, shrink=shrink)
-        return out.reshape(-1).view(np.uint8), (True, *[0] * 9)
+        image._write_part(view, out, part)
+        return out.reshape(-1).view(np.uint8), (True, *[0] * 8)
 
     def pack_column(self, values: Sequence[tuple[Any, tuple[int, ...]]]) -> PackedImages:
         """Copy what the calls returned into one buffer."""
@@ -154,7 +150,7 @@ def decode_packed_into(image: Image, packed: PackedImages, out: NDArray[Any]) ->
     row = dict(zip(_ROW.names or (), packed.rows[0].tolist(), strict=True))
     box = CropBox(row["top"], row["left"], row["box_height"], row["box_width"], row["is_mirrored"])
     header = ImageHeader("jpeg", row["height"], row["width"], row["frame_at"])
-    image._write_part(packed.payload().data, out, ImagePart(header, 1, box), shrink=row["shrink"])
+    image._write_part(packed.payload().data, out, ImagePart(header, 1, box))
 
 
 def _fits_device(data: memoryview, header: ImageHeader) -> bool:

@@ -1,9 +1,8 @@
 """Parts of JPEG images by TurboJPEG 3, which leaves out the transforms of blocks outside them.
 
-The library is the system's libturbojpeg, which gets its fixes from there, or else that of the PyPI
-package turbojpeg. It is called by ctypes: neither simplejpeg nor OpenCV nor Pillow decodes parts.
-It checks a part against its own reading of the header before it writes a byte, and reports errors
-as return values.
+ctypes calls the system's libturbojpeg, or else that of the PyPI package turbojpeg: neither
+simplejpeg nor OpenCV nor Pillow decodes parts. It checks a part against its own reading of the
+header before it writes a byte.
 """
 
 from __future__ import annotations
@@ -26,24 +25,15 @@ class _Region(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int) for name in ("x", "y", "w", "h")]
 
 
+_INT, _PLACE, _SIZE = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
 _SIGNATURES = {
-    "tj3Init": (ctypes.c_void_p, [ctypes.c_int]),
-    "tj3Destroy": (None, [ctypes.c_void_p]),
-    "tj3Set": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]),
-    "tj3GetErrorStr": (ctypes.c_char_p, [ctypes.c_void_p]),
-    "tj3DecompressHeader": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]),
-    "tj3SetCroppingRegion": (ctypes.c_int, [ctypes.c_void_p, _Region]),
-    "tj3Decompress8": (
-        ctypes.c_int,
-        [
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_size_t,
-            ctypes.c_void_p,
-            ctypes.c_int,
-            ctypes.c_int,
-        ],
-    ),
+    "tj3Init": (_PLACE, [_INT]),
+    "tj3Destroy": (None, [_PLACE]),
+    "tj3Set": (_INT, [_PLACE, _INT, _INT]),
+    "tj3GetErrorStr": (ctypes.c_char_p, [_PLACE]),
+    "tj3DecompressHeader": (_INT, [_PLACE, _PLACE, _SIZE]),
+    "tj3SetCroppingRegion": (_INT, [_PLACE, _Region]),
+    "tj3Decompress8": (_INT, [_PLACE, _PLACE, _SIZE, _PLACE, _INT, _INT]),
 }
 
 

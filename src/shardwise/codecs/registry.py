@@ -16,6 +16,7 @@ from shardwise.codecs.tensors import npy, torch_tensor
 
 _BY_EXTENSION: dict[str, Callable[[], Decoder]] = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), image),
+    **dict.fromkeys(("avif", "heic", "heif"), image),
     **dict.fromkeys(("txt", "text", "transcript"), text),
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id", "count"), integer),
     **dict.fromkeys(("json", "jsn"), json),

@@ -295,6 +295,8 @@ class Dataset(Segmented):
         audio: Literal["same"] | None = None,
         on_bad: Literal["error", "drop"] = "error",
         backend: str = "auto",
+        mode: Literal["rgb", "gray"] = "rgb",
+        dtype: Literal["uint8", "uint16", "float32"] = "uint8",
     ) -> Dataset:
         """Clips of the samples' videos as samples: `len` is exact, an epoch has each clip once.
 
@@ -327,6 +329,8 @@ class Dataset(Segmented):
             audio: "same" for "mp4.audio", float32 `[channels, samples]`, and "mp4.audio.mask".
             on_bad: "drop" leaves out the videos that the index says can't be used.
             backend: as of `sw.video`.
+            mode: as of `sw.video`.
+            dtype: as of `sw.video`.
 
         Raises:
             DataError: a shard has no media index; or a video can't be used or is too short, and
@@ -339,6 +343,7 @@ class Dataset(Segmented):
             field, frames=frames, stride=stride, step=step, count=count, seconds=seconds,
             per_sample=per_sample, jitter=jitter, fps=fps, cuts=cuts, short=short, size=size,
             fit=fit, layout=layout, audio=audio, on_bad=on_bad, backend=backend,
+            mode=mode, dtype=dtype,
         )  # fmt: skip
         return Dataset(source, _transforms=transforms)
 

@@ -243,8 +243,13 @@ class DeviceImages:
         if there:
             rows = np.concatenate([column[row].rows for row in there])
             whole = resized(image, rows, list(there.values()))
-            whole = whole.permute(0, 2, 3, 1) if image.layout == "HWC" else whole
             whole = whole if image.dtype == "uint8" else whole / 255
+            if image.mean is not None:
+                mean, std = torch.tensor([image.mean, image.std], device=whole.device)[
+                    ..., None, None
+                ]
+                whole = (whole - mean) / std
+            whole = whole.permute(0, 2, 3, 1) if image.layout == "HWC" else whole
             out[torch.tensor(list(there), device=self._device)] = whole
         if here:
             host = torch.from_numpy(np.stack(list(here.values())))

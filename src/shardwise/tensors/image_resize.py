@@ -1,9 +1,8 @@
 """Parts of decoded images, resized to one size as `shardwise.codecs.image_decoder` does it.
 
-All that it does after decoding is linear in the pixels, by rows and by columns: halving in the DCT,
-the cut, averaging two by two, the resize, mirroring. So each side of an image has one matrix, and a
-batch takes two batched products, whatever parts its images have. Nothing is rounded in between,
-and the DCT's halves are means: docs/decoding.md says how far results differ.
+All that it does after decoding is linear in the pixels, by rows and by columns: the cut, the
+resize, mirroring. So each side of an image has one matrix, and a batch takes two batched products,
+whatever parts its images have. Nothing is rounded in between, so results differ by one level.
 """
 
 from __future__ import annotations
@@ -37,31 +36,19 @@ def resized(image: Image, rows: _Rows, pixels: Sequence[torch.Tensor]) -> torch.
     assert image.size is not None
     height, width = image.size
     out = pixels[0].new_empty((len(rows), len(pixels[0]), height, width))
-    is_area = (rows["box_height"] >= height) & (rows["box_width"] >= width) & image.antialias
-    halves = np.where(is_area, 1, _halves(rows, height, width))
-    for way in np.unique(is_area).tolist():
-        for some in _groups(np.flatnonzero(is_area == way), rows):
-            part = rows[some]
-            stack = _stacked([pixels[row] for row in some.tolist()])
-            # Of each side: the first pixel and length of the cut, and the length of the image.
-            down = [part[name] for name in ("top", "box_height", "height")] + [halves[some]]
-            across = [part[name] for name in ("left", "box_width", "width")] + [halves[some]]
-            by_row = _weights(part["shrink"], down, (height, stack.shape[2]), way)
-            by_column = _weights(part["shrink"], across, (width, stack.shape[3]), way)
-            mirrored = torch.from_numpy(part["is_mirrored"])[:, None, None]
-            by_column = torch.where(mirrored, by_column.flip(1), by_column)
-            stack = stack @ by_column.to(stack.device).transpose(1, 2)[:, None]
-            stack = by_row.to(stack.device)[:, None] @ stack
-            index = torch.from_numpy(some).to(out.device)
-            out[index] = stack.round_().clamp_(0, 255).to(torch.uint8)
+    for some in _groups(np.arange(len(rows)), rows):
+        part = rows[some]
+        stack = _stacked([pixels[row] for row in some.tolist()])
+        sizes = (height, stack.shape[2]), (width, stack.shape[3])
+        by_row = _weights(part["top"], part["box_height"], sizes[0], image.interpolation)
+        by_column = _weights(part["left"], part["box_width"], sizes[1], image.interpolation)
+        mirrored = torch.from_numpy(part["is_mirrored"])[:, None, None]
+        by_column = torch.where(mirrored, by_column.flip(1), by_column)
+        stack = stack @ by_column.to(stack.device).transpose(1, 2)[:, None]
+        stack = by_row.to(stack.device)[:, None] @ stack
+        index = torch.from_numpy(some).to(out.device)
+        out[index] = stack.round_().clamp_(0, 255).to(torch.uint8)
     return out
-
-
-def _halves(rows: _Rows, height: int, width: int) -> NDArray[np.int64]:
-    """Pixels of a side that are averaged: twice as many while both sides are twice too large."""
-    fit = np.minimum(rows["box_height"] // height, rows["box_width"] // width)
-    halves: NDArray[np.int64] = 1 << np.log2(np.maximum(fit, 1)).astype(np.int64)
-    return halves
 
 
 def _groups(some: NDArray[np.intp], rows: _Rows) -> Iterator[NDArray[np.intp]]:
@@ -84,23 +71,19 @@ def _stacked(images: Sequence[torch.Tensor]) -> torch.Tensor:
     return stacked.float()
 
 
-def _weights(
-    shrink: _Rows, side: list[_Rows], size: tuple[int, int], is_area: bool
-) -> torch.Tensor:
+def _weights(first: _Rows, length: _Rows, size: tuple[int, int], how: str) -> torch.Tensor:
     """float32 `[images, *size]`: what each stored pixel of a side adds to each new one."""
-    shrinks, first, length, stored, half = (
-        torch.from_numpy(each.astype(np.int64))[:, None, None] for each in (shrink, *side)
+    start, count = (
+        torch.from_numpy(each.astype(np.float64))[:, None, None] for each in (first, length)
     )
-    pixel, new = torch.arange(size[1]), torch.arange(size[0])[:, None]
-    # Pixels of the halved cut, which are resized: each is the mean of a block of stored ones.
-    block = torch.div(pixel // shrinks - first, half, rounding_mode="floor")
-    count = length // half
-    scale = count.double() / size[0]
-    if is_area:
-        end = torch.minimum(block + 1, (new + 1) * scale)
-        weights = end - torch.maximum(block.double(), new * scale)
-    else:
-        at = torch.minimum(((new + 0.5) * scale - 0.5).clamp(min=0), (count - 1).double())
-        weights = 1 - (at - block).abs()
-    weights = weights.clamp_(min=0) * ((block >= 0) & (block < count) & (pixel < stored))
+    pixel, new = torch.arange(size[1]) - start, torch.arange(size[0])[:, None]
+    scale = count / size[0]
+    # The distance between the middles of two pixels, in new ones where the side shrinks.
+    far = ((pixel - (new + 0.5) * scale + 0.5) / scale.clamp(min=1)).abs()
+    weights = (1 - far).clamp(min=0)
+    if how == "bicubic":  # Catmull and Rom's
+        near = (1.5 * far - 2.5) * far**2 + 1
+        weights = torch.where(far < 1, near, ((2.5 - 0.5 * far) * far - 4) * far + 2)
+        weights *= far < 2
+    weights *= (pixel >= 0) & (pixel < count)
     return (weights / weights.sum(2, keepdim=True)).float()

@@ -69,7 +69,7 @@ def _image(spec: str, extension: str, *, is_last: bool) -> Callable[[bytes], Any
     if found is None or extension not in _SAME_PIXELS:
         return None
     layout, dtype = found
-    own: Callable[[bytes], Any] = image("rgb", layout=layout, dtype=dtype)  # type: ignore[call-overload]
+    own: Callable[[bytes], Any] = image("rgb", layout=layout, dtype=dtype)  # type: ignore[arg-type]
     return own
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from shardwise.base.arguments import suggest_names
 from shardwise.base.errors import MissingExtraError
 
 # Of `stats()["totals"]`; the others are gauges of the time since the last reading.
@@ -30,6 +31,7 @@ def _reader(loader: Any) -> Callable[[str], Iterator[tuple[Any, float]]]:
     return read
 
 
+@suggest_names
 def export_prometheus(loader: Any, registry: Any = None) -> None:
     """Add the counts of a loader to a registry of `prometheus_client`, by default the global one.
 
@@ -62,6 +64,7 @@ def export_prometheus(loader: Any, registry: Any = None) -> None:
     (REGISTRY if registry is None else registry).register(Collector())
 
 
+@suggest_names
 def export_opentelemetry(loader: Any, meter: Any = None) -> None:
     """Add the counts of a loader to a meter of OpenTelemetry, by default the global provider's.
 

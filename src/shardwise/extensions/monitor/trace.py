@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from shardwise.base.arguments import path_text
+from shardwise.base.arguments import path_text, suggest_names
 from shardwise.engine.request import Batch
 from shardwise.storage.atomic import atomic_write
 
@@ -20,6 +20,7 @@ _MAX_EVENTS = 500_000
 _TRAINING, _WAITING = 1, 2
 
 
+@suggest_names
 def trace(loader: Any, path: str | os.PathLike[str]) -> Iterator[Any]:
     """Iterate a loader once, and write a trace of it: open the file in ui.perfetto.dev.
 

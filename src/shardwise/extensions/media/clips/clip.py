@@ -15,7 +15,7 @@ from shardwise.extensions.media.clips.chosen import ChosenClip
 from shardwise.extensions.media.clips.files import HeldRanges
 from shardwise.extensions.media.files.frames import decode_frames, form_of
 from shardwise.extensions.media.files.numbered import with_picture_size
-from shardwise.extensions.media.files.pictures import clip_shape
+from shardwise.extensions.media.files.pictures import CHOICES, clip_shape
 from shardwise.extensions.media.files.sound_window import open_sound, read_window
 
 
@@ -85,6 +85,8 @@ class ClipDecoder:
     layout: str
     backend: str
     per_sample: int | None = None
+    mode: str = "rgb"
+    dtype: str = "uint8"
 
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
@@ -92,9 +94,10 @@ class ClipDecoder:
         if self.size is None:
             return None
         group = () if self.per_sample is None else (self.per_sample,)
-        return (*group, *clip_shape(self.frames, *self.size, self.layout)), np.dtype(np.uint8)
+        shape = clip_shape(self.frames, *self.size, self.layout, self.mode)
+        return (*group, *shape), np.dtype(self.dtype)
 
-    def __call__(self, clip: Clip | Clips) -> NDArray[np.uint8]:
+    def __call__(self, clip: Clip | Clips) -> NDArray[Any]:
         """Decode a clip, or those of a sample."""
         if isinstance(clip, Clips):
             return np.stack([self._decode(each, None) for each in clip.clips])
@@ -108,11 +111,11 @@ class ClipDecoder:
         else:
             self._decode(clip, out)
 
-    def _decode(self, clip: Clip, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    def _decode(self, clip: Clip, out: NDArray[Any] | None) -> NDArray[Any]:
         index, frames = clip.chosen.index, clip.chosen.frames
         try:
             index = with_picture_size(index, clip.reader, frames)
-            form = form_of(index, size=self.size, fit=self.fit, layout=self.layout)
+            form = form_of(index, **{name: getattr(self, name) for name in ("size", *CHOICES)})
             return decode_frames(
                 clip.reader, index, frames, form=form, out=out, backend=self.backend
             )

@@ -72,7 +72,7 @@ def make_clips(
 def _decoder(options: ClipOptions) -> ClipDecoder:
     return ClipDecoder(
         options.frames, options.size, options.fit, options.layout, options.backend,
-        options.per_sample,
+        options.per_sample, options.mode, options.dtype,
     )  # fmt: skip
 
 

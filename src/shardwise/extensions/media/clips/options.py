@@ -13,14 +13,13 @@ from shardwise.base.arguments import check_choice
 from shardwise.extensions.media.clips.windows import ClipWindows
 from shardwise.extensions.media.files.clip_frames import ClipRule
 from shardwise.extensions.media.files.frames import check_backend
-from shardwise.extensions.media.files.pictures import LAYOUTS
+from shardwise.extensions.media.files.pictures import CHOICES
 from shardwise.extensions.media.files.timeline import Timeline, num_every, start_every
 from shardwise.plan.arguments import whole
 
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "short": ("drop", "mask", "repeat", "error"),
-    "fit": ("stretch", "crop"),
-    "layout": LAYOUTS,
+    **CHOICES,
     "audio": (None, "same"),
     "on_bad": ("error", "drop"),
 }
@@ -51,6 +50,8 @@ class ClipOptions:
     audio: str | None = None
     on_bad: str = "error"
     backend: str = "auto"
+    mode: str = "rgb"
+    dtype: str = "uint8"
 
     @property
     def described(self) -> str:

@@ -20,12 +20,11 @@ from shardwise.extensions.media.files.clip_frames import ClipRule
 from shardwise.extensions.media.files.frames import check_backend, decode_frames, form_of
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import index_media
-from shardwise.extensions.media.files.pictures import LAYOUTS, clip_shape
+from shardwise.extensions.media.files.pictures import CHOICES, clip_shape
 
 _CHOICES = {
     "short": ("error", "mask", "repeat"),
-    "fit": ("stretch", "crop"),
-    "layout": LAYOUTS,
+    **CHOICES,
 }
 
 
@@ -46,6 +45,8 @@ class Video(PartDecoder):
     layout: str = "TCHW"
     backend: str = "auto"
     limits: Limits = field(default=DEFAULT_LIMITS)
+    mode: str = "rgb"
+    dtype: str = "uint8"
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -73,7 +74,7 @@ class Video(PartDecoder):
         """Shape and dtype of every clip; None without a size."""
         if self.size is None:
             return None
-        return clip_shape(self.frames, *self.size, self.layout), np.dtype(np.uint8)
+        return clip_shape(self.frames, *self.size, self.layout, self.mode), np.dtype(self.dtype)
 
     @property
     def gives_mask(self) -> bool:
@@ -89,8 +90,8 @@ class Video(PartDecoder):
         self,
         data: bytes | memoryview,
         rng: np.random.Generator | None,
-        out: NDArray[np.uint8] | None,
-    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        out: NDArray[Any] | None,
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         reader = BytesReader(data)
         index = index_media(reader, limits=self.limits)
         track = index.first("video")
@@ -107,7 +108,7 @@ class Video(PartDecoder):
             reader,
             index,
             numbers,
-            form=form_of(index, size=self.size, fit=self.fit, layout=self.layout),
+            form=form_of(index, **{name: getattr(self, name) for name in ("size", *CHOICES)}),
             out=out,
             backend=self.backend,
             limits=self.limits,
@@ -129,6 +130,8 @@ def video(
     backend: str = "auto",
     max_pixels: int = DEFAULT_LIMITS.max_pixels,
     max_frames: int = DEFAULT_LIMITS.max_frames,
+    mode: Literal["rgb", "gray"] = "rgb",
+    dtype: Literal["uint8", "uint16", "float32"] = "uint8",
 ) -> Video:
     """Decode one clip of a video file: mp4, mov, mkv, webm, avi, ts, mpg.
 
@@ -156,9 +159,12 @@ def video(
             "shardwise.video_backends".
         max_pixels: the largest picture to decode, in height x width.
         max_frames: the most coded frames that a header may promise.
+        mode: "gray" gives one channel, the brightness, such as a map of depth.
+        dtype: "uint16" keeps more than 8 bits: stretched to 16, so that 12-bit gray is the value
+            shifted right by 4; "float32" is the same from 0 to 1.
 
     Returns:
-        A decoder of bytes to uint8 arrays `[frames, 3, height, width]`, or in another layout.
+        A decoder of bytes to arrays `[frames, channels, height, width]`, or in another layout.
 
     Raises:
         DataError: (when called) the file is damaged, cut, too large or too short, or
@@ -173,4 +179,4 @@ def video(
         height, width = (size, size) if isinstance(size, int | np.integer) else size
         size = (int(height), int(width))
     limits = Limits(max_pixels, max_frames)
-    return Video(frames, stride, fps, start, short, size, fit, layout, backend, limits)
+    return Video(frames, stride, fps, start, short, size, fit, layout, backend, limits, mode, dtype)

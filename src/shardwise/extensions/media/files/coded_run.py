@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.extensions.media.files.limits import Limits
@@ -24,8 +23,8 @@ class CodedRun:
         payloads: the bytes of each frame of the segment.
         form: the size of the pictures, `form.scaled`.
         limits: the largest picture.
-        place: called with each wanted picture once: its number in decode order, and RGB pixels
-            `[*form.scaled, 3]`, which it copies.
+        place: called with each wanted picture once: its number in decode order, and pixels
+            `[*form.scaled, channels]` in `form.pixel_format`, which it copies.
     """
 
     track: Track
@@ -33,7 +32,7 @@ class CodedRun:
     payloads: Sequence[bytes | memoryview]
     form: PictureForm
     limits: Limits
-    place: Callable[[int, NDArray[np.uint8]], None]
+    place: Callable[[int, NDArray[Any]], None]
 
 
 # Raises DataError where a frame is damaged, or the decoder gives none for it; NotAKeyFrameError

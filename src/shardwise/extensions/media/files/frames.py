@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,16 +36,10 @@ def check_backend(function: str, backend: str) -> None:
         )
 
 
-def form_of(
-    index: MediaIndex,
-    *,
-    size: tuple[int, int] | None = None,
-    fit: str = "stretch",
-    layout: str = "TCHW",
-) -> PictureForm:
-    """What the pictures of a video become."""
+def form_of(index: MediaIndex, **options: Any) -> PictureForm:
+    """What the pictures of a video become, with the options of `PictureForm`."""
     track = index.first("video")
-    return PictureForm(track.height, track.width, track.rotation, size, fit, layout)
+    return PictureForm(track.height, track.width, track.rotation, **options)
 
 
 def decode_frames(
@@ -53,10 +48,10 @@ def decode_frames(
     frames: NDArray[np.int64],
     *,
     form: PictureForm,
-    out: NDArray[np.uint8] | None = None,
+    out: NDArray[Any] | None = None,
     backend: str = "auto",
     limits: Limits = DEFAULT_LIMITS,
-) -> NDArray[np.uint8]:
+) -> NDArray[Any]:
     """Decode frames by their number in the order of showing, any order and repeats included.
 
     Args:
@@ -69,11 +64,11 @@ def decode_frames(
         limits: the largest picture.
 
     Returns:
-        uint8 `[T, ...]` in `form.layout`.
+        `[T, ...]` in `form.layout` and `form.dtype`.
     """
     track = index.first("video")
     if out is None:
-        out = np.empty(form.shape(len(frames)), np.uint8)
+        out = np.empty(form.shape(len(frames)), form.dtype)
     shown = frames >= 0
     for row in np.flatnonzero(~shown).tolist():
         (out[:, row] if form.layout == "CTHW" else out[row])[...] = 0
@@ -86,7 +81,7 @@ def decode_frames(
     index = with_payloads(index, reader, limits)
     target = out
 
-    def place(number: int, pixels: NDArray[np.uint8]) -> None:
+    def place(number: int, pixels: NDArray[Any]) -> None:
         for row in rows[number]:
             form.place(pixels, target, row)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +72,9 @@ def with_picture_size(
 
 def decode_pictures(run: CodedRun) -> None:
     """Decode a run of pictures; a `VideoBackend`."""
-    decoder = image("rgb", size=run.form.scaled, layout="HWC", max_pixels=run.limits.max_pixels)
+    dtype = "uint8" if run.form.dtype == "uint8" else "uint16"
+    options: dict[str, Any] = {"mode": run.form.mode, "size": run.form.scaled, "dtype": dtype}
+    decoder = image(**options, layout="HWC", max_pixels=run.limits.max_pixels)
     for number, payload in zip(run.segment.samples.tolist(), run.payloads, strict=True):
         if number in run.segment.wanted:
             try:

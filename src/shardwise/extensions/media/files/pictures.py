@@ -12,21 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Pixels = NDArray[np.uint8]
+Pixels = NDArray[Any]
 
-LAYOUTS = ("TCHW", "THWC", "CTHW")
+# What `sw.video` and `Dataset.clips` take alike.
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "fit": ("stretch", "crop"),
+    "layout": ("TCHW", "THWC", "CTHW"),
+    "mode": ("rgb", "gray"),
+    "dtype": ("uint8", "uint16", "float32"),
+}
+_FORMATS = {"rgb": ("rgb24", "rgb48le"), "gray": ("gray", "gray16le")}
 
 
 @dataclass(frozen=True)
 class PictureForm:
-    """What pictures of one video become.
+    """What pictures of one video become, stored as height, width and a rotation counterclockwise.
 
-    Attributes:
-        height, width: of the stored picture.
-        rotation: degrees counterclockwise, a multiple of 90.
-        size: (height, width) of the output; None for the picture's, turned.
-        fit: "stretch", or "crop": the shorter side fits, and the centre is cut out.
-        layout: one of `LAYOUTS`.
+    The options are those of `sw.video`; without a size it is the picture's, turned.
     """
 
     height: int
@@ -35,6 +37,13 @@ class PictureForm:
     size: tuple[int, int] | None = None
     fit: str = "stretch"
     layout: str = "TCHW"
+    mode: str = "rgb"
+    dtype: str = "uint8"
+
+    @property
+    def pixel_format(self) -> str:
+        """FFmpeg's name of the pixels to decode to: of 8 bits, or of 16."""
+        return _FORMATS[self.mode][self.dtype != "uint8"]
 
     @property
     def upright(self) -> tuple[int, int]:
@@ -61,10 +70,13 @@ class PictureForm:
 
     def shape(self, num_frames: int) -> tuple[int, ...]:
         """The shape of a clip."""
-        return clip_shape(num_frames, *self.output, self.layout)
+        return clip_shape(num_frames, *self.output, self.layout, self.mode)
 
     def place(self, pixels: Pixels, out: NDArray[Any], row: int) -> None:
-        """Turn and cut a picture `[*scaled, 3]` and write it as frame `row` of a clip."""
+        """Turn and cut a picture `[*scaled, channels]` and write it as frame `row` of a clip."""
+        pixels = pixels.reshape(*pixels.shape[:2], -1)
+        if self.dtype == "float32":
+            pixels = pixels / np.float32(65535)
         if self.rotation:
             pixels = np.rot90(pixels, self.rotation // 90)
         height, width = self.output
@@ -74,11 +86,13 @@ class PictureForm:
             out[row] = pixels
             return
         planes = out[row] if self.layout == "TCHW" else out[:, row]
-        for channel in range(3):
-            planes[channel] = pixels[:, :, channel]
+        for channel, plane in enumerate(planes):
+            plane[...] = pixels[:, :, channel]
 
 
-def clip_shape(num_frames: int, height: int, width: int, layout: str) -> tuple[int, ...]:
+def clip_shape(
+    num_frames: int, height: int, width: int, layout: str, mode: str = "rgb"
+) -> tuple[int, ...]:
     """The shape of a clip in a layout."""
-    sizes = {"T": num_frames, "C": 3, "H": height, "W": width}
+    sizes = {"T": num_frames, "C": 3 if mode == "rgb" else 1, "H": height, "W": width}
     return tuple(sizes[letter] for letter in layout)

@@ -28,7 +28,7 @@ def decode_with_pyav(run: CodedRun) -> None:
         reformatter.VideoReformatter().reformat,
         height=form.scaled[0],
         width=form.scaled[1],
-        format="rgb24",
+        format=form.pixel_format,
         interpolation=reformatter.Interpolation.BILINEAR,
         threads=1,
     )
