@@ -16,14 +16,18 @@ Nothing is read: the plan says all of it. Nodes have 8 ranks of 100 samples a se
 - kept: of the shards that a node opened at W = 1,024, how many it goes on with at W (the same node
   number), which is what its cache is worth after a resume.
 
-    python benchmarks/scale.py [--world-sizes 1024 1000] [--all] [--costs]
+    python benchmarks/scale.py [--world-sizes 1024 1000] [--all] [--costs] [--caches]
 
 --all checks the nodes a shard for every W from 1 to 2,048; --costs prints the CPU times alone.
+--caches simulates the disks of the nodes over three epochs, evicted by the last use and by the next
+one: bytes from the store over bytes of the data, where each block that is not there is fetched
+whole, or past a full cache by its samples alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import resource
 import time
 from dataclasses import dataclass
@@ -33,9 +37,10 @@ from numpy.typing import NDArray
 
 from shardwise.engine.request import BatchRows
 from shardwise.loader.account import Tally
-from shardwise.plan import Partition, WindowSampler
+from shardwise.plan import Partition, Plan, WindowSampler
 from shardwise.plan.id_word import IdWord
 from shardwise.plan.lanes import in_lane_order
+from shardwise.plan.uses import NEVER, BlockUses, block_uses, blocks_by_share
 
 NUM_SHARDS, MEAN_SIZE, SIGMA = 1_000_000, 9_000, 0.45
 RANKS_A_NODE, BATCH_SIZE, RATE, SECONDS = 8, 64, 100, 600
@@ -271,12 +276,86 @@ def certificate_cost(sampler: WindowSampler) -> None:
     print(f"  closed form: {(time.process_time() - began) * 1e4:.0f} us")
 
 
+# 2,048,000 samples in blocks of 128.
+CACHED_SHARDS, CACHED_SIZE, SAMPLES_A_BLOCK = 2_000, 1_024, 128
+SIMULATED_NODES, EPOCHS = 2, 3
+
+
+def reads_of_node(plan: Plan, node: int) -> BlockUses:
+    """When the ranks of a node read each block, in three epochs."""
+    num_blocks = np.full(CACHED_SHARDS, CACHED_SIZE // SAMPLES_A_BLOCK)
+    share = blocks_by_share(np.full(CACHED_SHARDS, CACHED_SIZE), num_blocks)
+    ranks = range(node * RANKS_A_NODE, (node + 1) * RANKS_A_NODE)
+    return block_uses(plan, share, epochs=range(EPOCHS), ranks=ranks)
+
+
+def simulate(uses: BlockUses, capacity: int, num_steps: int, *, by_next_use: bool) -> list[float]:
+    """Blocks that a node fetches in each epoch, with room for `capacity` of them."""
+    order = np.lexsort((uses.blocks, uses.steps))
+    is_again = np.append(uses.blocks[1:] == uses.blocks[:-1], False)
+    following = np.where(is_again, np.append(uses.steps[1:], 0), NEVER)[order].tolist()
+    kept: dict[int, int] = {}
+    heap: list[tuple[int, int]] = []
+    fetched = [0.0] * EPOCHS
+    reads = zip(uses.blocks[order].tolist(), uses.steps[order].tolist(), following, strict=True)
+    for number, (block, step, after) in enumerate(reads):
+        rank = -after if by_next_use else number
+        if block not in kept:
+            fetched[min(step // num_steps, EPOCHS - 1)] += 1
+            while len(kept) >= capacity:
+                first, candidate = heapq.heappop(heap)
+                if kept.get(candidate) != first:
+                    continue
+                if by_next_use and rank <= first:
+                    heapq.heappush(heap, (first, candidate))
+                    break
+                del kept[candidate]
+            if len(kept) >= capacity:
+                # Past the cache: the samples of this step alone.
+                fetched[min(step // num_steps, EPOCHS - 1)] -= 1 - 1 / SAMPLES_A_BLOCK
+                continue
+        kept[block] = rank
+        heapq.heappush(heap, (rank, block))
+    return fetched
+
+
+def caches(world_sizes: list[int]) -> None:
+    """Print what the store sends by world size, disk and eviction."""
+    total = CACHED_SHARDS * CACHED_SIZE // SAMPLES_A_BLOCK
+    print(f"{'W':>6} {'disks/data':>10}  {'last use':20} {'next use':20}")
+    for world_size in world_sizes:
+        plan = Plan(
+            CACHED_SHARDS * CACHED_SIZE, batch_size=BATCH_SIZE, world_size=world_size, seed=1,
+            shuffle="window", shard_sizes=[CACHED_SIZE] * CACHED_SHARDS,
+        )  # fmt: skip
+        num_nodes = world_size // RANKS_A_NODE
+        every = [
+            reads_of_node(plan, node * num_nodes // SIMULATED_NODES)
+            for node in range(SIMULATED_NODES)
+        ]
+        for share in (0.1, 0.5, 1.0, 1.2):
+            capacity = max(1, int(share * total / num_nodes))
+            cells = []
+            for by_next_use in (False, True):
+                runs = [
+                    simulate(uses, capacity, plan.num_steps, by_next_use=by_next_use)
+                    for uses in every
+                ]
+                ratios = np.mean(runs, axis=0) * num_nodes / total
+                cells.append(" ".join(f"{ratio:.2f}" for ratio in ratios))
+            print(f"{world_size:6} {share:10.0%}  {cells[0]:20} {cells[1]:20}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--world-sizes", type=int, nargs="+", default=list(WORLD_SIZES))
     parser.add_argument("--all", action="store_true", help="every W from 1 to 2,048")
     parser.add_argument("--costs", action="store_true", help="CPU times only, no simulation")
+    parser.add_argument("--caches", action="store_true", help="what the store sends to caches")
     options = parser.parse_args()
+    if options.caches:
+        caches(options.world_sizes)
+        return
     draw = np.random.default_rng(0)
     sizes = np.maximum(1, draw.lognormal(np.log(MEAN_SIZE), SIGMA, NUM_SHARDS)).astype(np.int64)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -74,6 +74,12 @@ class Makers:
     def collate(self):
         return self.makers[self.current].collate
 
+    def reads(self, **options):
+        return self.makers[self.current].reads(**options)
+
+    def read_ahead(self, requests, **options):
+        return self.makers[self.current].read_ahead(requests, **options)
+
     @property
     def layout(self):
         return self.makers[self.current].layout

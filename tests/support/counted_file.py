@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +62,6 @@ class CountedFile(RemoteReads):
             for start, stop, begin in ranges:
                 file._note(f"{start} {stop - start}")
                 LocalFile(file.path).read_into(start, buffer[begin : begin + stop - start])
-
-    def stream(self, start: int, stop: int) -> Iterator[memoryview]:
-        """In pieces of 64 KiB, the tests' blocks: each is a line of the log."""
-        for at in range(start, stop, 64 << 10):
-            yield memoryview(self.read(at, min(64 << 10, stop - at)))
 
     def close(self) -> None:
         return

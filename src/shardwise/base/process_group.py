@@ -7,7 +7,17 @@ torch.distributed is never initialised.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
+
+# A group made in another way, a backend's own store, a store that is gone.
+_NO_STORE = (AttributeError, RuntimeError, ValueError)
+# Seconds that a rank waits for what another one makes.
+_MAKER_S = 60
+# Before bytes that were made; larger ones are too many for a store that all ranks ask.
+_MADE, _MOST_BYTES = b"+", 64 << 20
 
 
 def loader_worker() -> Any:
@@ -37,14 +47,48 @@ def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
     None where there is no group, or its store can't tell. With `is_new` the n-th call of each
     process returns the n-th name.
     """
-    ranks = group_rank_and_size()
-    if ranks is None:
+    ranks, store = group_rank_and_size(), _store()
+    if ranks is None or store is None:
         return None
     try:
-        store = sys.modules["torch.distributed"].distributed_c10d._get_default_store()
         if is_new:
             key = f"{key}/{store.add(f'{key}/rank {ranks[0]}', 1)}"
         return bytes(store.compare_set(key, "", proposal)).decode()
-    except (AttributeError, RuntimeError, ValueError):
-        # A group made in another way, a backend's own store, a store that is gone.
+    except _NO_STORE:
+        return None
+
+
+def made_once(key: str, make: Callable[[], bytes]) -> bytes:
+    """Bytes that one rank of the process group makes, and all others get from it.
+
+    The n-th call of a process returns what was made for the n-th call of any. Without a group, and
+    where the maker fails or takes longer than a minute, this process makes them itself.
+    """
+    ranks, store = group_rank_and_size(), _store()
+    if ranks is None or ranks[1] < 2 or store is None:
+        return make()
+    is_maker = False
+    try:
+        key = f"{key}/{store.add(f'{key}/rank {ranks[0]}', 1)}"
+        is_maker = store.add(f"{key}/makers", 1) == 1
+        if not is_maker:
+            store.wait([key], timedelta(seconds=_MAKER_S))
+            made = bytes(store.get(key))
+            return made[1:] if made[:1] == _MADE else make()
+    except _NO_STORE:
+        return make()
+    made = b""
+    try:
+        made = make()
+        return made
+    finally:
+        with suppress(*_NO_STORE):
+            store.set(key, _MADE + made if 0 < len(made) < _MOST_BYTES else b"-")
+
+
+def _store() -> Any:
+    """The store that the process group was made with; None without one."""
+    try:
+        return sys.modules["torch.distributed"].distributed_c10d._get_default_store()
+    except (KeyError, *_NO_STORE):
         return None

@@ -240,6 +240,8 @@ def _describe(run: Run) -> dict[str, Any]:
         "num_samples_loaded": stats["samples"],
         "samples_per_s": stats["samples"] / run.seconds,
         "bytes_per_s": stats["bytes"] / run.seconds,
+        "bytes_from": stats["bytes_from"],
+        "fetched_ratio": stats["bytes_from"]["store"] / max(1, stats["bytes"]),
         "stages": [
             {"name": name, "seconds": seconds, "share": seconds / busy}
             for name, seconds in stages.items()
@@ -248,6 +250,15 @@ def _describe(run: Run) -> dict[str, Any]:
         "bound_by": stats["bound_by"],
         "verdict": stats["verdict"],
     }
+
+
+def _egress(document: dict[str, Any]) -> list[list[str]]:
+    """Where the bytes of remote data came from; nothing for local data."""
+    found = document["bytes_from"]
+    if not any(found.values()):
+        return []
+    places = ", ".join(f"{format_bytes(found[place])} from {place}" for place in found)
+    return [["bytes", f"{places}; the store sent {document['fetched_ratio']:.2f} x what was read"]]
 
 
 _MAX_BAR = 30
@@ -274,6 +285,7 @@ def _show(document: dict[str, Any]) -> None:
             ["then", f"{batches} of {document['batch_size']}, {samples}, "
              f"{document['seconds']:.2f} s"],
             ["rate", f"{rate}, {format_bytes(document['bytes_per_s'])}/s"],
+            *_egress(document),
             ["ready", f"{document['queue_depth']:.1f} batches when one was asked for"],
         ],
     )  # fmt: skip

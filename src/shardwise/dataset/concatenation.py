@@ -7,7 +7,7 @@ be the same for all, and stays the dataset's.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -27,11 +27,14 @@ from shardwise.sources.protocol import (
     Source,
     SourceTraits,
     costs_of,
+    joined_ranges,
     own_names_of,
+    ranges_of,
     read_rows,
     traits_of,
     value_fields_of,
 )
+from shardwise.storage import PoolRanges
 
 
 @suggest_names
@@ -167,6 +170,16 @@ class ConcatSource(ReadsEpochs):
     def costs(self, hidden: int) -> NDArray[np.float64]:
         """Costs of the packs of all sources; see `Dataset.costs`."""
         return np.concatenate([costs_of(source, hidden) for source in self.sources])
+
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: int
+    ) -> Iterable[PoolRanges] | None:
+        """What `read_epoch` fetches of each source."""
+        names = self.fields if fields is None else fields
+        return joined_ranges(
+            ranges_of(self.sources[number], ids[rows] - start, names, **epoch)
+            for number, rows, start in rows_by_part(ids, self.ends)
+        )
 
     def read_epoch(
         self,

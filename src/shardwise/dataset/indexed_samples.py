@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import cached_property
 from typing import Any, overload
 
@@ -20,6 +21,7 @@ from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.samples import LoadedSamples
 from shardwise.sources.manifest import checked_ids
 from shardwise.sources.protocol import ReadsRuns, ReadsSample
+from shardwise.storage import Upcoming
 
 # Iteration reads 16 rows at first, so that the first comes at once; then twice as many each time,
 # up to 1,024 rows or 16 MiB.
@@ -79,13 +81,25 @@ class IndexedSamples(LoadedSamples):
         num_samples = len(self)
         # Objects gain nothing from being read together, and may be large.
         most = 1 if self._traits.holds_objects else _MAX_ROWS
-        start, num_rows = 0, min(most, _FIRST_ROWS)
-        while start < num_samples:
-            stop = min(start + num_rows, num_samples)
-            rows = self._read(np.arange(start, stop, dtype=np.int64))
-            yield from self._samples(rows)
-            row_bytes = max(1, rows.columns.num_bytes // (stop - start))
-            start, num_rows = stop, max(1, min(most, 2 * num_rows, _READ_BYTES // row_bytes))
+        start, num_rows, announced = 0, min(most, _FIRST_ROWS), 0
+        with closing(Upcoming()) as upcoming:
+            while start < num_samples:
+                stop = min(start + num_rows, num_samples)
+                announced = max(announced, stop)
+                # As far ahead as was read.
+                while announced < min(2 * stop, num_samples) and upcoming.has_room:
+                    following = np.arange(announced, min(announced + num_rows, num_samples))
+                    reads = self.ranges(following)
+                    if reads is None:
+                        break
+                    announced += len(following)
+                    upcoming.announce(announced, reads)
+                rows = self._read(np.arange(start, stop, dtype=np.int64))
+                yield from self._samples(rows)
+                for end in [end for end in upcoming.keys if end <= stop]:
+                    upcoming.finish(end)
+                row_bytes = max(1, rows.columns.num_bytes // (stop - start))
+                start, num_rows = stop, max(1, min(most, 2 * num_rows, _READ_BYTES // row_bytes))
 
     # Inner parts.
 

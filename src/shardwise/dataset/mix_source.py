@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -16,8 +16,9 @@ from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.samples import rows_by_part
 from shardwise.plan import key_of, mix
 from shardwise.sources.manifest import Manifest, Shard
-from shardwise.sources.protocol import SourceTraits
+from shardwise.sources.protocol import SourceTraits, joined_ranges
 from shardwise.sources.samples import DecodeWatch, LoadRequest
+from shardwise.storage import PoolRanges
 
 # The field that names a sample's dataset.
 SOURCE = "__source__"
@@ -80,6 +81,15 @@ class MixSource:
         names = self.fields if fields is None else fields
         missing = [None] * len(ids)
         return Columns(ids, loaded["__key__"], {name: loaded.get(name, missing) for name in names})
+
+    def ranges(self, ids: _Ids, *, epoch: int, seed: int) -> Iterable[PoolRanges] | None:
+        """What `load` reads of each dataset."""
+        found = []
+        for number, rows, start in rows_by_part(ids, self.ends):
+            name, part = self.named_parts[number]
+            own = mix(seed, key_of(name))
+            found.append(part.ranges(ids[rows] - start, epoch=epoch, seed=own))
+        return joined_ranges(found)
 
     def load(self, request: LoadRequest) -> dict[str, Sequence[Any]]:
         """Load the samples of each dataset together."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Never
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from shardwise.base.columns import Layout
 from shardwise.dataset.dataset import Dataset
@@ -18,6 +18,7 @@ from shardwise.plan import MixtureSampler
 from shardwise.sources.manifest import checked_ids
 from shardwise.sources.protocol import common_entries
 from shardwise.sources.samples import LoadCost, LoadRequest
+from shardwise.storage import PoolRanges
 
 
 class MixedDataset(Dataset):
@@ -178,6 +179,12 @@ class MixedDataset(Dataset):
         for name, part in self._mixed.parts.items():
             for sample in part:
                 yield _named(sample, name, part)
+
+    def ranges(
+        self, ids: NDArray[np.int64], *, epoch: int = 0, seed: int = 0
+    ) -> Iterable[PoolRanges] | None:
+        """What `load` reads of the datasets; see `TellsRanges`."""
+        return self._mixed.ranges(ids, epoch=epoch, seed=seed)
 
     def _load(self, request: LoadRequest) -> dict[str, Sequence[Any]]:
         return self._mixed.load(request)

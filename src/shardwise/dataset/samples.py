@@ -6,7 +6,7 @@ The engine's side of a dataset (`shardwise.sources.samples.Samples`), and nothin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
@@ -39,10 +39,12 @@ from shardwise.sources.protocol import (
     Source,
     SourceTraits,
     costs_of,
+    ranges_of,
     read_rows,
     traits_of,
 )
 from shardwise.sources.samples import DecodeWatch, LoadCost, LoadRequest
+from shardwise.storage import PoolRanges
 
 
 def rows_by_part(
@@ -220,6 +222,15 @@ class LoadedSamples:
         """
         ids = checked_ids(ids, len(self))
         return self._load(LoadRequest(ids, epoch, seed, out, stats, watch))
+
+    def ranges(
+        self, ids: NDArray[np.int64], *, epoch: int = 0, seed: int = 0
+    ) -> Iterable[PoolRanges] | None:
+        """What `load` reads of remote files, where the source knows; see `TellsRanges`."""
+        indices = self._transforms.indices
+        source_ids = ids if indices is None else indices[ids]
+        selected = self._transforms.selected
+        return ranges_of(self._source, source_ids, selected, epoch=epoch, seed=seed)
 
     # Inner parts.
 

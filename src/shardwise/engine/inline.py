@@ -22,10 +22,12 @@ class InlineExecutor:
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         """Yield one batch for each request."""
-        for request in requests:
-            batch = self.builder.build(request)
-            batch.num_ready = 0
-            yield batch
+        with self.builder.read_ahead(requests) as ahead:
+            for request in ahead:
+                batch = self.builder.build(request)
+                ahead.finish(request)
+                batch.num_ready = 0
+                yield batch
 
     def close(self) -> None:
         """There is nothing to give back."""

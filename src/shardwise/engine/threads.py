@@ -142,7 +142,13 @@ class ThreadExecutor:
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         """Yield one batch for each request, in order; prefetch begins at the first `next`."""
         pending: deque[_Pending] = deque()
-        finisher = _Finisher(self._finish)
+        ahead = self.builder.read_ahead(requests)
+
+        def finish(partial: PartialBatch) -> Batch:
+            ahead.finish(partial.request)
+            return self._finish(partial)
+
+        finisher = _Finisher(finish)
         pid = os.getpid()
         num_ready: int | None = None
 
@@ -154,7 +160,7 @@ class ThreadExecutor:
                 if pid != os.getpid():
                     # A fork has no threads: start some, and load the pending batches again.
                     pid = os.getpid()
-                    finisher = _Finisher(self._finish)
+                    finisher = _Finisher(finish)
                     lost = [waiting.partial.request for waiting in pending]
                     pending.clear()
                     pending.extend(self._submit(request, finisher) for request in lost)
@@ -164,7 +170,7 @@ class ThreadExecutor:
                         break
                     num_ready += 1
                 self._grow(pending)
-                self._fill(pending, requests, finisher, leave=0)
+                self._fill(pending, ahead, finisher, leave=0)
                 if not pending:
                     return
                 batch = self._wait(pending[0])
@@ -175,7 +181,7 @@ class ThreadExecutor:
                 num_ready = max(0, (num_ready or 0) - 1)
                 self._adapt()
                 # The first batch tells how large they are: prefetch more before the caller asks.
-                self._fill(pending, requests, finisher, leave=1)
+                self._fill(pending, ahead, finisher, leave=1)
                 yield batch
         except StallError:
             # A thread is stuck: the next run starts others, and close() does not wait for it.
@@ -186,6 +192,7 @@ class ThreadExecutor:
             finisher.end()
             for waiting in pending:
                 waiting.cancel()
+            ahead.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the threads: a copy starts its own."""

@@ -19,6 +19,7 @@ from shardwise.loader.account import Account
 from shardwise.loader.batch_maker import BatchMaker
 from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import EpochNotice
+from shardwise.loader.expected_reads import ExpectedReads
 from shardwise.loader.position import Pass, Position
 from shardwise.plan import LoaderState, Plan
 from shardwise.plan.arguments import whole
@@ -85,14 +86,24 @@ class Passes:
             self._counts.begin()
             if self.metrics is not None:
                 self.metrics.begin(current, rank, self._dataset, partial(maker.stats, self._counts))
-            while self.position.current is current and not current.is_whole:
-                # From the first step on, and after each `skip`.
-                first = current.num_batches
-                requests = epoch_requests(
-                    current.plan, epoch=current.epoch, rank=rank, first_step=first
-                )
-                with closing(maker.run(requests)) as batches:
-                    yield from self._give(current, batches, maker, check_ranks)
+            expected = ExpectedReads(
+                self._dataset,
+                current.plan,
+                epoch=current.epoch,
+                rank=rank,
+                num_local=maker.num_local,
+            )
+            with closing(expected):
+                while self.position.current is current and not current.is_whole:
+                    # From the first step on, and after each `skip`.
+                    requests = epoch_requests(
+                        current.plan,
+                        epoch=current.epoch,
+                        rank=rank,
+                        first_step=current.num_batches,
+                    )
+                    with closing(maker.run(requests)) as batches:
+                        yield from self._give(current, batches, maker, expected, check_ranks)
             if self.position.current is current:
                 self.end_if_whole()
                 return
@@ -107,6 +118,7 @@ class Passes:
         current: Pass,
         batches: Generator[Batch, None, None],
         maker: BatchMaker,
+        expected: ExpectedReads,
         check_ranks: Callable[[], None],
     ) -> Generator[Any, None, None]:
         """Yield the batches of a pass while it is the current one, up to its end or a `skip`."""
@@ -128,6 +140,7 @@ class Passes:
             self.account.add(batch.rows)
             num_given += 1
             current.num_batches = num_given
+            expected.move(num_given)
             if current.is_whole:
                 # Here, not where the end is asked for: programs that count steps never ask.
                 self.account.note(current)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -13,6 +13,7 @@ from shardwise.base.abilities import having
 from shardwise.base.columns import Columns, Layout
 from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest
+from shardwise.storage import PoolRanges
 
 
 @runtime_checkable
@@ -21,8 +22,8 @@ class Source(Protocol):
 
     Columns hold stored bytes, as a `BytesColumn`, unless the source's `traits`, a `SourceTraits`,
     say otherwise. Its optional abilities are the protocols below: `HasTraits`, `Undecodes`,
-    `ReadsSample`, `ReadsEpochs`, `ReadsRuns`, `KeepsFiles`, `HasVersion`, `HasMediaFiles`,
-    `NamesUrls`, `HasOwnNames`. A source has one by having its members.
+    `ReadsSample`, `ReadsEpochs`, `ReadsRuns`, `TellsRanges`, `KeepsFiles`, `HasVersion`,
+    `HasMediaFiles`, `NamesUrls`, `HasOwnNames`. A source has one by having its members.
 
     A source opens files lazily, once a process (`shardwise.sources.PerProcess` does that), and
     pickles without them; `read` may be called by several threads at once and after a fork. The
@@ -146,6 +147,20 @@ class ReadsRuns(Protocol):
         """Yield the samples `[start, stop)` in order; None where it can't."""
 
 
+class TellsRanges(Protocol):
+    """Knows which ranges of remote files it will read, so that they are fetched before."""
+
+    def ranges(
+        self,
+        ids: NDArray[np.int64],
+        fields: tuple[str, ...] | None = None,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+    ) -> Iterable[PoolRanges] | None:
+        """Return what a read of these samples fetches; None where it never fetches any."""
+
+
 class KeepsFiles(Protocol):
     """Has a place for what is computed of its samples."""
 
@@ -229,6 +244,26 @@ def read_rows(
     if own is None:
         return source.read(ids, fields)
     return own.read_epoch(ids, fields, epoch=epoch, seed=seed)
+
+
+def ranges_of(
+    source: Source,
+    ids: NDArray[np.int64],
+    fields: tuple[str, ...] | None,
+    *,
+    epoch: int = 0,
+    seed: int = 0,
+) -> Iterable[PoolRanges] | None:
+    """Return what a read of samples fetches, where the source knows."""
+    own = having(source, TellsRanges)
+    return None if own is None else own.ranges(ids, fields, epoch=epoch, seed=seed)
+
+
+def joined_ranges(every: Iterable[Iterable[PoolRanges] | None]) -> list[PoolRanges] | None:
+    """The ranges of several parts; None if none of them ever reads any."""
+    parts = list(every)
+    known = [each for part in parts if part is not None for each in part]
+    return None if all(part is None for part in parts) else known
 
 
 def value_fields_of(source: Source) -> Collection[str]:

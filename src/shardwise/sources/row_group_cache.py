@@ -49,6 +49,9 @@ class RowGroupCache(Generic[T]):
     def __len__(self) -> int:
         return len(self._cache.entries)
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._cache.entries
+
     @property
     def num_bytes(self) -> int:
         """The bytes that are kept."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shardwise.base.columns import Layout
 from shardwise.base.stages import Stages
 from shardwise.plan import Sampler, WindowShape
+from shardwise.storage import PoolRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,19 @@ class ShapedSamples(Protocol):
     @property
     def window_shape(self) -> WindowShape | None:
         """Lanes and window of a window shuffle; None for the default."""
+
+
+class TellsRanges(Protocol):
+    """Samples whose reads are known before they are made."""
+
+    def ranges(
+        self, ids: NDArray[np.int64], *, epoch: int = 0, seed: int = 0
+    ) -> Iterable[PoolRanges] | None:
+        """Return what `load` reads of remote files; None where it never reads any by ranges.
+
+        Raises:
+            DataError, StorageError: as `load`.
+        """
 
 
 class Samples(FingerprintedSamples, ShuffledSamples, ShardedSamples, ShapedSamples, Protocol):

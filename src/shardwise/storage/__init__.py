@@ -19,6 +19,7 @@ from shardwise.storage.open import (
 )
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat
+from shardwise.storage.upcoming import PoolRanges, Scan, Upcoming
 from shardwise.storage.url_patterns import expand
 from shardwise.storage.versions import described, require_not_written_since, require_same
 from shardwise.storage.waits import give_up_reads, outages
@@ -30,7 +31,10 @@ __all__ = [
     "FileStat",
     "IoCounts",
     "LocalFile",
+    "PoolRanges",
+    "Scan",
     "StorageOptions",
+    "Upcoming",
     "UrlRanges",
     "atomic_write",
     "described",

@@ -11,6 +11,8 @@ import threading
 _NAMES = (
     "requests",
     "bytes",
+    "disk_bytes",
+    "peer_bytes",
     "retries",
     "hedges",
     "hits",
@@ -28,6 +30,7 @@ class IoCounts:
 
     - requests: attempts at a range, a stat or a page of a listing; bytes: of their payloads, with
       an estimate for those that lost against a hedge;
+    - disk_bytes, peer_bytes: what readers got from a cache on disk, and from those of other nodes;
     - retries: attempts after a failed one; hedges: duplicates of late requests;
     - hits, misses, evictions: blocks of a cache; damaged: blocks removed because a digest differed;
     - degraded: fall-backs, such as reads past a cache on a full disk;

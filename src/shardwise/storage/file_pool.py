@@ -9,7 +9,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from shardwise.storage.local import max_open_files
@@ -32,8 +31,6 @@ class FilePool:
         self.limit = max_open_files()
         self.options = StorageOptions() if options is None else options
         self._pins: dict[str, FileStat] = {}
-        # By URL: the one that was pinned after it.
-        self._next_urls: dict[str, str] = {}
         self._open = _OpenFiles()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -49,11 +46,8 @@ class FilePool:
         Raises:
             StaleIndexError: it was pinned to another version.
         """
-        if not is_local(url):
-            if not stat.etag:
-                return
-            if url not in self._pins and self._pins:
-                self._next_urls[next(reversed(self._pins))] = url
+        if not is_local(url) and not stat.etag:
+            return
         require_same(self._pins.setdefault(url, stat), stat, url)
         file = self._open.files.get(url)
         if file is not None:
@@ -80,19 +74,12 @@ class FilePool:
         pinned = self._pins.get(url)
         if pinned is not None:
             file.pin(pinned)
-            if hasattr(file, "next_file"):
-                file.next_file = partial(self._next_file, url)
         with opened.lock:
             file = opened.files.setdefault(url, file)
             opened.files.move_to_end(url)
             while len(opened.files) > self.limit:
                 opened.files.popitem(last=False)
         return file
-
-    def _next_file(self, url: str) -> File | None:
-        """The file that was pinned after `url`: sequential readers read files in this order."""
-        next_url = self._next_urls.get(url)
-        return None if next_url is None else self.get(next_url)
 
     def close(self) -> None:
         """Drop all files."""
@@ -115,13 +102,6 @@ class _OpenFiles:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.files: OrderedDict[str, File] = OrderedDict()
-
-    def __del__(self) -> None:
-        # What is requested ahead of remote files would be fetched, or waited for, to no use. Local
-        # files close themselves when their last reader is done.
-        for file in self.files.values():
-            if file.is_remote:
-                file.close()
 
 
 # A URL, and the arguments of `File.read_spans`: offsets, ends, begin.

@@ -35,8 +35,10 @@ def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = N
     return remote_storage(text).open_file(text, options or StorageOptions())
 
 
-def read_whole(url: str, *, options: StorageOptions | None = None) -> bytes:
+def read_whole(url: str, *, options: StorageOptions | None = None, once: bool = False) -> bytes:
     """All bytes of a file, without a request for its length and past the cache.
+
+    With `once` the ranks of a process group read a remote file once.
 
     Raises:
         MissingShardError: it is not there.
@@ -48,7 +50,7 @@ def read_whole(url: str, *, options: StorageOptions | None = None) -> bytes:
             return file.read(0, file.stat().num_bytes)
         finally:
             file.close()
-    return remote_storage(url).read_whole(url, options or StorageOptions())
+    return remote_storage(url).read_whole(url, options or StorageOptions(), once=once)
 
 
 def is_local(url: str | os.PathLike[str]) -> bool:

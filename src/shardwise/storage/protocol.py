@@ -7,8 +7,11 @@ are never mixed where the store has ETags, or times of change as local files hav
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class ByteRange(NamedTuple):
@@ -124,8 +127,29 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Release descriptors and prefetched blocks; the next read opens the file again."""
+        """Release descriptors; the next read opens the file again."""
         ...
+
+
+class BlockCache(Protocol):
+    """A cache of blocks, as a loader tells it what will be read."""
+
+    settings: Any
+
+    def expect(
+        self,
+        urls: Sequence[str],
+        files: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        steps: NDArray[np.int64],
+    ) -> Any:
+        """Expect a read of block `numbers[i]` of file `urls[files[i]]` at step `steps[i]`."""
+
+
+class IsCached(Protocol):
+    """A file behind a cache."""
+
+    cache: BlockCache
 
 
 class RemoteReads(ABC):
@@ -140,6 +164,17 @@ class RemoteReads(ABC):
 
         All requests to stores are in flight at once; the first failure cancels the others.
         """
+
+    def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
+        """Fetch ranges of files of this class, in order, before they are read.
+
+        They are kept until the owner withdraws them. A file of unknown version is left out.
+        """
+        del owner, requests  # files that keep nothing read what they are asked for
+
+    def withdraw(self, owner: Hashable) -> None:
+        """Drop what an owner announced."""
+        del owner
 
     def read(self, offset: int, length: int) -> bytes:
         """Read exactly `length` bytes at `offset`."""
@@ -159,8 +194,9 @@ class RemoteReads(ABC):
         self.read_many([ReadRequest(self, byte_ranges(offsets, ends, begin))], buffer)
 
 
-def no_next_file() -> None:
-    """The `next_file` of a remote file whose successor is not known."""
+def num_bytes_of(ranges: Iterable[ByteRange]) -> int:
+    """The bytes of some ranges."""
+    return sum(each.stop - each.start for each in ranges)
 
 
 def byte_ranges(offsets: Sequence[int], ends: Sequence[int], begin: int) -> list[ByteRange]:

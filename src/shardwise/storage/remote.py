@@ -24,8 +24,11 @@ class RemoteStorage(Protocol):
         """Make a file; no request is sent yet."""
         ...
 
-    def read_whole(self, url: str, options: StorageOptions) -> bytes:
-        """Read all bytes of a file, without a request for its length and past the cache."""
+    def read_whole(self, url: str, options: StorageOptions, *, once: bool = False) -> bytes:
+        """Read all bytes of a file, without a request for its length and past the cache.
+
+        With `once` the ranks of a process group read it once.
+        """
         ...
 
     def read_payloads(

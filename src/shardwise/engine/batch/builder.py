@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from shardwise.engine.batch.chunks import PartialBatch, columns_to_join, split_r
 from shardwise.engine.batch.nested import join_nested, split_nested
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged, RaggedFields
+from shardwise.engine.batch.read_ahead import ReadAhead, RequestReads
 from shardwise.engine.request import Batch, BatchRequest, BatchRows
 from shardwise.sources.samples import Samples
 
@@ -90,6 +91,16 @@ class BatchBuilder:
         partial = self.begin(request)
         self.fill(partial, 0, len(request.ids), watching)
         return self.finish(partial, watching)
+
+    def read_ahead(
+        self, requests: Iterator[BatchRequest], *, cached: bool | None = None
+    ) -> ReadAhead:
+        """Take requests ahead, and announce their reads to storage; `cached` as in `Upcoming`."""
+        return ReadAhead(requests, self.reads(cached=cached))
+
+    def reads(self, *, cached: bool | None = None) -> RequestReads:
+        """What announces the reads of requests to storage."""
+        return RequestReads(self.dataset, self.seed, cached=cached)
 
     def begin(self, request: BatchRequest) -> PartialBatch:
         """Allocate the rows of a batch."""

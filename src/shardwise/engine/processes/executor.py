@@ -153,7 +153,8 @@ class _Run:
         self._bound = executor.bound
         self._session = session
         self._pool = session.pool
-        self._requests = requests
+        # Workers share the cache on disk; what they keep in memory, they announce themselves.
+        self._requests = self._builder.read_ahead(requests, cached=True)
         self._pending: dict[int, PendingBatch] = {}
         # Of looking whether the next batch is ready: raised where that is asked for.
         self._failure: Exception | None = None
@@ -178,6 +179,7 @@ class _Run:
             oldest = self._pending[next(iter(self._pending))]
             whole = self._wait(oldest)
             del self._pending[oldest.number]
+            self._requests.finish(oldest.partial.request)
             self._session.learn(whole, oldest.learnable)
             self._bound.made(whole)
             whole.num_ready = ready
@@ -193,6 +195,7 @@ class _Run:
     def end(self) -> None:
         """Give up the batches in progress."""
         self._bound.ended()
+        self._requests.close()
         if self._session.pid == os.getpid():
             self._pool.drop(self._number)
         for batch in self._pending.values():

@@ -66,6 +66,8 @@ class _Worker:
         self._parked: deque[tuple[Task, NDArray[np.uint8] | None]] = deque()
         self._message_slots = message_slots()
         self._storage = StorageCounts()
+        self._reads = self.builder.reads(cached=False)
+        self._has_announced = False
 
     def run(self, thread: int) -> None:
         """Run tasks until the socket ends."""
@@ -77,7 +79,9 @@ class _Worker:
                     return
                 task, memory = taken
                 self.status.begin(self.number, thread, task.batch, task.start)
+                self._look_ahead(task)
                 answer = self._answer(task, memory, self._watch(thread, task))
+                self._reads.finish(task.request)
                 packed = _packed(answer, self._message_slots)
                 del answer
                 while not self._is_sent(packed):
@@ -131,6 +135,17 @@ class _Worker:
                 self._parked.append(taken)
                 return True
         return False
+
+    def _look_ahead(self, task: Task) -> None:
+        """Take a task for later, if this process reads from a store, and announce its reads."""
+        with self._lock:
+            if not self._has_announced:
+                # It tells whether this process ever reads from one: a task that waits here for
+                # nothing could be another worker's.
+                self._has_announced = True
+                self._reads.announce(task.request)
+            if self._reads.want_more and not self._parked and self._park():
+                self._reads.announce(self._parked[-1][0].request)
 
     def _next_parked(self) -> tuple[Task, NDArray[np.uint8] | None] | None:
         with suppress(IndexError):

@@ -117,6 +117,7 @@ class Counts:
         wall_s, queries, ready = counts["wall_s"], counts.pop("queries"), counts.pop("ready")
         stats = {
             **counts,
+            "bytes_from": {"store": 0, "peers": 0, "disk": 0, **counts["bytes_from"]},
             "wait_ms": percentiles(counts["wait_ms"]),
             "waiting_s": 0.0 if asked_at is None else time.perf_counter() - asked_at,
             "rate": counts["samples"] / wall_s if wall_s else 0.0,
@@ -143,6 +144,11 @@ class Counts:
             "cpu_s": self._stages.cpu_s,
             "bytes": self._stages.num_bytes,
             "bytes_fetched": storage["bytes"],
+            "bytes_from": {
+                "store": storage["bytes"],
+                "peers": storage["peer_bytes"],
+                "disk": storage["disk_bytes"],
+            },
             **{name: storage[name] for name in _OF_STORAGE},
             "outage_s": storage["outage_ms"] / 1000,
         }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from shardwise.base.errors import MissingShardError, StorageError
+from shardwise.base.process_group import made_once
 from shardwise.extensions.remote.remote_file import RemoteFile
 from shardwise.extensions.remote.stores.connect import location_of, url_of
 from shardwise.storage.listing import MAGIC, WEB, shards_among
@@ -15,12 +17,26 @@ from shardwise.storage.options import StorageOptions
 def list_files(
     url: str, *, suffixes: tuple[str, ...], ignored: str | tuple[str, ...], options: StorageOptions
 ) -> list[str]:
-    """List the URLs that a directory or a glob stands for; see `shardwise.storage.listing`."""
+    """List the URLs that a directory or a glob stands for; see `shardwise.storage.listing`.
+
+    The ranks of a process group list once.
+    """
     if url.lower().startswith(WEB):
         raise StorageError(
             f"can't list {url!r}: web servers have no listing that programs can rely on; name the "
             "files by a brace pattern, such as https://HOST/train-{000..123}.tar"
         )
+
+    def make() -> bytes:
+        return json.dumps(_list(url, suffixes, ignored, options)).encode()
+
+    names: list[str] = json.loads(made_once(f"shardwise/list {url} {suffixes} {ignored}", make))
+    return names
+
+
+def _list(
+    url: str, suffixes: tuple[str, ...], ignored: str | tuple[str, ...], options: StorageOptions
+) -> list[str]:
     location = location_of(url)
     key = location.key
     if key.endswith("/") or not key:

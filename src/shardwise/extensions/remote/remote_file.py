@@ -7,20 +7,13 @@ pickles, and a forked child gets an error that says what to do.
 
 from __future__ import annotations
 
-import os
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Hashable, Sequence
 from itertools import chain
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from shardwise.base.errors import StorageError
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.pinned_object import PinnedObject
-from shardwise.extensions.remote.prefetch.memory import Fetch
-from shardwise.extensions.remote.prefetch.readahead import ReadAhead
-from shardwise.extensions.remote.prefetch.sequential import Readable
+from shardwise.extensions.remote.prefetch.planned import PlannedReads
 from shardwise.extensions.remote.requests.event_loop import gather_or_cancel
 from shardwise.extensions.remote.requests.ranges import (
     RangeRequest,
@@ -32,21 +25,14 @@ from shardwise.extensions.remote.requests.ranges import (
 from shardwise.storage.client import ObjectRange
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import (
-    ByteRange,
-    File,
-    FileStat,
-    ReadRequest,
-    RemoteReads,
-    no_next_file,
-)
+from shardwise.storage.protocol import ByteRange, FileStat, ReadRequest, RemoteReads
 
 # Until a store's latency and bandwidth are measured.
 _INITIAL_GAP_BYTES = 128 << 10
 # GetBatch for fewer ranges than these is no faster than a request each.
 _MIN_BATCH_RANGES = 4
-# In a GetBatch request, only headers between fields are worth reading along.
-_BATCH_GAP_BYTES = 4 << 10
+# Only headers between fields are worth reading along: more would be paid for and not used.
+_GAP_BYTES = 4 << 10
 
 
 class RemoteFile(RemoteReads):
@@ -55,15 +41,12 @@ class RemoteFile(RemoteReads):
     It may be made before the file exists: nothing is asked until the first read. See `File` for
     what its methods raise.
 
-    Attributes:
-        next_file: gives the file that is likely to be read after this one, if any.
-
     Raises:
         StorageError: the scheme is not supported.
         MissingExtraError: the package that it needs is not installed.
     """
 
-    __slots__ = ("__weakref__", "_object", "_options", "next_file", "url")
+    __slots__ = ("_object", "_options", "url")
 
     is_remote = True
 
@@ -71,7 +54,6 @@ class RemoteFile(RemoteReads):
         self.url = url
         self._options = options
         self._object = PinnedObject(url, options)
-        self.next_file: Callable[[], File | None] = no_next_file
 
     def __repr__(self) -> str:
         return f"RemoteFile({shown(self.url)!r})"
@@ -105,30 +87,6 @@ class RemoteFile(RemoteReads):
         """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
         copy_received(receive(requests), buffer)
 
-    def stream(self, start: int, stop: int) -> Iterator[memoryview]:
-        """Bytes [start, stop) by one request, in pieces as they arrive.
-
-        What the caller has not taken yet is held in memory.
-        """
-        pieces: SimpleQueue[memoryview | None] = SimpleQueue()
-
-        async def receive_pieces() -> None:
-            try:
-                await self._object.stream(start, stop, lambda reply: pieces.put(reply.data))
-            finally:
-                pieces.put(None)
-
-        done = self._object.process.start(receive_pieces())
-        try:
-            if not done.cancelled():
-                while (piece := pieces.get()) is not None:
-                    yield piece
-            done.result()
-        except CancelledError:
-            raise StorageError("nothing is read any more: the interpreter is ending") from None
-        finally:
-            done.cancel()
-
     def names(self, prefix: str, *, delimiter: bool) -> list[str]:
         """The keys of this file's store that begin with a prefix; see `Client.names`."""
 
@@ -138,30 +96,43 @@ class RemoteFile(RemoteReads):
         return self._object.process.run(list_keys())
 
     def close(self) -> None:
-        """Drop prefetched blocks. Connections stay: they are the process's."""
-        connected, self._object.connected = self._object.connected, None
-        if connected is not None and connected[0].pid == os.getpid():
-            connected[0].post(self._forget)
+        """Forget the client. Connections stay: they are the process's."""
+        self._object.connected = None
+
+    def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
+        """Announce ranges of several files of this class; see `RemoteReads.announce`."""
+
+        def add() -> None:
+            planned = self._planned()
+            for file, ranges in requests:
+                pinned = file._object.stat
+                # A batch of a store that takes many ranges is one request.
+                if pinned is not None and not file._object.client().client.has_many:
+                    within = [each for each in ranges if each.stop <= pinned.num_bytes]
+                    planned.add(owner, file._version_name(pinned), file._object, within)
+            planned.fetch()
+
+        self._object.process.post(add)
+
+    def withdraw(self, owner: Hashable) -> None:
+        """Drop what an owner announced; see `RemoteReads.withdraw`."""
+        self._object.process.post(lambda: self._planned().withdraw(owner))
 
     async def _read(self, ranges: list[ByteRange]) -> list[ReceivedBytes]:
         return await self._finish(await self._begin(ranges))
 
     async def _begin(self, ranges: list[ByteRange]) -> _Progress:
-        """Take what is prefetched, and plan the requests for the rest."""
+        """Take what was announced, and plan the requests for the rest."""
         client = self._object.client()
-        ahead = self._read_ahead()
         pinned = self._object.stat
         received: list[ReceivedBytes] = []
-        if ahead is not None and pinned is not None:
-            within = [each for each in ranges if each.stop <= pinned.num_bytes]
-            if within:
-                beyond = [each for each in ranges if each.stop > pinned.num_bytes]
-                received, rest = await ahead.read(self._readable(pinned), within)
-                ranges = rest + beyond
+        if pinned is not None and self._options.cache is None:
+            name = self._version_name(pinned)
+            received, ranges = await self._planned().read(name, ranges)
         latency = client.latency
         requests = coalesce(
             ranges,
-            gap_bytes=_BATCH_GAP_BYTES if client.client.has_many else latency.gap_bytes,
+            gap_bytes=_GAP_BYTES,
             max_request_bytes=latency.max_request_bytes,
         )
         if requests:
@@ -180,37 +151,11 @@ class RemoteFile(RemoteReads):
     def _version_name(self, version: FileStat) -> str:
         return f"{self.url}\n{version.etag}\n{version.num_bytes}"
 
-    def _readable(self, version: FileStat) -> Readable[Fetch]:
-        # Prefetch requests hold this: they must not keep a file alive that has no reader.
-        weak = weakref.ref(self)
-
-        def next_file() -> Readable[Fetch] | None:
-            file = weak()
-            return None if file is None else file._next_readable()
-
-        return Readable(
-            self._version_name(version), version.num_bytes, self._object.stream, next_file
-        )
-
-    def _next_readable(self) -> Readable[Fetch] | None:
-        file = self.next_file()
-        if not isinstance(file, RemoteFile) or file._object.stat is None:
-            return None
-        return file._readable(file._object.stat)
-
-    def _forget(self) -> None:
-        ahead, pinned = self._read_ahead(), self._object.stat
-        if ahead is not None and pinned is not None:
-            ahead.forget(self._version_name(pinned))
-
-    def _read_ahead(self) -> ReadAhead | None:
+    def _planned(self) -> PlannedReads:
         options = self._options
-        # A cache fetches ahead under block locks, so that processes share each request.
-        if not options.prefetch_bytes or options.cache is not None:
-            return None
-        key = ("ahead", options.prefetch_bytes, options.max_requests)
+        key = ("planned", options.prefetch_bytes, options.max_requests)
         return self._object.process.get(
-            key, lambda: ReadAhead(options.prefetch_bytes, options.max_requests)
+            key, lambda: PlannedReads(options.prefetch_bytes, options.max_requests)
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwise.base.errors import DataError, MissingShardError
+from shardwise.base.process_group import made_once
 from shardwise.extensions.remote.cache import CachedFile, cache_of
 from shardwise.extensions.remote.listing import list_files
 from shardwise.extensions.remote.pinned_object import PinnedObject
@@ -41,8 +42,10 @@ class _Stores:
         remote = RemoteFile(url, options)
         return remote if options.cache is None else CachedFile(remote, cache_of(options.cache))
 
-    def read_whole(self, url: str, options: StorageOptions) -> bytes:
+    def read_whole(self, url: str, options: StorageOptions, *, once: bool = False) -> bytes:
         """Read the first 8 MiB, which say how long the file is, and then the rest at once."""
+        if once:
+            return made_once(f"shardwise/read {url}", lambda: self.read_whole(url, options))
         remote = PinnedObject(url, options)
 
         async def read() -> bytes:

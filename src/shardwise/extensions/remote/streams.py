@@ -23,9 +23,10 @@ from shardwise.base.shown import shown
 from shardwise.extensions.remote.program_pipe import Pipe
 from shardwise.extensions.remote.requests.event_loop import is_cut_off
 from shardwise.storage.open import is_local, open_file
+from shardwise.storage.upcoming import Scan
 from shardwise.storage.write import upload
 
-# Much longer than a request takes to be made, and short beside a shard; storage reads ahead itself.
+# Much longer than a request takes to be made, and short beside a shard.
 _READ_BYTES = 1 << 20
 # Seconds without a byte of a plain reply: as long as curl is given.
 _STALLED_S = 60
@@ -97,6 +98,7 @@ class _Ranges(io.RawIOBase):
         self.name = shown(file.url)
         self._file = file
         self._num_bytes: int = file.stat().num_bytes
+        self._scan = Scan(file, self._num_bytes)
         self._position = 0
 
     def readable(self) -> bool:
@@ -119,12 +121,13 @@ class _Ranges(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         length = max(0, min(len(view), self._num_bytes - self._position))
         if length:
-            self._file.read_into(self._position, view[:length])
+            self._scan.read_into(self._position, view[:length])
             self._position += length
         return length
 
     def close(self) -> None:
         if not self.closed:
+            self._scan.close()
             self._file.close()
         super().close()
 

@@ -60,6 +60,7 @@ class _Job:
         self.builder = builder
         self.name = name
         self.word = word
+        self.reads = builder.reads()
         self.collate = builder_options(builder)["collate"]
 
     def key(self, request: BatchRequest) -> bytes:
@@ -250,7 +251,8 @@ class BatchServer:
                 raise FrameError(f"more than {MAX_CREDITS} requests under way")
 
             def build(future: Future[Answer], request: BatchRequest = request) -> None:
-                self._pool.submit(self._build, job.builder, request, future)
+                job.reads.announce(request)
+                self._pool.submit(self._build, job, request, future)
 
             def pass_on(done: Future[Answer], number: int = number) -> None:
                 under_way.release()
@@ -258,13 +260,14 @@ class BatchServer:
 
             self.cache.get(job.key(request), build).add_done_callback(pass_on)
 
-    def _build(self, builder: BatchBuilder, request: BatchRequest, future: Future[Answer]) -> None:
+    def _build(self, job: _Job, request: BatchRequest, future: Future[Answer]) -> None:
         try:
-            batch = builder.build(request)
+            batch = job.builder.build(request)
             batch.stages.storage = self._storage.take()
             answer = (Kind.BATCH, encode_batch(batch))
         except BaseException as error:  # noqa: BLE001 - user's code, sys.exit(): a client waits
             answer = (Kind.ERROR, encode_error(error, place=self.address))
+        job.reads.finish(request)
         future.set_result(answer)
 
 

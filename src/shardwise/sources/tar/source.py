@@ -6,7 +6,7 @@ The shards are opened at the first use, once a process.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -37,7 +37,14 @@ from shardwise.sources.tar.read.shards import ShardSet
 from shardwise.sources.tar.scan.compressed import refuse_compressed
 from shardwise.sources.tar.sidecar import Sidecar
 from shardwise.sources.tar.write.stored import StoredRun, stored_runs
-from shardwise.storage import FilePool, StorageOptions, is_local, local_path, takes_many_ranges
+from shardwise.storage import (
+    FilePool,
+    PoolRanges,
+    StorageOptions,
+    is_local,
+    local_path,
+    takes_many_ranges,
+)
 
 
 class TarSource:
@@ -182,6 +189,12 @@ class TarSource:
         if reader.shards.has_digests or not self._are_local:
             return None
         return stored_runs(reader, start, stop)
+
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_: int
+    ) -> Iterable[PoolRanges] | None:
+        """The ranges of remote shards that `read` fetches; see `TellsRanges`."""
+        return None if self._are_local else self._opened().ranges(ids, fields)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples; see the protocol. Payloads that lie close together are read by one call."""

@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from shardwise.extensions.remote.cache.block_file import (
     version_id,
 )
 from shardwise.extensions.remote.cache.cache import FOLDER
-from shardwise.extensions.remote.prefetch.into_cache import CacheReadAhead
 from shardwise.storage import FileStat
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.protocol import ByteRange, ReadRequest
@@ -72,7 +70,7 @@ def test_each_block_is_fetched_once_and_then_read_from_disk(make: Make, tmp_path
         assert counts == {"misses": 5, "waits": 1}
         for _ in range(2):
             assert file.read(0, SIZE) == DATA
-        assert counts == {"misses": 5, "waits": 1, "hits": 10}
+        assert counts == {"misses": 5, "waits": 1, "hits": 10, "disk_bytes": 600_000}
     again = make()
     assert again.read(100, 200) == DATA[100:300]
     assert again._file.reads() == {(at, min(BLOCK, SIZE - at)): 1 for at in range(0, SIZE, BLOCK)}
@@ -245,7 +243,7 @@ def test_a_flipped_byte_is_fetched_once_more_and_counted(
         assert sorted(file._file.reads().values()) == [1, 1, 1, 1, 2]
     else:
         # The trailer of an open block is not needed any more.
-        assert found == {"hits": 10}
+        assert found == {"hits": 10, "disk_bytes": 600_000}
 
 
 @pytest.mark.parametrize("num_bytes", [0, 10, 40_000, BLOCK, BLOCK + 40])
@@ -284,41 +282,6 @@ def test_threads_share_one_fetch_a_block(make: Make) -> None:
 
     at_once(read, 8)
     assert set(file._file.reads().values()) == {1}
-
-
-def test_reads_that_lack_nothing_cost_no_prefetching(make: Make, monkeypatch) -> None:
-    make().read(0, SIZE)
-    noted = []
-    monkeypatch.setattr(CacheReadAhead, "note", lambda *_, **__: noted.append(1))
-    file, after = make(), make("train/001.tar")
-    file.next_file = lambda: after
-    for at in range(0, SIZE, 10_000):
-        assert file.read(at, 10_000) == DATA[at : at + 10_000]
-    assert not noted
-    file._cache.drop(block_name(file._known().id, 2))
-    file.read(0, SIZE)
-    assert noted
-
-
-def test_a_file_whose_beginning_was_fetched_ahead_has_its_rest_fetched_too(make: Make) -> None:
-    data = random.Random(3).randbytes(8_000_000)
-    files = [make(f"long{number}", data, max_bytes=100_000_000) for number in range(2)]
-    files[1].open()  # as an index pins it
-    files[0].next_file = lambda: files[1]
-
-    def read_on(file: CachedFile, begin: int, end: int) -> int:
-        """Blocks that a reader lacks who is slower than the store."""
-        lacked = 0
-        for at in range(begin, end, 500_000):
-            with counted_io() as counts:
-                assert file.read(at, 500_000) == data[at : at + 500_000]
-            lacked += counts["waits"]
-            while helpers := [t for t in threading.enumerate() if t.name == "shardwise-cache"]:
-                helpers[0].join(60)
-        return lacked
-
-    read_on(files[0], 0, len(data))
-    assert read_on(files[1], 0, len(data)) == 0
 
 
 def test_least_recently_used_blocks_go_first(make: Make, tmp_path: Path) -> None:
@@ -434,7 +397,7 @@ def test_a_forked_child_reads_on(make: Make) -> None:
     assert file.read(0, 10) == DATA[:10]
     cache = file._cache
     # As if other threads were at work: nobody releases these locks in the child.
-    with cache._lock, cache.read_ahead._lock, cache._changed:
+    with cache._lock, cache._ahead._lock, cache._changed:
         assert in_child(lambda: file.read(0, SIZE)) == DATA
     assert file.read(0, SIZE) == DATA
     assert set(file._file.reads().values()) == {1}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Self
 
@@ -32,7 +32,9 @@ from shardwise.sources.row_group_cache import RowGroupCache, window_within
 from shardwise.storage import (
     FilePool,
     FileStat,
+    PoolRanges,
     StorageOptions,
+    UrlRanges,
     is_local,
     read_files,
     require_not_written_since,
@@ -113,11 +115,14 @@ class RecordSource(ABC):
         return tuple(self._forms)
 
     @cached_property
+    def _are_local(self) -> bool:
+        return all(is_local(shard.url) for shard in self.manifest.shards)
+
+    @cached_property
     def traits(self) -> SourceTraits:
         """Which fields are values; and that unzipped shards are read in few lanes."""
         forms = {name: self._form(name) for name in self._forms}
-        urls = [shard.url for shard in self.manifest.shards]
-        is_remote = self._pool.options.cache is None and not all(map(is_local, urls))
+        is_remote = self._pool.options.cache is None and not self._are_local
         window = window_within(self._memory_bytes, self.manifest, max_lanes=_MAX_LANES)
         return SourceTraits(
             value_fields=frozenset(name for name, form in forms.items() if form.is_value),
@@ -199,40 +204,64 @@ class RecordSource(ABC):
         self._pool.pin(url, stat)
         return stat
 
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_: int
+    ) -> Iterable[PoolRanges] | None:
+        """The ranges of remote shards that `read` fetches; whole shards where they are zipped."""
+        if self._are_local or self._is_zipped:
+            return None
+        shards, rows = self.manifest.locate(ids)
+        opened = [shard for shard in np.unique(shards).tolist() if shard in self._shards]
+        known = np.isin(shards, opened)
+        if fields == () or not known.any():
+            return ()
+        return [(self._pool, self._locate_records(shards[known], rows[known]).reads)]
+
     def _read_records(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> RecordFields:
         """Read records into one buffer, adjacent ones by one read."""
+        located = self._locate_records(shards, rows)
+        buffer = np.empty(int(located.lengths.sum()), np.uint8)
+        for at, data in located.copies:
+            buffer[at : at + len(data)] = data
+        read_files(self._pool, located.reads, buffer.data)
+        return RecordFields(buffer, located.places, located.lengths)
+
+    def _locate_records(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> _Located:
         order = np.lexsort((rows, shards))
         starts = np.empty(len(rows), np.int64)
         lengths = np.empty(len(rows), np.int64)
         places = np.empty(len(rows), np.int64)
-        groups = []
+        located = _Located(places, lengths)
         total = 0
         for part in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
             number = int(shards[part[0]])
             shard = self._shard(number)
             starts[part] = shard.starts[rows[part]]
-            lengths[part] = shard.ends[rows[part]] - starts[part]
-            ends = total + np.cumsum(lengths[part])
+            stops = shard.ends[rows[part]]
+            lengths[part] = stops - starts[part]
+            begin, ends = total, total + np.cumsum(lengths[part])
             places[part] = ends - lengths[part]
-            groups.append((number, shard, part, ends, total))
             total = int(ends[-1])
-        buffer = np.empty(total, np.uint8)
-        reads = []
-        for number, shard, part, ends, begin in groups:
-            stops = starts[part] + lengths[part]
             # A record that begins where the one before ends is read along with it.
             is_last = np.append(starts[part][1:] != stops[:-1], True)
             is_first = np.append(True, is_last[:-1])
             offsets, marks = starts[part][is_first], ends[is_last]
-            if shard.content is not None:
-                at = begin
-                for offset, mark in zip(offsets.tolist(), marks.tolist(), strict=True):
-                    buffer[at:mark] = shard.content[offset : offset + mark - at]
-                    at = mark
-                continue
             is_filled = np.diff(marks, prepend=begin) > 0
-            if is_filled.any():
-                url = self.manifest.shards[number].url
-                reads.append((url, offsets[is_filled].tolist(), marks[is_filled].tolist(), begin))
-        read_files(self._pool, reads, buffer.data)
-        return RecordFields(buffer, places, lengths)
+            offsets, marks = offsets[is_filled].tolist(), marks[is_filled].tolist()
+            if shard.content is not None:
+                for offset, mark in zip(offsets, marks, strict=True):
+                    located.copies.append((begin, shard.content[offset : offset + mark - begin]))
+                    begin = mark
+            elif marks:
+                located.reads.append((self.manifest.shards[number].url, offsets, marks, begin))
+        return located
+
+
+@dataclass(frozen=True)
+class _Located:
+    """Where records lie in a buffer, int64 `[rows]`, and what fills it: copies, and reads."""
+
+    places: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    copies: list[tuple[int, NDArray[np.uint8]]] = field(default_factory=list)
+    reads: list[UrlRanges] = field(default_factory=list)

@@ -7,6 +7,7 @@ resume costs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +21,7 @@ from shardwise.plan import Permutation, mix
 from shardwise.plan.last_values import LastValues
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import ReadsEpochs
+from shardwise.storage import PoolRanges
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +95,27 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
         keys = list(map(str, ids.tolist()))
         if fields == ():
             return Columns(ids, keys, {})
+        out = self.reader.runs(*self._runs(ids, epoch=epoch, seed=seed))
+        out = out.reshape(len(ids), self.block + 1)
+        return Columns(ids, keys, {"tokens": out}, out.nbytes)
+
+    def ranges(
+        self,
+        ids: NDArray[np.int64],
+        fields: tuple[str, ...] | None = None,
+        *,
+        epoch: int,
+        seed: int,
+    ) -> Iterable[PoolRanges] | None:
+        """The ranges of remote files that `read_epoch` fetches; see `TellsRanges`."""
+        if self.reader.are_local:
+            return None
+        return () if fields == () else self.reader.ranges(*self._runs(ids, epoch=epoch, seed=seed))
+
+    def _runs(
+        self, ids: NDArray[np.int64], *, epoch: int, seed: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The runs of tokens of blocks: their files, first tokens and counts."""
         joined = self._epochs.get(mix(seed, epoch), self._joined)
         starts = ids * self.block
         firsts = np.searchsorted(joined.ends, starts, side="right")
@@ -109,8 +132,7 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
         tokens = stops - lengths + skipped
         files = np.searchsorted(self._file_ends, tokens, side="right")
         bases = self._file_ends[files] - np.array([f.num_tokens for f in self.files])[files]
-        out = self.reader.runs(files, tokens - bases, taken).reshape(len(ids), self.block + 1)
-        return Columns(ids, keys, {"tokens": out}, out.nbytes)
+        return files, tokens - bases, taken
 
     def _joined(self, key: int) -> _Joined:
         num_documents = len(self._ends)

@@ -17,7 +17,9 @@ from shardwise.sources.per_process import PerProcess
 from shardwise.storage import (
     FilePool,
     LocalFile,
+    PoolRanges,
     StorageOptions,
+    UrlRanges,
     is_local,
     local_path,
     max_open_files,
@@ -53,16 +55,10 @@ class TokenReader:
     ) -> NDArray[Any]:
         """Runs of tokens, one behind the other: `[sum of counts]`."""
         out = np.empty(int(counts.sum()), self.dtype)
-        size, ends = self.dtype.itemsize, np.cumsum(counts)
+        ends = np.cumsum(counts)
         if not self.are_local:
-            reads = []
-            for file in np.unique(files).tolist():
-                info = self.files[file]
-                for run in np.flatnonzero(files == file).tolist():
-                    begin = int(ends[run] - counts[run]) * size
-                    offset = info.offset + int(starts[run]) * size
-                    reads.append((info.url, [offset], [int(ends[run]) * size], begin))
-            read_files(self._pool, reads, out.data.cast("B"))
+            ((pool, reads),) = self.ranges(files, starts, counts)
+            read_files(pool, reads, out.data.cast("B"))
             return out
         maps = {file: self._map(file) for file in np.unique(files).tolist()}
         for file, start, count, end in zip(
@@ -72,6 +68,19 @@ class TokenReader:
         for mapped in maps.values():
             mapped.file.check()
         return out
+
+    def ranges(
+        self, files: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> list[PoolRanges]:
+        """The ranges of remote files that `runs` reads."""
+        size, ends = self.dtype.itemsize, np.cumsum(counts)
+        reads: list[UrlRanges] = []
+        for run in np.argsort(files, kind="stable").tolist():
+            info = self.files[int(files[run])]
+            begin = int(ends[run] - counts[run]) * size
+            offset = info.offset + int(starts[run]) * size
+            reads.append((info.url, [offset], [int(ends[run]) * size], begin))
+        return [(self._pool, reads)]
 
     def _map(self, number: int) -> _Map:
         """A local file, mapped; it is the one that was opened, and whole, now."""

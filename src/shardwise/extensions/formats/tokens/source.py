@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from shardwise.extensions.formats.tokens.read import TokenReader
 from shardwise.extensions.formats.tokens.token_file import TokenFile, checked_dtype
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
-from shardwise.storage import StorageOptions
+from shardwise.storage import PoolRanges, StorageOptions
 
 
 class TokenSource:
@@ -108,6 +108,16 @@ class TokenBlocks(TokenSource):
             return Columns(ids, keys, {})
         tokens = self._read(shards, rows)
         return Columns(ids, keys, {"tokens": tokens}, tokens.nbytes)
+
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_: int
+    ) -> Iterable[PoolRanges] | None:
+        """The ranges of remote files that `read` fetches; see `TellsRanges`."""
+        if self.reader.are_local:
+            return None
+        shards, rows = self.manifest.locate(ids)
+        counts = np.full(len(rows), 0 if fields == () else self.block + 1)
+        return self.reader.ranges(shards, rows * self.block, counts)
 
     def _read(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[Any]:
         reader, width = self.reader, self.block + 1

@@ -63,11 +63,17 @@ class BlockInfo(NamedTuple):
 def version_id(url: str, version: str, file_bytes: int, block_bytes: int) -> str:
     """The beginning of the names of a file version's blocks: 32 hexadecimal digits.
 
-    Blocks of another size, or with another kind of digest, have other names.
+    The first 16 are those of its URL. Blocks of another size, or with another kind of digest, have
+    other names.
     """
     parts = (url, version, str(file_bytes), str(block_bytes), _DIGEST_NAME)
     text = "".join(f"{len(part)}:{part}" for part in parts)
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return text_digest(url) + text_digest(text)
+
+
+def text_digest(text: str) -> str:
+    """The digest of an URL, or of all that names a version: 16 hexadecimal digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def block_name(version: str, number: int) -> str:

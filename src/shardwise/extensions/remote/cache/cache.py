@@ -17,11 +17,14 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.extensions.remote.cache.ahead import CacheAhead
 from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
     BlockLock,
     LockDenied,
-    block_name,
     holds_bytes,
     make_part,
     require_space,
@@ -33,14 +36,14 @@ from shardwise.extensions.remote.cache.block_file import (
 from shardwise.extensions.remote.cache.bypass import Bypass
 from shardwise.extensions.remote.cache.eviction import (
     Eviction,
-    Hits,
     Usage,
     UsageFile,
     remove_block,
     sweep_parts,
 )
+from shardwise.extensions.remote.cache.expected import ExpectedUses
+from shardwise.extensions.remote.cache.hits import Hits
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
-from shardwise.extensions.remote.prefetch.into_cache import CacheReadAhead
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.local import max_open_files
@@ -77,11 +80,7 @@ class Cache:
         self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
         # Blocks that this process is fetching: others of its threads need not ask the disk.
         self._locked: set[str] = set()
-        self.read_ahead = CacheReadAhead(
-            lambda version, number: self.holds(block_name(version, number)),
-            block_bytes=self.settings.block_bytes,
-            most_blocks=self._limit // self.settings.block_bytes,
-        )
+        self._ahead = CacheAhead(self._limit // self.settings.block_bytes)
         self._eviction = Eviction(self.folder)
         self._usage_file: UsageFile | None = None
         self.bypass = Bypass(self.settings.directory)
@@ -90,6 +89,30 @@ class Cache:
         weakref.finalize(self, self.hits.flush)
         # Last: another thread of a forked child must not use a lock that was held at the fork.
         self._pid = os.getpid()
+
+    @property
+    def ahead(self) -> CacheAhead:
+        """The blocks that this process will read."""
+        if self._pid != os.getpid():
+            self._start()
+        return self._ahead
+
+    def expect(
+        self,
+        urls: Sequence[str],
+        files: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        steps: NDArray[np.int64],
+    ) -> ExpectedUses | None:
+        """Evict by these uses of blocks; see `ExpectedUses`. None if the disk refuses them."""
+        try:
+            lock = self.usage_file().lock
+            return ExpectedUses(
+                self.folder, lock, urls=urls, files=files, numbers=numbers, steps=steps
+            )
+        except OSError as error:
+            self._degrade(error)
+            return None
 
     def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> bool:
         """Read parts of a block into a buffer, if it is cached; whether it is.
@@ -152,7 +175,7 @@ class Cache:
                 return LockDenied.BUSY
             usage.num_bytes -= freed
         space = space_of(num_bytes)
-        evicted = self._eviction.make_room(usage, space, self._limit)
+        evicted = self._eviction.make_room(usage, space, self._limit, name=name)
         if evicted:
             IO_COUNTS.add(evictions=evicted)
         if usage.num_bytes + space > self._limit:

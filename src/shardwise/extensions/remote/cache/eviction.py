@@ -5,8 +5,8 @@ the kernel drops when its holder dies. A mark is set during a change: a process 
 or the machine rebooted since, counts the files instead of trusting the number. The lock is taken
 for each block that is fetched, never for a cached one.
 
-Eviction runs under that lock: parts of dead processes are removed first, then the least recently
-used blocks. Only files with names of this cache are touched. A block that is being read is locked
+Eviction runs under that lock: parts of dead processes are removed first, then the blocks that are
+wanted last. Only files with names of this cache are touched. A block that is being read is locked
 by its reader and skipped; an evicted block is truncated before it is unlinked, so its space is free
 even where it is open.
 """
@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardwise.extensions.remote.cache.block_file import BLOCK_NAME, space_of
-from shardwise.storage.counts import IO_COUNTS
+from shardwise.extensions.remote.cache.expected import NextUses
+from shardwise.plan.uses import NEVER
 
 _MAGIC = b"swledgr1"
 # Magic, mark, the numbers of `Usage` in their order, boot id.
@@ -153,47 +154,6 @@ def _boot() -> bytes:
         return b""
 
 
-# Worker processes end without a farewell: what they lose is the last second, or 4,096 hits.
-_FLUSHED_HITS, _FLUSHED_S = 4096, 1.0
-# Seconds that statistics may hold up the end of a program.
-_HITS_TIMEOUT_S = 1.0
-
-
-class Hits:
-    """Blocks that this process has read from the cache in a folder, and not added to its file."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._pid = os.getpid()
-        self._flushed_at = time.monotonic()
-        self._count = 0
-
-    def add(self, hits: int) -> None:
-        """Count blocks that were read."""
-        IO_COUNTS.add(hits=hits)
-        self._count += hits
-        if self._count >= _FLUSHED_HITS or time.monotonic() - self._flushed_at > _FLUSHED_S:
-            self.flush()
-
-    def take(self) -> int:
-        """The hits, for a caller that adds them to the usage file."""
-        count, self._count = self._count, 0
-        self._flushed_at = time.monotonic()
-        return count
-
-    def flush(self) -> None:
-        """Add the hits to the usage file; a forked child leaves its parent's alone."""
-        if not self._count or self._pid != os.getpid():
-            return
-        hits = self.take()
-        try:
-            with UsageFile(self._folder, timeout_s=_HITS_TIMEOUT_S).lock() as usage:
-                usage.hits += hits
-        except OSError:
-            # Statistics are not worth a warning.
-            return
-
-
 _PART_NAME = re.compile(BLOCK_NAME.pattern + r"\.part")
 
 
@@ -237,52 +197,82 @@ def disk_space(folder: str) -> int:
 
 
 class Eviction:
-    """The least recently used blocks, in a heap that is rebuilt when it may be out of date."""
+    """The blocks in the order of their eviction, in a heap that is rebuilt when it is out of date.
+
+    Blocks that no loader expects come first, the least recently used of them before others; then
+    those whose next use is farthest (Belady).
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._blocks = f"{folder}/blocks"
-        self._heap: list[CacheEntry] = []
+        # By the first two numbers: 0 and the time of the last use, or 1 and the negative next use.
+        self._heap: list[tuple[int, int, CacheEntry]] = []
         # The heap lacks blocks that were published after this.
         self._scanned_ns = 0
+        self._next_uses = NextUses(folder)
+        # Blocks may be removed before the next uses of others, which are read meanwhile, count.
+        self._num_left = 0
 
-    def make_room(self, usage: Usage, space: int, limit: int) -> int:
-        """Evict until `space` bytes are free below the limit; returns the number of blocks.
+    def make_room(self, usage: Usage, space: int, limit: int, *, name: str) -> int:
+        """Evict until `space` bytes are free for a block; returns the number of evicted ones.
 
-        Ends early where nothing more can be evicted: see `usage.num_bytes`.
+        Ends early where nothing more can be evicted, or all the others are wanted before the block
+        is wanted twice: see `usage.num_bytes`.
         """
         evicted = 0
         is_fresh = False
         while usage.num_bytes + space > limit:
-            # Stale: the heap's oldest was used after the scan, so a newer block may be older.
-            is_stale = not is_fresh and self._heap and self._heap[0].used_ns > self._scanned_ns
-            if not self._heap or is_stale:
+            if not self._heap or (not is_fresh and self._is_stale):
                 if is_fresh:
                     break
                 self._rescan(usage)
                 is_fresh = True
                 continue
-            entry = heapq.heappop(self._heap)
+            is_expected, order, entry = heapq.heappop(self._heap)
             used_ns = _used_ns(f"{self._blocks}/{entry.name}")
             if used_ns is None:
                 continue
-            if used_ns != entry.used_ns:
+            now = _order(entry._replace(used_ns=used_ns), self._step_of(entry.name))
+            if now[:2] != (is_expected, order):
                 # Used since the scan.
-                heapq.heappush(self._heap, entry._replace(used_ns=used_ns))
+                heapq.heappush(self._heap, now)
                 continue
+            self._num_left -= 1
+            if is_expected and -order < NEVER and -order <= self._step_of(name, skip=1):
+                heapq.heappush(self._heap, now)
+                break  # the block is read past the cache: what is there is wanted sooner
             freed = remove_block(f"{self._blocks}/{entry.name}")
             usage.num_bytes -= freed
             evicted += bool(freed)
         usage.evictions += evicted
         return evicted
 
+    @property
+    def _is_stale(self) -> bool:
+        """Whether blocks may come before the heap's first one that are not where they belong."""
+        is_expected, order, _ = self._heap[0]
+        # Used after the scan: a newer block may be older.
+        return self._num_left < 0 or (not is_expected and order > self._scanned_ns)
+
     def _rescan(self, usage: Usage) -> None:
         """Sweep, list all blocks, and correct the usage."""
         self._scanned_ns = time.time_ns()
         sweep_parts(self._folder, usage)
-        self._heap = list(scan_blocks(self._folder))
+        self._next_uses = NextUses(self._folder)
+        entries = list(scan_blocks(self._folder))
+        steps = self._next_uses.of([entry.name for entry in entries]).tolist()
+        self._heap = [_order(entry, step) for entry, step in zip(entries, steps, strict=True)]
         heapq.heapify(self._heap)
+        self._num_left = len(entries) // 8
         usage.num_bytes = disk_space(self._folder)
+
+    def _step_of(self, name: str, *, skip: int = 0) -> int:
+        return int(self._next_uses.of([name], skip=skip)[0])
+
+
+def _order(entry: CacheEntry, step: int) -> tuple[int, int, CacheEntry]:
+    return (0, entry.used_ns, entry) if step < 0 else (1, -step, entry)
 
 
 def sweep_parts(folder: str, usage: Usage) -> int:

@@ -2,31 +2,28 @@
 
 Keeps I6: what can't be cached is read directly, so a read ends whole or with an error. Keeps I8: a
 block is locked before it is requested, and published whole. A lock holder never waits for another
-lock (no deadlock), and every wait times out. Blocks before a reader are fetched by long requests,
-and published one by one as their bytes arrive.
+lock (no deadlock), and every wait times out.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.base.errors import DataError, StorageError
 from shardwise.extensions.remote.cache.block_file import (
-    CHUNK_BYTES,
     BlockInfo,
     BlockLock,
     LockDenied,
+    block_name,
     chunk_digests,
-    digest,
 )
 from shardwise.extensions.remote.cache.cache import Cache
 from shardwise.extensions.remote.remote_file import RemoteFile
 from shardwise.storage.counts import IO_COUNTS
-from shardwise.storage.protocol import ByteRange, ReadRequest
+from shardwise.storage.protocol import ByteRange, ReadRequest, num_bytes_of
 
 # Memory for the blocks that a call fetches at once.
 _ROUND_BYTES = 64 << 20
@@ -41,6 +38,8 @@ class MissingBlock:
 
     Attributes:
         info: its place in the file.
+        version: the id of the file's version.
+        number: of the block in the file.
         ranges: what a read needs of it.
         tries: how often it was reported as cached and was gone.
     """
@@ -48,15 +47,31 @@ class MissingBlock:
     file: RemoteFile
     cache: Cache
     info: BlockInfo
-    name: str
+    version: str
+    number: int
     ranges: Sequence[ByteRange]
     tries: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of the block's file."""
+        return block_name(self.version, self.number)
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether it seems to be there by now."""
+        return self.cache.holds(self.name)
+
+    @property
+    def next_name(self) -> str:
+        """Of the file of the block behind it."""
+        return block_name(self.version, self.number + 1)
 
 
 def fetch_or_wait(missing: list[MissingBlock], view: memoryview) -> None:
     """Read missing blocks: from the store, or from the cache once another process fetched them."""
     cache = missing[0].cache
-    pause_s, hits, waited_s = 1e-3, 0, 0.0
+    pause_s, hits, num_bytes, waited_s = 1e-3, 0, 0, 0.0
     while missing:
         left, is_idle = fetch_blocks(missing, view, is_late=waited_s > cache.settings.wait_s)
         if left and is_idle:
@@ -68,10 +83,11 @@ def fetch_or_wait(missing: list[MissingBlock], view: memoryview) -> None:
         for block in left:
             if block.cache.read(block.name, block.ranges, view):
                 hits += 1
+                num_bytes += num_bytes_of(block.ranges)
             else:
                 missing.append(block)
     if hits:
-        cache.hits.add(hits)
+        cache.hits.add(hits, num_bytes)
 
 
 def fetch_blocks(
@@ -130,7 +146,7 @@ def _fetch_locked(locked: Sequence[_PartialBlock], num_bytes: int, view: memoryv
     for part, payload in zip(locked, payloads, strict=True):
         for start, stop, at in part.block.ranges:
             view[at : at + stop - start] = payload[start - part.start : stop - part.start]
-        part.add(payload)
+        part.publish(payload)
 
 
 def _by_file(blocks: Iterable[MissingBlock]) -> list[ReadRequest]:
@@ -140,91 +156,42 @@ def _by_file(blocks: Iterable[MissingBlock]) -> list[ReadRequest]:
     return [ReadRequest(file, of_file) for file, of_file in ranges.values()]
 
 
-def stream_blocks(blocks: Sequence[MissingBlock], arrived: Callable[[int, float], None]) -> bool:
-    """Fetch blocks of one file before they are asked for, in ascending order.
+def fetch_ahead(blocks: Sequence[MissingBlock]) -> None:
+    """Fetch blocks before they are asked for, but those that others have or there is no room for.
 
-    Blocks that others fetch are left out. An error ends it: the reader that needs the block meets
-    it itself. `arrived` is called for each block that is whole, with its bytes, and the seconds
-    from the request to the first of them.
-
-    Returns:
-        Whether it came to the end: False where the cache has no more room, or after an error.
+    Raises:
+        DataError, StorageError: as `File` says.
     """
-    run: list[_PartialBlock] = []
-    has_room = True
+    locked: list[_PartialBlock] = []
     try:
         for block in blocks:
-            if run and run[-1].stop != block.info.offset:
-                _stream(run, arrived)
-                run = []
             lock = block.cache.lock_block(block.name, block.info)
             if isinstance(lock, BlockLock):
-                run.append(_PartialBlock(block, lock))
-            elif lock is LockDenied.FULL:
-                has_room = False
-                break
-        if run:
-            _stream(run, arrived)
-    except (DataError, StorageError):
-        return False
+                locked.append(_PartialBlock(block, lock))
+        if locked:
+            _fetch_locked(locked, sum(part.stop - part.start for part in locked), memoryview(b""))
+            IO_COUNTS.add(misses=len(locked))
     finally:
-        for part in run:
+        for part in locked:
             part.abandon()
-    return has_room
-
-
-def _stream(run: Sequence[_PartialBlock], arrived: Callable[[int, float], None]) -> None:
-    """Distribute the bytes of one request over the blocks, and publish each that is whole."""
-    began, head_s = time.monotonic(), 0.0
-    IO_COUNTS.add(misses=len(run))
-    at = run[0].start
-    waiting = iter(run)
-    part = next(waiting)
-    for data in part.block.file.stream(at, run[-1].stop):
-        head_s = head_s or time.monotonic() - began
-        while data:
-            taken = data[: part.stop - at]
-            part.add(taken)
-            at += len(taken)
-            data = data[len(taken) :]
-            if at == part.stop:
-                arrived(part.stop - part.start, head_s)
-                part = next(waiting, part)
 
 
 class _PartialBlock:
-    """A locked block, bytes [start, stop) of its file, that is being written."""
+    """A locked block, bytes [start, stop) of its file, that is to be written."""
 
-    __slots__ = ("_at", "_chunk", "_digests", "_lock", "block", "start", "stop")
+    __slots__ = ("_lock", "block", "start", "stop")
 
     def __init__(self, block: MissingBlock, lock: BlockLock) -> None:
         self.block = block
-        self.start = self._at = block.info.offset
+        self.start = block.info.offset
         self.stop = self.start + block.info.num_bytes
         self._lock = lock
-        self._digests: list[int] = []
-        # The beginning of a chunk whose end has not arrived.
-        self._chunk = bytearray()
 
-    def add(self, data: memoryview) -> None:
-        """Write the next bytes; after the last ones, publish the block."""
+    def publish(self, payload: memoryview) -> None:
+        """Write the block and publish it, unless the disk refuses."""
         cache = self.block.cache
-        if self._lock.is_over or not cache.write(self._lock, data, self._at - self.start):
-            return  # the disk refused a write: the rest of the reply is of use to other blocks
-        self._at += len(data)
-        is_last = self._at == self.stop
-        if self._chunk:
-            need = CHUNK_BYTES - len(self._chunk)
-            self._chunk += data[:need]
-            data = data[need:]
-            if len(self._chunk) == CHUNK_BYTES or is_last:
-                self._digests.append(digest(self._chunk))
-                self._chunk.clear()
-        whole = len(data) if is_last else len(data) // CHUNK_BYTES * CHUNK_BYTES
-        self._digests += chunk_digests(data[:whole])
-        self._chunk += data[whole:]
-        if is_last:
-            cache.publish(self._lock, self._digests)
+        if cache.write(self._lock, payload, 0):
+            cache.publish(self._lock, chunk_digests(payload))
 
     def abandon(self) -> None:
         """Release the lock, unless the block was published."""

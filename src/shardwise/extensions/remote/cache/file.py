@@ -1,30 +1,26 @@
 """A file behind the cache: its blocks from the disk, missing ones from its store.
 
 Keeps I6: a block belongs to one version of one file, by URL and ETag, so a read never mixes two.
-A file that is read in sequence has its next blocks fetched before they are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.cache.block_file import BlockInfo, block_name, version_id
 from shardwise.extensions.remote.cache.cache import Cache
-from shardwise.extensions.remote.cache.fetch import MissingBlock, fetch_or_wait, stream_blocks
-from shardwise.extensions.remote.prefetch.into_cache import FetchBlocks
-from shardwise.extensions.remote.prefetch.sequential import Readable
+from shardwise.extensions.remote.cache.fetch import MissingBlock, fetch_ahead, fetch_or_wait
 from shardwise.extensions.remote.remote_file import RemoteFile
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.protocol import (
     ByteRange,
-    File,
     FileStat,
     ReadRequest,
     RemoteReads,
-    no_next_file,
+    num_bytes_of,
 )
 
 
@@ -57,12 +53,9 @@ class CachedFile(RemoteReads):
 
     A file whose store names neither an ETag nor a time has no versions: it is read past the cache.
     See `File` for what the methods raise.
-
-    Attributes:
-        next_file: gives the file that is likely to be read after this one, if any.
     """
 
-    __slots__ = ("_cache", "_file", "_is_noted", "_version", "next_file", "url")
+    __slots__ = ("_cache", "_file", "_version", "url")
 
     # A cached block is a local file.
     gap_bytes = 16 << 10
@@ -73,9 +66,6 @@ class CachedFile(RemoteReads):
         self._file = file
         self._cache = cache
         self._version: _Version | None = None
-        # Whether reads that lack no block are noted: since a miss, while it helps.
-        self._is_noted = False
-        self.next_file: Callable[[], File | None] = no_next_file
 
     def __repr__(self) -> str:
         return f"CachedFile({self._file!r})"
@@ -105,21 +95,19 @@ class CachedFile(RemoteReads):
         """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
         view = memoryview(buffer).cast("B")
         missing: list[MissingBlock] = []
-        hits = 0
+        hits: list[ByteRange] = []
         for file, ranges in requests:
-            num_hits, of_file = file._read_hits(ranges, view)
-            hits += num_hits
-            missing += of_file
+            missing += file._read_hits(ranges, view, hits)
         if hits:
-            requests[0].file._cache.hits.add(hits)
+            requests[0].file._cache.hits.add(len(hits), num_bytes_of(hits))
         if missing:
             IO_COUNTS.add(waits=1)
             fetch_or_wait(missing, view)
 
     def _read_hits(
-        self, ranges: Sequence[ByteRange], view: memoryview
-    ) -> tuple[int, list[MissingBlock]]:
-        """Read the blocks that are cached; how many they are, and the missing ones."""
+        self, ranges: Sequence[ByteRange], view: memoryview, hits: list[ByteRange]
+    ) -> list[MissingBlock]:
+        """Read the blocks that are cached, add a range for each to `hits`; the missing ones."""
         cache, version = self._cache, self._version or self._known()
         if not version.id or any(each.stop > version.num_bytes for each in ranges):
             if not version.id:
@@ -127,18 +115,37 @@ class CachedFile(RemoteReads):
             # The file itself raises the error for a range behind its end.
             if ranges:
                 self._file.read_many([ReadRequest(self._file, ranges)], view)
-            return 0, []
+            return []
         by_block = _by_block(ranges, cache.settings.block_bytes)
-        missing = [
-            self._block(version, number, parts)
-            for number, parts in by_block.items()
-            if not cache.read(block_name(version.id, number), parts, view)
-        ]
-        if by_block and (missing or self._is_noted):
-            self._is_noted = cache.read_ahead.note(
-                self._readable(version), ranges, had_to_wait=bool(missing)
-            )
-        return len(by_block) - len(missing), missing
+        missing = []
+        for number, parts in by_block.items():
+            if cache.read(block_name(version.id, number), parts, view):
+                hits.append(ByteRange(0, num_bytes_of(parts), 0))
+            else:
+                missing.append(self._block(version, number, parts))
+        return missing
+
+    def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
+        """Announce ranges of several files of this class; see `RemoteReads.announce`."""
+        self._cache.ahead.add(
+            owner,
+            (
+                file._block(version, number, ())
+                for file, ranges in requests
+                if (version := file._version) is not None and version.id
+                for number in _by_block(ranges, self._cache.settings.block_bytes)
+            ),
+            fetch_ahead,
+        )
+
+    def withdraw(self, owner: Hashable) -> None:
+        """Drop what an owner announced; see `RemoteReads.withdraw`."""
+        self._cache.ahead.withdraw(owner)
+
+    @property
+    def cache(self) -> Cache:
+        """Where its blocks are."""
+        return self._cache
 
     def forget(self, offset: int, length: int) -> bool:
         """Remove the blocks of a range whose bytes an index's digests found to be wrong.
@@ -186,22 +193,7 @@ class CachedFile(RemoteReads):
             offset=offset,
             num_bytes=min(size, version.num_bytes - offset),
         )
-        name = block_name(version.id, number)
-        return MissingBlock(self._file, self._cache, info, name, ranges)
-
-    def _readable(self, version: _Version) -> Readable[FetchBlocks]:
-        def fetch(numbers: Sequence[int], arrived: Callable[[int, float], None]) -> bool:
-            return stream_blocks([self._block(version, n, []) for n in numbers], arrived)
-
-        return Readable(version.id, version.num_bytes, fetch, self._next_readable)
-
-    def _next_readable(self) -> Readable[FetchBlocks] | None:
-        file = self.next_file()
-        if not isinstance(file, CachedFile) or file._version is None or not file._version.id:
-            return None
-        # Its beginning may be fetched ahead, so that its first reads lack nothing.
-        file._is_noted = True
-        return file._readable(file._version)
+        return MissingBlock(self._file, self._cache, info, version.id, number, ranges)
 
 
 def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRange]]:

@@ -56,10 +56,11 @@ class ParquetFile:
     """One file; makes no request before it must. `stat` is as for `open_table`."""
 
     def __init__(self, file: File, stat: FileStat | None = None) -> None:
-        self._file = file
+        self._file, self.url = file, file.url
         self._stat = file.stat() if stat is None else stat
         file.pin(self._stat)
         self._metadata: pq.FileMetaData | None = None
+        self._spans: dict[tuple[int, tuple[str, ...]], list[tuple[int, int]]] = {}
 
     def info(self) -> FileInfo:
         """The facts in the footer."""
@@ -89,7 +90,7 @@ class ParquetFile:
         check_version(self._file, self._stat)
         footer = self._footer()
         # A read for each column of a local file is quicker than finding out what will be read.
-        fetched = self._fetch(footer, group, names) if self._file.is_remote else {}
+        fetched = self._fetch(group, names) if self._file.is_remote else {}
         source = _BufferedFile(self._file, self._stat.num_bytes, fetched)
         with as_data_error(f"row group {group} can't be decoded", url=self._file.url):
             try:
@@ -116,16 +117,23 @@ class ParquetFile:
             self._metadata = _read_footer(self._file, self._stat.num_bytes)
         return self._metadata
 
-    def _fetch(
-        self, footer: pq.FileMetaData, group: int, names: Sequence[str]
-    ) -> dict[tuple[int, int], memoryview]:
-        """The bytes that some columns of a row group are decoded from, by their place."""
+    def spans(self, group: int, names: Sequence[str]) -> list[tuple[int, int]]:
+        """Where the bytes lie that some columns of a row group are decoded from."""
+        known = self._spans.get((group, tuple(names)))
+        if known is not None:
+            return known
+        footer = self._footer()
         recorder = _RangeRecorder(self._stat.num_bytes)
         # pyarrow reads all columns before it decodes the first one, which fails here by design.
         # Other damage is an error when the bytes are decoded.
         with contextlib.suppress(*_BROKEN):
             _decode(recorder, footer, group, names)
-        spans = sorted(recorder.spans)
+        spans = self._spans[group, tuple(names)] = sorted(recorder.spans)
+        return spans
+
+    def _fetch(self, group: int, names: Sequence[str]) -> dict[tuple[int, int], memoryview]:
+        """Those bytes, by their place."""
+        spans = self.spans(group, names)
         ends = list(accumulate(end - begin for begin, end in spans))
         buffer = np.empty(ends[-1] if ends else 0, np.uint8).data
         self._file.read_spans([begin for begin, _ in spans], ends, buffer, 0)

@@ -6,7 +6,8 @@ Opens the files at the first use, once a process.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from shardwise.extensions.tables.arrow.fill import fill_nulls
 from shardwise.extensions.tables.arrow.types import KEY, check_names, expand_names
 from shardwise.extensions.tables.arrow.views import ArrowColumn
 from shardwise.extensions.tables.parquet.fields import ColumnOptions, cast_column
+from shardwise.extensions.tables.parquet.parquet_file import ParquetFile
 from shardwise.extensions.tables.parquet.tables import (
     ArrowFile,
     TableFile,
@@ -33,7 +35,7 @@ from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import MadeOnce, PerProcess
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.row_group_cache import RowGroupCache
-from shardwise.storage import FilePool, StorageOptions
+from shardwise.storage import FilePool, PoolRanges, StorageOptions, UrlRanges, is_local
 from shardwise.storage.missing import explain_missing
 
 # Bytes a row and column beside Arrow's own: an offset and a length, int64 each.
@@ -120,9 +122,7 @@ class ParquetSource:
             check_names(names, (*tables.fields, *known.parts), url=self.urls[0])
         tables.manifest.check(ids)
         groups, rows = tables.manifest.locate(ids)
-        stored = tuple(name for name in (*known.stored, *known.parts) if name in names)
-        if known.has_keys:
-            stored += (KEY,)
+        stored = self._stored(fields)
         columns: dict[str, Any] = {}
         num_bytes = 0
         if stored:
@@ -136,7 +136,31 @@ class ParquetSource:
         keys = list(map(str, columns.pop(KEY))) if known.has_keys else self._keys(groups, rows)
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_epoch: int
+    ) -> Iterable[PoolRanges] | None:
+        """The column chunks of remote row groups that `read` fetches; see `TellsRanges`."""
+        if all(map(is_local, self.tables.urls)):
+            return None
+        tables, names = self.tables, self._stored(fields)
+        groups, _ = tables.manifest.locate(ids)
+        reads: list[UrlRanges] = []
+        for group in np.unique(groups).tolist() if names else ():
+            file = self._files.get(dict).get(int(tables.file_of[group]))
+            if (group, names) not in self._groups and isinstance(file, ParquetFile):
+                spans = file.spans(int(tables.group_of[group]), names)
+                ends = list(accumulate(end - begin for begin, end in spans))
+                reads.append((file.url, [begin for begin, _ in spans], ends, 0))
+        return [(self._pool, reads)]
+
     # Inner parts.
+
+    def _stored(self, fields: tuple[str, ...] | None) -> tuple[str, ...]:
+        """What is read of the files for some fields."""
+        known = self.tables.columns
+        names = self.tables.fields if fields is None else fields
+        stored = tuple(name for name in (*known.stored, *known.parts) if name in names)
+        return (*stored, KEY) if known.has_keys else stored
 
     def _take(
         self,

@@ -207,7 +207,7 @@ class ListedShards:
             # The copy of the process that opened it.
             with suppress(OSError, DataError):
                 return _decode(map_file(self._copy(self._version)), self.url)
-        data = read_whole(self.url, options=self._store.options)
+        data = read_whole(self.url, options=self._store.options, once=True)
         content, version = _decode(data, self.url)
         self._keep(data, version)
         return content, version

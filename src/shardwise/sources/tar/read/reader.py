@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby, product
 
@@ -19,7 +20,7 @@ from shardwise.base.columns import BytesColumn, Columns, PayloadColumn
 from shardwise.base.errors import DataError, StorageError
 from shardwise.sources.tar.read.ranges import GAP_BYTES, ReadPlan, plan_reads
 from shardwise.sources.tar.read.shards import ShardSet
-from shardwise.storage import File, FilePool, is_local, read_files, read_payloads
+from shardwise.storage import File, FilePool, PoolRanges, is_local, read_files, read_payloads
 
 # Above 16 MiB reads are rare, and each gets memory of its own.
 _MAX_BYTES = 16 << 20
@@ -115,6 +116,16 @@ class Reader:
                 if digests is not None and zlib.crc32(value or b"") != digests.item(row):
                     return None
         return index.keys.one(row), values
+
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None
+    ) -> Iterable[PoolRanges]:
+        """The ranges that a read of samples fetches of shards that were opened."""
+        shard_of, _ = self.shards.manifest.locate(ids)
+        unopened = [s for s in np.unique(shard_of).tolist() if not self.shards.is_opened(s)]
+        ids = ids[~np.isin(shard_of, unopened)] if unopened else ids
+        request = self._locate(ids, self.shards.fields if fields is None else fields)
+        return [(self._pool, request.plan.by_url(self.shards.manifest.urls))]
 
     def read(self, ids: NDArray[np.int64], names: tuple[str, ...]) -> Columns:
         """Read samples by few reads: columns share a buffer, or hold an object per payload."""

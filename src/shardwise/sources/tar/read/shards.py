@@ -157,6 +157,11 @@ class ShardSet:
         shard = bisect_right(self._ends, sample)
         return shard, sample - (self._ends[shard - 1] if shard else 0)
 
+    def is_opened(self, shard: int) -> bool:
+        """Whether a shard was opened: its index makes no request then."""
+        part = self._parts[bisect_right(self._part_ends, shard)]
+        return shard in self._checked or not isinstance(part, ListedShards)
+
     def index(self, shard: int) -> ShardIndex:
         """The index of one shard, by its number."""
         return self._mapped.get(shard) or self._load(shard)

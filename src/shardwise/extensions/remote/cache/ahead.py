@@ -1,0 +1,92 @@
+"""Read-ahead into the cache on disk: announced blocks are fetched, in order, before their readers.
+
+Runs in a few threads, which end when nothing is announced.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from shardwise.base.errors import DataError, StorageError
+
+# By one request: 16 MiB with blocks of 4 MiB.
+_MAX_RUN = 4
+_MAX_THREADS = 8
+# What is fetched ahead must not evict what was fetched ahead before.
+_SHARE_AHEAD = 4
+
+
+# A `MissingBlock`, which knows its cache.
+Block: TypeAlias = Any
+
+
+class CacheAhead:
+    """The announced blocks of a cache in one process; `most_blocks` is how many it has room for."""
+
+    def __init__(self, most_blocks: int) -> None:
+        self._most_ahead = max(1, most_blocks // _SHARE_AHEAD)
+        # By name, in order: those that no thread has taken yet.
+        self._queue: OrderedDict[str, Block] = OrderedDict()
+        # By name: the newest owner of each announced block.
+        self._owners: dict[str, Hashable] = {}
+        self._names: dict[Hashable, list[str]] = {}
+        self._num_threads = 0
+        self._lock = threading.Lock()
+
+    def add(
+        self,
+        owner: Hashable,
+        blocks: Iterable[Block],
+        fetch: Callable[[Sequence[Block]], None],
+    ) -> None:
+        """Announce blocks, after those that were announced before; `fetch` fetches some."""
+        with self._lock:
+            names = self._names.setdefault(owner, [])
+            for block in blocks:
+                if block.name not in self._owners:
+                    if len(self._owners) >= self._most_ahead:
+                        break
+                    if not block.is_cached:
+                        self._queue[block.name] = block
+                self._owners[block.name] = owner
+                names.append(block.name)
+            while self._num_threads < min(_MAX_THREADS, len(self._queue)):
+                # A daemon: read-ahead must not delay the interpreter's exit.
+                thread = threading.Thread(
+                    target=self._run, args=(fetch,), name="shardwise-cache", daemon=True
+                )
+                try:
+                    thread.start()
+                except RuntimeError:
+                    return  # the interpreter is ending: readers fetch what they lack
+                self._num_threads += 1
+
+    def withdraw(self, owner: Hashable) -> None:
+        """Forget what an owner announced."""
+        with self._lock:
+            for name in self._names.pop(owner, ()):
+                if self._owners.get(name) == owner:
+                    del self._owners[name]
+                    self._queue.pop(name, None)
+
+    def _run(self, fetch: Callable[[Sequence[Block]], None]) -> None:
+        while run := self._take():
+            try:
+                fetch(run)
+            except (DataError, StorageError):
+                continue  # the reader that needs the block meets the error itself
+
+    def _take(self) -> Sequence[Block]:
+        """The next block, and announced ones behind it in its file; none ends the thread."""
+        with self._lock:
+            if not self._queue:
+                self._num_threads -= 1
+                return ()
+            _, block = self._queue.popitem(last=False)
+            run = [block]
+            while len(run) < _MAX_RUN and run[-1].next_name in self._queue:
+                run.append(self._queue.pop(run[-1].next_name))
+            return run

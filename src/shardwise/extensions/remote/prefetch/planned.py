@@ -1,0 +1,277 @@
+"""Read-ahead into memory: the announced ranges of remote files, fetched once and in their order.
+
+Ranges that lie close together share a request, and each can be read as soon as its own bytes have
+arrived. All threads of the process share the ranges and their bound. Runs in the event loop's
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from shardwise.base.errors import StorageError
+from shardwise.extensions.remote.pinned_object import PinnedObject
+from shardwise.extensions.remote.requests.ranges import ReceivedBytes
+from shardwise.storage.client import Reply
+from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.protocol import ByteRange
+
+# A range longer than 4 MiB is freed in parts while it is read.
+_PIECE_BYTES = 4 << 20
+# Headers between payloads are read along; more would be paid for and not used.
+_GAP_BYTES = 4 << 10
+# A request costs a store 4 ms, and large stores send 50 to 100 MB/s a reply: several fit in the
+# default of `prefetch_bytes`.
+_REQUEST_BYTES = 32 << 20
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Piece:
+    """Bytes [start, stop) of a file, which will be read.
+
+    Attributes:
+        owner: of the newest announcement.
+        task: of its request; None before that.
+        num_readers: readers that wait for it now.
+        is_over: whether its owner needs it no more.
+        error: why it could not be fetched.
+    """
+
+    name: str
+    start: int
+    stop: int
+    owner: Hashable
+    object: PinnedObject
+    task: asyncio.Task[None] | None = None
+    num_readers: int = 0
+    is_over: bool = False
+    error: BaseException | None = None
+    _ready: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _parts: list[tuple[int, memoryview]] = field(init=False, default_factory=list)
+
+    @property
+    def num_bytes(self) -> int:
+        """Its length, which counts against the bound as soon as it is requested."""
+        return self.stop - self.start
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has arrived or failed."""
+        return self._ready.is_set()
+
+    def add(self, at: int, data: memoryview) -> None:
+        """Keep its part of some bytes of the file, which begin at offset `at`."""
+        first, last = max(at, self.start), min(at + len(data), self.stop)
+        if first < last:
+            self._parts.append((first, data[first - at : last - at]))
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Wake its readers: it has arrived, or failed."""
+        self.error = error
+        self._ready.set()
+
+    async def read(self, part: ByteRange) -> list[ReceivedBytes]:
+        """Some of its bytes, once they have arrived."""
+        await self._ready.wait()
+        if self.error is not None:
+            raise self.error
+        received = []
+        for first, data in self._parts:
+            start, stop = max(part.start, first), min(part.stop, first + len(data))
+            if start < stop:
+                begin = part.begin + start - part.start
+                received.append(ReceivedBytes(begin, data[start - first : stop - first]))
+        return received
+
+
+class PlannedReads:
+    """The announced pieces of a process; those that are requested or have arrived are bounded."""
+
+    def __init__(self, limit_bytes: int, max_requests: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._max_requests = max_requests
+        # In the order of their announcement; some were requested already, or dropped.
+        self._queue: deque[Piece] = deque()
+        # By file, in the order of their offsets.
+        self._pieces: dict[str, list[Piece]] = {}
+        self._owned: dict[Hashable, list[Piece]] = {}
+        self._num_in_flight = 0
+        self._is_filling = True
+        self.num_bytes = 0
+
+    def add(
+        self, owner: Hashable, name: str, object_: PinnedObject, ranges: Iterable[ByteRange]
+    ) -> None:
+        """Announce ranges of a file, after those that were announced before."""
+        pieces = self._pieces.setdefault(name, [])
+        owned = self._owned.setdefault(owner, [])
+        for whole in ranges:
+            for begin in range(whole.start, whole.stop, _PIECE_BYTES):
+                start, stop = begin, min(begin + _PIECE_BYTES, whole.stop)
+                at = bisect_right(pieces, start, key=_start_of)
+                before = pieces[at - 1] if at else None
+                if before is not None and stop <= before.stop:
+                    # The same sample again: it is fetched once.
+                    before.owner, before.is_over = owner, False
+                    owned.append(before)
+                    continue
+                # A reader of both neighbours reads what lies between them, too.
+                if before is not None and 0 < start - before.stop <= _GAP_BYTES:
+                    start = before.stop
+                if at < len(pieces) and 0 < pieces[at].start - stop <= _GAP_BYTES:
+                    stop = pieces[at].start
+                piece = Piece(name, start, stop, owner, object_)
+                pieces.insert(at, piece)
+                self._queue.append(piece)
+                owned.append(piece)
+
+    def fetch(self) -> None:
+        """Request announced pieces up to the bound, once half of it is free.
+
+        Meanwhile neighbours are announced, which share a request.
+        """
+        self._is_filling |= self.num_bytes <= self._limit_bytes // 2
+        while self._is_filling and self._queue and self._num_in_flight < self._max_requests:
+            first = self._queue[0]
+            if first.task is None and not first.is_over:
+                if self.num_bytes and self.num_bytes + first.num_bytes > self._limit_bytes:
+                    self._is_filling = False
+                    return
+                self._request(first)
+            self._queue.popleft()
+        self._is_filling &= bool(self._queue)
+
+    async def read(
+        self, name: str, ranges: Sequence[ByteRange]
+    ) -> tuple[list[ReceivedBytes], list[ByteRange]]:
+        """Read ranges of a file as far as they were announced.
+
+        Returns:
+            Their bytes, and the ranges that were not announced.
+        """
+        pieces = self._pieces.get(name)
+        if not pieces:
+            return [], list(ranges)
+        parts, rest = _cut(pieces, ranges)
+        for piece, _ in parts:
+            piece.num_readers += 1
+            if piece.task is None:
+                self._request(piece)  # whatever the bound: its reader is here
+        if not all(piece.is_done for piece, _ in parts):
+            IO_COUNTS.add(waits=1)
+        received: list[ReceivedBytes] = []
+        try:
+            for piece, part in parts:
+                received += await piece.read(part)
+        finally:
+            for piece, _ in parts:
+                piece.num_readers -= 1
+                if piece.is_over or piece.error is not None:
+                    self._drop(piece)
+        return received, rest
+
+    def withdraw(self, owner: Hashable) -> None:
+        """Drop what an owner announced."""
+        for piece in self._owned.pop(owner, ()):
+            if piece.owner == owner:
+                self._drop(piece)
+        self.fetch()
+
+    def _request(self, first: Piece) -> None:
+        """Request a piece and those around it, by one request."""
+        pieces = self._pieces[first.name]
+        low = pieces.index(first, bisect_left(pieces, first.start, key=_start_of))
+        high = low + 1
+        room = max(0, min(_REQUEST_BYTES, self._limit_bytes - self.num_bytes) - first.num_bytes)
+        while high < len(pieces) and pieces[high].task is None and room >= 0:
+            room -= pieces[high].stop - pieces[high - 1].stop
+            if pieces[high].start - pieces[high - 1].stop > _GAP_BYTES or room < 0:
+                break
+            high += 1
+        while low and pieces[low - 1].task is None and room >= 0:
+            room -= pieces[low].start - pieces[low - 1].start
+            if pieces[low].start - pieces[low - 1].stop > _GAP_BYTES or room < 0:
+                break
+            low -= 1
+        together = pieces[low:high]
+        due = deque(together)
+        begin, end = together[0].start, max(piece.stop for piece in together)
+        at = begin
+
+        def take(reply: Reply) -> None:
+            nonlocal at
+            for piece in due:
+                if piece.start >= at + len(reply.data):
+                    break
+                piece.add(at, reply.data)
+            at += len(reply.data)
+            while due and due[0].stop <= at:
+                due.popleft().finish()
+
+        def finish(task: asyncio.Task[None]) -> None:
+            self._num_in_flight -= 1
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if due and error is None:
+                error = StorageError(f"{end - at} bytes of {end - begin} are missing")
+            for piece in due:
+                # Its readers get the error; the next read requests it again.
+                piece.finish(error)
+                self._drop(piece)
+            self.fetch()
+
+        task = asyncio.ensure_future(first.object.stream(begin, end, take))
+        for piece in together:
+            piece.task = task
+            self.num_bytes += piece.num_bytes
+        self._num_in_flight += 1
+        task.add_done_callback(finish)
+
+    def _drop(self, piece: Piece) -> None:
+        """Remove a piece, now or when its last reader is done; cancel a request without use."""
+        piece.is_over = True
+        pieces = self._pieces.get(piece.name, [])
+        at = bisect_left(pieces, piece.start, key=_start_of)
+        while at < len(pieces) and pieces[at].start == piece.start and pieces[at] is not piece:
+            at += 1
+        if piece.num_readers or at == len(pieces) or pieces[at] is not piece:
+            return
+        del pieces[at]
+        if not pieces:
+            del self._pieces[piece.name]
+        if piece.task is not None:
+            self.num_bytes -= piece.num_bytes
+            if not any(other.task is piece.task and not other.is_done for other in pieces):
+                piece.task.cancel()
+
+
+def _start_of(piece: Piece) -> int:
+    return piece.start
+
+
+def _cut(
+    pieces: Sequence[Piece], ranges: Sequence[ByteRange]
+) -> tuple[list[tuple[Piece, ByteRange]], list[ByteRange]]:
+    """The parts of ranges that lie in pieces, and the rest."""
+    parts: list[tuple[Piece, ByteRange]] = []
+    rest: list[ByteRange] = []
+    for each in ranges:
+        start = each.start
+        at = max(0, bisect_right(pieces, start, key=_start_of) - 1)
+        while start < each.stop:
+            while at < len(pieces) and pieces[at].stop <= start:
+                at += 1
+            if at == len(pieces) or pieces[at].start >= each.stop:
+                rest.append(each.cut(start, each.stop))
+                break
+            piece = pieces[at]
+            if piece.start > start:
+                rest.append(each.cut(start, piece.start))
+                start = piece.start
+            stop = min(piece.stop, each.stop)
+            parts.append((piece, each.cut(start, stop)))
+            start = stop
+    return parts, rest
