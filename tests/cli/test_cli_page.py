@@ -105,8 +105,9 @@ def test_each_command_has_a_part_with_an_example(name):
 
 
 def make_coverage_and_cache(data: Path) -> None:
-    """What `certify` and `cache` look at: "coverage" of one epoch, a "cache" with one block."""
-    with sw.DataLoader(sw.tar(data), coverage="coverage", rank=0, world_size=1) as loader:
+    """What commands look at: "coverage" and "metrics" of one epoch, a "cache" with one block."""
+    options = {"coverage": "coverage", "metrics": "metrics", "rank": 0, "world_size": 1}
+    with sw.DataLoader(sw.tar(data), **options) as loader:
         for _ in loader:
             pass
     path = data / "part-000.tar"
@@ -124,6 +125,8 @@ JSON_COMMANDS = {
     "doctor": "doctor data",
     "explain": "explain data --step 0",
     "certify": "certify coverage data",
+    "watch": "watch metrics --once",
+    "report": "report metrics -o run.html",
     "serve": "serve --token-file job.token --port 0 --job 0.1",
     "build": "build recipe.py:numbers --jobs 0",
     "convert": "convert data tables/{shard}.parquet --jobs 0",

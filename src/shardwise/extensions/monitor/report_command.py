@@ -37,7 +37,8 @@ margin:2rem auto;background:Canvas;color:CanvasText}}svg{{width:100%;height:auto
 def report(directory: str, output: str, coverage: str | None) -> None:
     """Make one page of a run: rates and waits by rank, stages, shards, the plan, the verdict.
 
-    DIR is what the loaders have as metrics=DIR. The page is one file without a script.
+    DIR is what the loaders have as metrics=DIR. The page is one file without a script. Exit code 1
+    if DIR has no such lines.
     """
     files, notes = read_lines(Path(directory))
     run = overview(files, notes, num_lines=0, now=time.time())

@@ -26,7 +26,8 @@ def watch(directory: str, once: bool) -> None:
     """Show what all ranks of a run do: rate, waits, bottleneck, and the straggler.
 
     DIR is what the loaders have as metrics=DIR. The table is of the last minute: samples a second,
-    the share of the time that waits for data, and bytes a second from stores. Ctrl-C ends it.
+    the share of the time that waits for data, and bytes per second from stores. Ctrl-C ends it.
+    Exit code 1 if DIR has no such lines.
     """
     if once or output.wants_json() or not sys.stdout.isatty():
         output.finish(_read(directory), show_ranks)
