@@ -77,7 +77,7 @@ print(hashlib.sha256(sys.argv[1].encode() + open("pyproject.toml", "rb").read())
 }
 
 # ensure_servers: the servers that the tests start on the loopback: nginx and OpenSSH by apt (root
-# or sudo), azurite by npm (into .venv). The S3 gateway is a Python package of the group `test`. What can't be
+# or sudo), azurite by npm (into .venv); and Chromium by apt, which looks at a page. The S3 gateway is a Python package of the group `test`. What can't be
 # installed here is said, and its tests skip; with CI set they fail.
 ensure_servers() {
   local azurite="$ROOT/.venv/node/node_modules/.bin/azurite-blob"
@@ -85,6 +85,8 @@ ensure_servers() {
     install_packages nginx-light || say "nginx is not here and could not be installed: its tests skip"
   PATH="$PATH:/usr/sbin" command -v sshd >/dev/null || install_packages openssh-server ||
     say "sshd is not here and could not be installed: its tests skip"
+  command -v chromium >/dev/null || install_packages chromium ||
+    say "chromium is not here and could not be installed: its tests skip"
   if [[ ! -x $azurite ]]; then
     command -v npm >/dev/null || install_packages nodejs npm || true
     # The last version for the Node.js of Debian 12.

@@ -1,4 +1,4 @@
-"""Draws plan.svg, the picture in concepts.md, from a real plan: python docs/images/plan.py."""
+"""Draws plan.svg and ranks.svg from real plans: python docs/images/plan.py."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Drawing:
             gap = 6 * (i // group) if group else 0
             self.box(x + i * BOX + gap, y, sample)
 
-    def svg(self, height: int) -> str:
+    def svg(self, label: str, width: int, height: int) -> str:
+        """The SVG, without a ground of its own, in the reader's colours, light or dark."""
         style = (
             "text{font-family:sans-serif;fill:#222}.label{font-size:13px}.small{font-size:11px;"
             "fill:#555}.id{font-size:10px;text-anchor:middle}"
+            "@media(prefers-color-scheme:dark){text{fill:#ddd}.small{fill:#aaa}.id{fill:#222}}"
         )
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-            'aria-label="From shards to the batches of two ranks">\n'
-            f"<style>{style}</style>\n"
-            f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>\n'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+            f'aria-label="{label}">\n<style>{style}</style>\n'
             + "\n".join(self.parts)
             + "\n</svg>\n"
         )
@@ -108,8 +108,34 @@ def draw() -> str:
             if rank == RANKS - 1:
                 picture.text(x, y + BOX + 11, f"step {step}", kind="small")
         y += BOX + 2
-    return picture.svg(y + 24)
+    return picture.svg("From shards to the batches of two ranks", WIDTH, y + 24)
 
+
+def draw_ranks() -> str:
+    """Two ranks and three take equal steps through one order, as SVG."""
+    count, step_size, left = sum(SHARDS), 6, 90
+    picture = Drawing()
+    width = left + count * BOX + 12 * (count // step_size)
+    y = 40
+    for step in range(count // step_size):
+        x = left + step * (step_size * BOX + 12)
+        picture.text(x, 18, f"step {step}")
+    for world_size in (1, 2, 3):
+        plan = Plan(
+            count, batch_size=step_size // world_size, world_size=world_size, shuffle="full"
+        )
+        picture.text(10, y + 14, f"{world_size} GPUs" if world_size > 1 else "one order")
+        for rank in range(world_size):
+            for step in range(plan.num_steps):
+                x = left + step * (step_size * BOX + 12) + rank * plan.batch_size * BOX
+                picture.boxes(x, y, plan.indices(EPOCH, step, rank).tolist())
+            y += BOX + 2
+        y += 14
+    return picture.svg("Two GPUs and three take equal steps through one order", width, y)
+
+
+PICTURES = {"plan": draw, "ranks": draw_ranks}
 
 if __name__ == "__main__":
-    Path(__file__).with_suffix(".svg").write_text(draw())
+    for name, function in PICTURES.items():
+        Path(__file__).with_name(f"{name}.svg").write_text(function())

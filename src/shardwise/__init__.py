@@ -56,6 +56,11 @@ if TYPE_CHECKING:
         StorageError as StorageError,
         WorkerError as WorkerError,
     )
+    from shardwise.extensions.monitor.exporters import (
+        export_opentelemetry as export_opentelemetry,
+        export_prometheus as export_prometheus,
+    )
+    from shardwise.extensions.monitor.trace import trace as trace
     from shardwise.extensions.tables.functions import lance as lance, parquet as parquet
     from shardwise.extensions.formats.functions import (
         jsonl as jsonl,

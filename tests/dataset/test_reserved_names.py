@@ -80,6 +80,7 @@ def test_a_wrong_argument_of_clips_names_similar_ones():
         sw.wrap([1]).clips("mp4", num_frames=16)
 
 
+@pytest.mark.extension
 def test_every_public_function_and_class_refuses_an_unknown_argument_by_its_name():
     silent = []
     for name in sw.__all__:

@@ -78,14 +78,29 @@ def _anchors(page: Path) -> set[str]:
     }
 
 
+def _reference() -> str:
+    """The pages of the API reference, one after another."""
+    return "\n\n".join(page.read_text() for page in sorted((ROOT / "docs").glob("api*.md")))
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
-    listed = re.findall(r"- (?:\w+: )?([\w-]+\.md)\n", navigation)
+    listed = re.findall(r"- (?:[\w ]+: )?([\w-]+\.md)\n", navigation)
     assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 
 
+def test_every_program_of_examples_is_in_the_page_of_examples() -> None:
+    page = (ROOT / "docs" / "examples.md").read_text()
+    folder = ROOT / "examples"
+    programs = {path.name for path in folder.glob("*.py")}
+    programs |= {f"trainers/{path.name}" for path in folder.glob("trainers/*.py")}
+    programs -= {"trainers/__init__.py"}
+    assert {name for name in programs if f'--8<-- "examples/{name}"' not in page} == set()
+    assert {name for name in programs if f"| [`{name}`](#" not in page} == set()
+
+
 def test_what_pages_import_from_the_library_s_parts_is_in_the_reference() -> None:
-    reference = (ROOT / "docs" / "api.md").read_text()
+    reference = _reference()
     imported = re.compile(r"from shardwise\.(?:codecs|plan|sources|testing)[\w.]* import ([\w, ]+)")
     texts = [page.read_text() for page in (ROOT / "docs").glob("*.md")]
     names = {
@@ -103,8 +118,7 @@ def test_each_error_is_in_the_table_of_errors() -> None:
 
 
 def test_the_reference_has_every_public_name_in_a_paragraph_of_its_own() -> None:
-    page = (ROOT / "docs" / "api.md").read_text()
-    blocks = {block.strip() for block in page.split("\n\n")}
+    blocks = {block.strip() for block in _reference().split("\n\n")}
     missing = {name for name in sw.__all__ if f"::: shardwise.{name}" not in blocks}
     assert missing == {"__version__", "compat", "testing", "torch"}
 

@@ -186,6 +186,8 @@ DOORS: dict[str, tuple[Callable[..., Any], list[str], bool]] = {
     "resume": (resume, ["state", "version", "epoch", "position", "fingerprint", "num_samples",
                         "order"], False),
     "set_epoch": (begin, ["epoch"], False),
+    "trace": (lambda path: list(sw.trace(sw.DataLoader(dataset(), rank=0, world_size=1), path)),
+              ["path"], False),
     "Plan": (plan, [*of(sw.Plan, "sampler"), "epoch", "step", "rank"], False),
     "buckets": (bucketed, of(sw.buckets), False),
     "get_video_dataset": (videos, of(get_video_dataset, "handler", "allowed_languages"), False),
@@ -261,6 +263,8 @@ COMMANDS = (
     "bench",
     "cache",
     "certify",
+    "watch",
+    "report",
     "serve",
     "nothing",
 )

@@ -40,6 +40,8 @@ NEIGHBOURS = {
     ("compat", "media"),
     # Streams of remote files, as WebDataset's `gopen` gives them.
     ("compat", "remote"),
+    # The page of a run shows the verdict on its coverage.
+    ("monitor", "certify"),
 }
 # Packages that share a folder and know nothing of each other, but for what all may use.
 SHARED = {

@@ -113,6 +113,9 @@ class CountingReader(BytesReader):
         super().__init__(data)
         self.ranges: list[tuple[int, int]] = []
 
+    def holds(self, start: int, stop: int) -> bool:
+        return start == stop
+
     def read(self, start: int, stop: int) -> memoryview:
         self.ranges.append((start, stop))
         return super().read(start, stop)

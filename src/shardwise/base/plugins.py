@@ -19,6 +19,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "names": {
         "audio": "shardwise.extensions.media.decoders.audio:audio",
         "build": "shardwise.extensions.build:build",
+        "export_opentelemetry": "shardwise.extensions.monitor.exporters:export_opentelemetry",
+        "export_prometheus": "shardwise.extensions.monitor.exporters:export_prometheus",
         "fetch": "shardwise.extensions.build:fetch",
         "from_webdataset": "shardwise.compat.native:from_webdataset",
         "jsonl": "shardwise.extensions.formats.functions:jsonl",
@@ -30,6 +32,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "service": "shardwise.extensions.service.service:service",
         "tfrecord": "shardwise.extensions.formats.functions:tfrecord",
         "tokens": "shardwise.extensions.formats.functions:tokens",
+        "trace": "shardwise.extensions.monitor.trace:trace",
         "video": "shardwise.extensions.media.decoders.video:video",
     },
     # Commands of the shell: click commands.
@@ -37,10 +40,14 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "build": "shardwise.extensions.build.command:build",
         "cache": "shardwise.extensions.remote.cache.command:cache",
         "certify": "shardwise.extensions.certify.command:certify",
+        "report": "shardwise.extensions.monitor.report_command:report",
+        "watch": "shardwise.extensions.monitor.watch_command:watch",
         "convert": "shardwise.extensions.build.command:convert",
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
     },
+    # What writes down the counts of a loader: directory, coverage -> `MetricsFile`.
+    "metrics": {"lines": "shardwise.extensions.monitor.metrics_file:MetricsFile"},
     # A `RemoteStorage` of `shardwise.storage.remote`.
     "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},
     # What lies beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.

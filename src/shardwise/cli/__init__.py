@@ -35,6 +35,8 @@ COMMANDS = {
     "bench": "Measure how fast samples load here, and name what limits it.",
     "doctor": "Tell what is odd about these shards, with hints.",
     "certify": "Prove that each sample was trained once, or tell which was not.",
+    "watch": "Show live what all ranks of a run do, and the straggler.",
+    "report": "Make one page of a run: rates, waits, stages, shards, the plan, the proof.",
     "serve": "Build batches for trainers on other machines.",
     "build": "Build shards that a Python function describes.",
     "convert": "Convert tables, folders and other data to shards.",

@@ -196,8 +196,6 @@ def _measure(
     began = time.perf_counter()
     marks = []
     ready: list[tuple[float, float]] = []
-    num_requests = 0
-    last_requests, last_ready = 0, 0.0
     with closing(_epochs(loader)) as batches:
         next(batches)
         first_s = time.perf_counter() - began
@@ -210,28 +208,24 @@ def _measure(
             next(batches)
         start = time.perf_counter()
         loader.stats(reset=True)
-        for step, batch in batches:
+        last = loader.stats()
+        for batch in batches:
             passed = time.perf_counter() - start
             marks.append((passed, len(batch["__index__"])))
             report(len(marks) if max_batches else passed)
-            # No batch could be ready before an epoch's first one.
-            num_requests += step > 0
-            num_new = num_requests - last_requests
-            if passed - (ready[-1][0] if ready else 0.0) >= _SAMPLING_S and num_new:
-                # The statistic is a mean over the run: the difference of sums is this stretch's.
-                total = loader.stats()["queue_depth"] * num_requests
-                ready.append((passed, max(0.0, total - last_ready) / num_new))
-                last_requests, last_ready = num_requests, total
+            if passed - (ready[-1][0] if ready else 0.0) >= _SAMPLING_S:
+                last = loader.stats(since=last)
+                ready.append((passed, last["queue_depth"]))
             if len(marks) == max_batches or (max_seconds is not None and passed >= max_seconds):
                 break
         passed = time.perf_counter() - start
         return Run(first_s, loader.stats(), passed, marks, ready)
 
 
-def _epochs(loader: sw.DataLoader) -> Generator[tuple[int, dict[str, Any]], None, None]:
-    """The batches of one epoch after the other, without end, each with its step."""
+def _epochs(loader: sw.DataLoader) -> Generator[dict[str, Any], None, None]:
+    """The batches of one epoch after the other, without end."""
     while True:
-        yield from enumerate(loader)
+        yield from loader
 
 
 def _describe(run: Run) -> dict[str, Any]:

@@ -99,14 +99,11 @@ def _shown(value: Any) -> Any:
     return [_shown(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table, folding long texts; ">size" is a column with its values to the right."""
-    from rich.console import Console
+def make_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    """A table of rich; ">size" is a column with its values to the right, long texts are folded."""
     from rich.table import Table
     from rich.text import Text
 
-    width = None if sys.stdout.isatty() else UNCUT_WIDTH
-    console = Console(file=sys.stdout, width=width, highlight=False)
     # Columns without lines, which other programs can read as well.
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in titles:
@@ -117,9 +114,18 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         )
     for row in rows:
         table.add_row(*(Text(clean(shown(cell))) for cell in row))
+    return table
+
+
+def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write the table of `make_table`."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else UNCUT_WIDTH
+    console = Console(file=sys.stdout, width=width, highlight=False)
     # Captured, so that only write_line can meet a closed pipe.
     with console.capture() as capture:
-        console.print(table)
+        console.print(make_table(titles, rows))
     for line in capture.get().splitlines():
         write_line(line.rstrip())
 

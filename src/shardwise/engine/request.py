@@ -87,6 +87,7 @@ class Batch:
         rows: which samples these are, and what became of those that were asked for.
         stages: seconds, rows and bytes by stage.
         chunks: the ids of each chunk, int64, and the seconds that loading it took.
+        spans: of each chunk, when its loading began and ended, and in which thread; not of servers.
         num_ready: batches that were ready when this one was asked for, itself among them; None for
             the first one.
         parts: the batches of a coalesced request; then this one is empty itself.
@@ -107,6 +108,7 @@ class Batch:
     rows: BatchRows = field(default_factory=BatchRows)
     stages: Stages = field(default_factory=Stages)
     chunks: list[tuple[NDArray[np.int64], float]] = field(default_factory=list)
+    spans: list[tuple[float, float, int]] = field(default_factory=list)
     num_ready: int | None = None
     parts: list[Batch] = field(default_factory=list)
     memory: BatchMemory | None = None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shardwise.engine.request import BatchRows
 from shardwise.loader.certificate import RankNumbers, certificate_of, no_certificate
 from shardwise.loader.coverage_file import CoverageFile
-from shardwise.loader.plan_options import fingerprint_of, length_of
+from shardwise.loader.plan_options import fingerprint_of, length_of, recipe_of
 from shardwise.loader.position import Pass
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan
@@ -194,6 +194,7 @@ class PassAccount:
             is_end=current.is_whole,
             is_given=is_given,
             fingerprint=fingerprint_of(self.dataset),
+            recipe=recipe_of(self.dataset),
             order=plan.sampler.spec(),
             begin_past=self._past(current.start),
             last_past=self._past(self.end),

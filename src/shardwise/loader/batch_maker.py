@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -137,10 +137,11 @@ class BatchMaker:
         self._on_device.keep(batch)
         return self.output.of(batch)
 
-    def stats(self, counts: Counts) -> dict[str, Any]:
+    def stats(self, counts: Counts, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return counts with who makes the batches now; see `DataLoader.stats`."""
         concurrency = self.executor.concurrency
-        stats = counts.to_dict(concurrency, num_cores=usable_cores(num_ranks=self.num_local))
+        num_cores = usable_cores(num_ranks=self.num_local)
+        stats = counts.to_dict(concurrency, num_cores=num_cores, since=since)
         options = self._executor_options
         stats["executor_reason"] = explain_choice(self.executor, self._builder, options)
         servers = having(self.executor, CountsServers)

@@ -39,16 +39,7 @@ class CoverageFile:
         self.resumed = ""
         self._num_resumed = 0
         self._leave()
-        if "://" in path_text("coverage", directory):
-            raise ValueError(
-                f"coverage={os.fspath(directory)!r}: give a local directory, to which a line can "
-                "be appended; copy it to a store afterwards"
-            )
-        self.directory = Path(directory).absolute()
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
-            raise _not_writable(self.directory, error) from error
+        self.directory = local_directory("coverage", directory)
 
     def _leave(self) -> None:
         self._descriptor: int | None = None
@@ -108,9 +99,11 @@ class CoverageFile:
                 # A part of a line would spoil the next one.
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
         except OSError as error:
-            raise _not_writable(self.directory, error) from error
+            raise not_writable("coverage", self.directory, error) from error
         if written < len(data):
-            raise _not_writable(self.directory, OSError(f"{written} of {len(data)} bytes fit"))
+            raise not_writable(
+                "coverage", self.directory, OSError(f"{written} of {len(data)} bytes fit")
+            )
 
     def _opened(self, line: CoverageLine) -> int:
         """A file of its own for this loader: a second loader of the run has another."""
@@ -131,8 +124,24 @@ class CoverageFile:
         return {**self.__dict__, "_descriptor": None, "_run": None, "resumed": self.state_run}
 
 
-def _not_writable(directory: Path, error: Exception) -> StorageError:
+def local_directory(option: str, directory: str | os.PathLike[str]) -> Path:
+    """The directory that an option names, made if it is not there; raises as `CoverageFile`."""
+    if "://" in path_text(option, directory):
+        raise ValueError(
+            f"{option}={os.fspath(directory)!r}: give a local directory, to which a line can "
+            "be appended; copy it to a store afterwards"
+        )
+    path = Path(directory).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        raise not_writable(option, path, error) from error
+    return path
+
+
+def not_writable(option: str, directory: Path, error: Exception) -> StorageError:
+    """The error of a directory that can't be written to."""
     return StorageError(
-        f"coverage={str(directory)!r}: {error}; make it writable, give another directory, or "
-        "leave coverage= out"
+        f"{option}={str(directory)!r}: {error}; make it writable, give another directory, or "
+        f"leave {option}= out"
     )

@@ -14,6 +14,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from shardwise.base.arguments import check_flag
+from shardwise.base.plugins import find
 from shardwise.base.ranks import local_world_size
 from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
@@ -91,6 +92,8 @@ class DataLoader(Reports, FrameworkAttributes):
         coverage: a local directory to which each rank writes which samples it returned, for
             `shardwise certify`: at each `state_dict()`, which every rank must call for it, and at
             the end of each epoch.
+        metrics: a local directory to which each rank appends what it counts, every 10 s, for
+            `shardwise watch` and `shardwise report`; one loader's alone.
         **torch_names: what torch's DataLoader calls these, see docs/from-torch.md.
 
     A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, a list for
@@ -142,6 +145,7 @@ class DataLoader(Reports, FrameworkAttributes):
         output: Literal["torch", "numpy"] = "torch",
         device: Any = None,
         coverage: str | os.PathLike[str] | None = None,
+        metrics: str | os.PathLike[str] | None = None,
         **torch_names: Unpack[TorchArguments],
     ) -> None:
         remainder, collate = translate(
@@ -193,7 +197,8 @@ class DataLoader(Reports, FrameworkAttributes):
         counts.opened(time.perf_counter() - began)
         self.batch_size = self._plan.batch_size
         self.num_workers = self._maker.start(self._plan, local_world_size())
-        self._passes = Passes(self.dataset, counts, coverage, is_default=remainder is None)
+        written = None if metrics is None else find("metrics", "lines")(metrics, coverage)
+        self._passes = Passes(self.dataset, counts, coverage, written, is_default=remainder is None)
 
     @property
     def plan(self) -> Plan:
@@ -267,6 +272,8 @@ class DataLoader(Reports, FrameworkAttributes):
 
     def close(self) -> None:
         """End threads and processes with their batches in progress; iterating starts them anew."""
+        if self._passes.metrics is not None:
+            self._passes.metrics.close()
         self._maker.executor.close()
 
     def __enter__(self) -> DataLoader:

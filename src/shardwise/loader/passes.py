@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from copy import copy
+from functools import partial
 from typing import Any
 
 from shardwise.engine.batch.schedule import epoch_requests
@@ -30,6 +31,7 @@ class Passes:
         dataset: what is read.
         counts: of the batches that are returned.
         coverage: the coverage directory; None for none.
+        metrics: an extension's `MetricsFile`, which reads the counts in its thread; or None.
         is_default: whether the remainder was left to the library.
     """
 
@@ -38,11 +40,14 @@ class Passes:
         dataset: Samples,
         counts: Counts,
         coverage: str | os.PathLike[str] | None,
+        metrics: Any,
         *,
         is_default: bool,
     ) -> None:
         self.position = Position()
         self.account = Account(dataset, coverage)
+        self.metrics = metrics
+        self._dataset = dataset
         self._counts = counts
         self._drop_notice = DropNotice(is_default=is_default)
         self.notice = EpochNotice()
@@ -67,6 +72,8 @@ class Passes:
         self.notice.begin(plan, current.epoch, rank, num_repeated=self._num_left)
         self.account.begin(current, rank=rank)
         self._counts.begin()
+        if self.metrics is not None:
+            self.metrics.begin(current, rank, self._dataset, partial(maker.stats, self._counts))
         requests = epoch_requests(current.plan, epoch=current.epoch, rank=rank)
         with closing(maker.run(requests)) as batches:
             while True:
@@ -76,10 +83,11 @@ class Passes:
                         "the newest iterator goes on; make a second loader to iterate twice at once"
                     )
                 check_ranks()
-                asked_at = time.perf_counter()
+                asked_at = self._counts.asked_at = time.perf_counter()
                 with maker.output.range("shardwise.next"):
                     batch = next(batches, None)
                 if batch is None:
+                    self._counts.asked_at = None
                     break
                 ready_at = time.perf_counter()
                 with maker.output.range("shardwise.to_tensors"):

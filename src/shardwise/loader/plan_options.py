@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardwise.base.abilities import having
 from shardwise.base.arguments import suggest_names
 from shardwise.dataset import Dataset
+from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.plan.protocol import seed_of
 from shardwise.sources.samples import (
@@ -25,6 +26,7 @@ from shardwise.sources.samples import (
     ShapedSamples,
     ShardedSamples,
     ShuffledSamples,
+    TransformedSamples,
 )
 
 T = TypeVar("T")
@@ -174,6 +176,11 @@ def fingerprint_of(dataset: object) -> str:
     """The fingerprint of a dataset of this package; "" for any other."""
     own = having(dataset, FingerprintedSamples)
     return own.fingerprint if own is not None and isinstance(own.fingerprint, str) else ""
+
+
+def recipe_of(dataset: Any) -> str:
+    """A digest of what a dataset of this package does to its samples; "" for any other."""
+    return "" if having(dataset, TransformedSamples) is None else recipe_digest(dataset)
 
 
 def _length_column(dataset: object, name: str) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from shardwise.base.errors import RankError
@@ -57,18 +58,25 @@ class Reports(Divided):
         """
         return self._passes.account.certificate(self._order.ranks, epoch=self.epoch)
 
-    def stats(self, *, reset: bool = False) -> dict[str, Any]:
+    def stats(
+        self, *, since: Mapping[str, Any] | None = None, reset: bool = False
+    ) -> dict[str, Any]:
         """Counts and seconds of the batches handed out so far, and the bottleneck.
 
         Args:
+            since: earlier stats of this loader: count what came after them, also across a reset;
+                {} counts everything since the loader was made.
             reset: count from zero after this, to see one part of a run.
 
         Returns:
             JSON: `samples` and `batches`; `seconds` by stage; `rate`, samples a second; `bound_by`
             and `verdict`, what limits the loader, as a word and as a line; and more.
             docs/performance.md has all keys.
+
+        Raises:
+            ValueError: `since` is of another loader.
         """
-        stats = self._maker.stats(self._counts)
+        stats = self._maker.stats(self._counts, since)
         sources = sources_of(self._plan.sampler, *self._passes.position.after())
         if sources is not None:
             stats["sources"] = sources

@@ -58,6 +58,7 @@ class CoverageLine:
         expected: all samples of the epoch, dropped ones among them; None where the sampler has no
             closed form of them.
         is_whole: whether the epoch's samples are the data's, each once.
+        recipe: a digest of decoders and functions of `map()`; "" in lines of earlier releases.
     """
 
     run: str
@@ -88,6 +89,7 @@ class CoverageLine:
     expected: Tallied | None
     is_whole: bool
     resumed: str = ""
+    recipe: str = ""
     written: float = 0.0
 
     @property
@@ -121,8 +123,8 @@ class CoverageLine:
             raise ValueError(
                 f"its version is {entries['version']!r}, this release reads {_VERSION}"
             )
-        # Lines of earlier releases have neither.
-        entries = {"resumed": "", "written": entries.get("began"), **entries}
+        # Lines of earlier releases have none of these.
+        entries = {"resumed": "", "recipe": "", "written": entries.get("began"), **entries}
         line = object.__new__(cls)  # a frozen dataclass takes 4 us for its fields
         line.__dict__.update(_checked(entries))
         if not (line.begin <= line.first < line.last <= line.num_samples):

@@ -267,6 +267,55 @@ def test_a_reset_begins_at_zero_in_the_midst_of_an_epoch():
         assert "open" not in stats["seconds"]
 
 
+def sums(stats):
+    return {name: stats[name] for name in ("batches", "samples")}
+
+
+@pytest.mark.parametrize("options", [{"num_threads": 0}, {"num_threads": 2}, {"num_workers": 1}])
+def test_stats_since_earlier_ones_count_what_came_after(options):
+    with loader(**options) as made:
+        batches = iter(made)
+        first = json.loads(json.dumps(made.stats()))
+        for _ in range(3):
+            next(batches)
+        second = made.stats(since=first)
+        assert sums(second) == {"batches": 3, "samples": 15}
+        assert set(second["wait_ms"]) == {"p50", "p95", "p99"}
+        assert 0 < second["wait_ms"]["p50"] <= second["wait_ms"]["p99"]
+        for _ in range(2):
+            next(batches)
+        # Also of stats that were themselves since others.
+        assert sums(made.stats(since=second)) == {"batches": 2, "samples": 10}
+        assert sums(made.stats(since=first)) == sums(made.stats(since={})) == sums(made.stats())
+        assert made.stats(since=made.stats())["bound_by"] == "nothing"
+
+
+def test_neither_a_reset_nor_since_takes_counts_from_another():
+    with loader(num_threads=0) as made:
+        batches = iter(made)
+        next(batches)
+        earlier = made.stats()
+        next(batches)
+        assert sums(made.stats(since=earlier, reset=True)) == {"batches": 1, "samples": 5}
+        next(batches)
+        later = made.stats(since=earlier)
+        assert sums(later) == {"batches": 2, "samples": 10}
+        assert sum(count for _, count in later["totals"]["wait_ms"]) == 3
+        assert sums(made.stats()) == {"batches": 1, "samples": 5}
+        assert sums(made.stats(since={})) == {"batches": 3, "samples": 15}
+        assert "open" in made.stats(since={})["seconds"]
+        assert "open" not in later["seconds"]
+
+
+def test_stats_of_another_loader_are_refused():
+    with loader(num_threads=0) as made, loader(num_threads=0) as other:
+        list(made)
+        with pytest.raises(ValueError, match="it has 8 batches, and the loader 0"):
+            other.stats(since=made.stats())
+        with pytest.raises(ValueError, match="no earlier stats"):
+            made.stats(since={"batches": 3})
+
+
 def test_the_time_between_two_iterators_and_of_handing_out_the_first_batch_is_nobodys():
     counts = Counts(Dataset(MemorySource(numbered_samples(40))))
     counts.begin()

@@ -138,7 +138,7 @@ def test_shards_without_index_are_indexed_once_and_that_is_said(tmp_path, caplog
     assert source.manifest.sizes.tolist() == [3, 4, 5]
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("shardwise", logging.WARNING)
-    assert "2 of 3 shards have no index" in record.message
+    assert "Indexing 2 of 3 shards (once)" in record.message
     assert f"`shardwise index {urls[1]} ...`" in record.message
     assert all(Path(index_path(url)).exists() for url in urls)
     caplog.clear()

@@ -102,11 +102,12 @@ class BatchBuilder:
     ) -> None:
         """Load rows [start, stop) of the batch; different rows may be filled at the same time."""
         out = {name: rows[start:stop] for name, rows in partial.rows.items()}
-        began = time.thread_time()
+        began, started = time.thread_time(), time.perf_counter()
         request = partial.request
         ids = request.ids[start:stop]
         chunk = self._loader.load(ids, request.epoch, out, watching or Watching())
         chunk.stages.cpu_s = time.thread_time() - began
+        chunk.span = (started, time.perf_counter(), threading.get_native_id())
         # A thread's first chunk also imports decoders and opens files.
         chunk.is_warm_up = not getattr(self._thread, "is_warm", False)
         self._thread.is_warm = True
@@ -148,6 +149,7 @@ class BatchBuilder:
             rows=rows_of_batch,
             stages=stages,
             chunks=[(c.ids, c.stages.total()) for c in chunks if not c.is_warm_up],
+            spans=[chunk.span for chunk in chunks],
         )
 
     def _empty(self, request: BatchRequest, watching: Watching | None) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class RowChunk:
         kept: bool `[rows]`, False where a bad sample is skipped.
         stages: what loading them cost.
         is_warm_up: whether they are the first that their thread loaded.
+        span: as of `Batch.spans`.
     """
 
     ids: NDArray[np.int64]
@@ -78,6 +79,7 @@ class RowChunk:
     num_replaced: int
     stages: Stages
     is_warm_up: bool = False
+    span: tuple[float, float, int] = (0.0, 0.0, 0)
 
     def without(self, names: Collection[str]) -> RowChunk:
         """This chunk without the columns of some fields: those that lie in the batch already."""
@@ -101,6 +103,7 @@ class RowChunk:
             0,
             self.stages.share(start, stop, len(self.ids)),
             self.is_warm_up,
+            self.span,
         )
 
 

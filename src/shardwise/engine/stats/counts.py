@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,16 @@ from shardwise.base.shown import shown
 from shardwise.base.stages import Stages
 from shardwise.engine.request import Batch, Concurrency
 from shardwise.engine.stats.bottleneck import find_bottleneck
+from shardwise.engine.stats.wait_histogram import WaitHistogram, percentiles, subtract
 from shardwise.plan import Plan
 from shardwise.sources.samples import Samples
 from shardwise.storage import IO_COUNTS
 
 _NUM_SLOWEST = 3
+_SUMS = (
+    *("samples", "batches", "queries", "ready", "wait_s", "wall_s", "skipped", "replaced"),
+    *("dropped", "padded", "decoded_on_device", "decoded_on_cpu"),
+)
 # Counts of storage that have the same name in `loader.stats()`.
 _OF_STORAGE = (
     *("requests", "retries", "hedges", "waits"),
@@ -45,17 +51,20 @@ class Counts:
         self._shards = ShardTimes(dataset)
         self._last: float | None = None
         self._storage = StorageCounts()
-        self.clear()
+        # When the batch that is awaited was asked for.
+        self.asked_at: float | None = None
+        # Called with each batch and its times, as `add` is.
+        self.listener: Callable[..., None] | None = None
+        self._sums: dict[str, float] = dict.fromkeys(_SUMS, 0)
+        self._waits = WaitHistogram()
+        self._stages = Stages()
+        # The sums at the last reset.
+        self._base: Mapping[str, Any] = {}
 
     def clear(self) -> None:
-        """Count from zero."""
-        self._samples = self._batches = self._queries = self._ready = 0
-        self._skipped = self._replaced = self._dropped = self._padded = 0
-        self._on_device = self._on_cpu = 0
-        self._wait_s = self._wall_s = 0.0
-        self._stages = Stages()
+        """Count from zero; those who go by `since` still get what they have not seen."""
+        self._base = self._totals()
         self._shards.clear()
-        self._storage.take()
 
     def opened(self, seconds: float) -> None:
         """Count the seconds of opening shards and their indexes."""
@@ -73,60 +82,94 @@ class Counts:
         """
         until = returned_at if self._warm_pid == os.getpid() else ready_at
         self._warm_pid = os.getpid()
-        self._batches += 1
-        self._samples += batch.num_rows
-        self._skipped += batch.num_skipped
-        self._replaced += batch.num_replaced
-        self._on_device += batch.num_on_device
-        self._on_cpu += batch.num_on_cpu
-        self._wait_s += ready_at - asked_at
-        self._wall_s += until - (asked_at if self._last is None else self._last)
+        self.asked_at = None
+        sums = self._sums
+        sums["batches"] += 1
+        sums["samples"] += batch.num_rows
+        sums["skipped"] += batch.num_skipped
+        sums["replaced"] += batch.num_replaced
+        sums["decoded_on_device"] += batch.num_on_device
+        sums["decoded_on_cpu"] += batch.num_on_cpu
+        sums["wait_s"] += ready_at - asked_at
+        self._waits.add(ready_at - asked_at)
+        sums["wall_s"] += until - (asked_at if self._last is None else self._last)
         self._last = returned_at
-        if batch.num_ready is not None:
-            self._queries += 1
-            self._ready += batch.num_ready
+        sums["queries"] += batch.num_ready is not None
+        sums["ready"] += batch.num_ready or 0
         self._stages.merge(batch.stages)
         self._stages.add("hand over", until - ready_at)
         for ids, seconds in batch.chunks:
             self._shards.add(ids, seconds)
+        if self.listener is not None:
+            self.listener(batch, asked_at=asked_at, ready_at=ready_at, returned_at=returned_at)
 
     def end_epoch(self, plan: Plan) -> None:
         """Count the samples that an epoch dropped and repeated, over all ranks."""
-        self._dropped += plan.num_dropped
-        self._padded += plan.num_padded
+        self._sums["dropped"] += plan.num_dropped
+        self._sums["padded"] += plan.num_padded
 
-    def to_dict(self, concurrency: Concurrency, *, num_cores: int) -> dict[str, Any]:
-        """All counts; see `DataLoader.stats`."""
-        storage = self._storage.since(self._stages.storage)
+    def to_dict(
+        self, concurrency: Concurrency, *, num_cores: int, since: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """All counts, for any thread; see `DataLoader.stats`."""
+        asked_at, totals = self.asked_at, self._totals()
+        counts = difference(totals, self._base if since is None else _seen(since, totals))
+        wall_s, queries, ready = counts["wall_s"], counts.pop("queries"), counts.pop("ready")
         stats = {
-            "samples": self._samples,
-            "batches": self._batches,
-            "seconds": dict(self._stages.seconds),
-            "wait_s": self._wait_s,
-            "wall_s": self._wall_s,
-            "cpu_s": self._stages.cpu_s,
-            "rate": self._samples / self._wall_s if self._wall_s else 0.0,
-            "queue_depth": self._ready / self._queries if self._queries else 0.0,
+            **counts,
+            "wait_ms": percentiles(counts["wait_ms"]),
+            "waiting_s": 0.0 if asked_at is None else time.perf_counter() - asked_at,
+            "rate": counts["samples"] / wall_s if wall_s else 0.0,
+            "queue_depth": ready / queries if queries else 0.0,
             "slowest_shards": self._shards.slowest(_NUM_SLOWEST),
-            "bytes": self._stages.num_bytes,
-            "bytes_fetched": storage["bytes"],
-            **{name: storage[name] for name in _OF_STORAGE},
-            "outage_s": storage["outage_ms"] / 1000,
-            "skipped": self._skipped,
-            "replaced": self._replaced,
-            "dropped": self._dropped,
-            "padded": self._padded,
-            "decoded_on_device": self._on_device,
-            "decoded_on_cpu": self._on_cpu,
             "executor": concurrency.executor,
             "num_workers": concurrency.num_workers,
             "num_threads": concurrency.num_threads,
             "next_executor": concurrency.next_executor or None,
+            "totals": totals,
         }
         bottleneck = find_bottleneck(
             stats, concurrency=concurrency, num_cores=num_cores, pin_memory=self._pin_memory
         )
         return {**stats, "bound_by": bottleneck.bound_by, "verdict": bottleneck.text}
+
+    def _totals(self) -> dict[str, Any]:
+        """All sums since the loader was made, resets or not."""
+        storage = self._storage.since(self._stages.storage)
+        return {
+            **self._sums,
+            "seconds": self._stages.seconds.copy(),
+            "wait_ms": self._waits.to_pairs(),
+            "cpu_s": self._stages.cpu_s,
+            "bytes": self._stages.num_bytes,
+            "bytes_fetched": storage["bytes"],
+            **{name: storage[name] for name in _OF_STORAGE},
+            "outage_s": storage["outage_ms"] / 1000,
+        }
+
+
+def _seen(since: Mapping[str, Any], totals: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The sums up to earlier stats, which are {} or this loader's."""
+    seen: Mapping[str, Any] = since.get("totals", {})
+    if (since and not seen) or seen.get("batches", 0) > totals["batches"]:
+        raise ValueError(
+            f"since= is no earlier stats() of this loader: it has {seen.get('batches')} batches, "
+            f"and the loader {totals['batches']}"
+        )
+    return seen
+
+
+def difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """What was counted between two sums; nothing below 0, as another process's counts may be."""
+
+    def between(own: Any, other: Any) -> Any:
+        if isinstance(own, Mapping):
+            return {name: each for name, each in difference(own, other).items() if each}
+        return subtract(own, other) if isinstance(own, list) else max(0, own - other)
+
+    return {
+        name: between(own, before[name]) if name in before else own for name, own in now.items()
+    }
 
 
 # Chunks are looked up together, this many in one numpy call.
@@ -156,7 +199,8 @@ class ShardTimes:
             # Copied: a view would keep the ids of many steps.
             self._chunks.append((ids[::stride].copy(), seconds / len(ids)))
             if len(self._chunks) >= _MAX_CHUNKS:
-                self._fold()
+                self._seconds, self._rows = self._folded()
+                self._chunks.clear()
 
     def clear(self) -> None:
         """Begin again."""
@@ -169,11 +213,11 @@ class ShardTimes:
         Returns:
             dicts with `url` and `seconds_a_sample`; none where there are less than two shards.
         """
-        self._fold()
-        seen = np.flatnonzero(self._rows)
+        sums, counts = self._folded()
+        seen = np.flatnonzero(counts)
         if self._ends is None or len(seen) < 2:
             return []
-        means = self._seconds[seen] / self._rows[seen]
+        means = sums[seen] / counts[seen]
         order = np.argsort(-means, kind="stable")[:count]
         return [
             {
@@ -183,22 +227,21 @@ class ShardTimes:
             for shard, mean in zip(seen[order].tolist(), means[order].tolist(), strict=True)
         ]
 
-    def _fold(self) -> None:
-        """Add the chunks to the sums."""
-        if not self._chunks:
-            return
-        if self._ends is None:
-            self._ends = np.cumsum(self._dataset.shard_sizes)
-            self._seconds, self._rows = np.zeros(len(self._ends)), np.zeros(len(self._ends))
-        if len(self._ends) > 1:
-            lengths = [len(ids) for ids, _ in self._chunks]
-            means = np.repeat([mean for _, mean in self._chunks], lengths)
-            shards = np.searchsorted(
-                self._ends, np.concatenate([ids for ids, _ in self._chunks]), side="right"
-            )
-            np.add.at(self._seconds, shards, means)
-            np.add.at(self._rows, shards, 1.0)
-        self._chunks.clear()
+    def _folded(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The sums with the chunks; changes none of them, since any thread may ask."""
+        chunks = self._chunks.copy()
+        if chunks and self._ends is None:
+            ends = np.cumsum(self._dataset.shard_sizes)
+            self._seconds, self._rows = np.zeros(len(ends)), np.zeros(len(ends))
+            self._ends = ends
+        if self._ends is None or len(self._ends) == 1 or not chunks:
+            return self._seconds, self._rows
+        seconds, rows = self._seconds.copy(), self._rows.copy()
+        means = np.repeat([mean for _, mean in chunks], [len(ids) for ids, _ in chunks])
+        shards = np.searchsorted(self._ends, np.concatenate([i for i, _ in chunks]), side="right")
+        np.add.at(seconds, shards, means)
+        np.add.at(rows, shards, 1.0)
+        return seconds, rows
 
 
 class StorageCounts:

@@ -9,11 +9,13 @@ from typing import Any
 import click
 
 from shardwise.cli.data import open_data
-from shardwise.cli.options import common_options, shard_options
+from shardwise.cli.options import PathType, common_options, shard_options
 from shardwise.cli.output import clean, finish, format_count, plural, write_line, write_table
+from shardwise.dataset import Dataset
 from shardwise.extensions.certify.coverage_files import read_coverage
 from shardwise.extensions.certify.epoch_verdict import EpochVerdict, verdict_of
 from shardwise.extensions.certify.lineage import lineage_of
+from shardwise.extensions.certify.record import finish_comparison, write_record
 from shardwise.extensions.certify.runs import by_order, read_runs, runs_at_once
 
 # Lines of one kind that are shown; the JSON document has all.
@@ -24,22 +26,42 @@ MAX_SHOWN = 20
 @click.argument("directory", metavar="DIR")
 @click.argument("urls", nargs=-1, metavar="[URLS]...")
 @shard_options
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=PathType(),
+    help="Write what the model was trained on, as JSON.",
+)
+@click.option("--compare", metavar="FILE", help="DIR is a record, too: show how they differ.")
 @common_options
 def certify(
     directory: str,
     urls: tuple[str, ...],
     index: str | None,
     accept_unfinished: bool,
+    record: str | None,
+    compare: str | None,
 ) -> None:
     """Add up what all ranks of all runs handed out, and compare it with the plan.
 
     DIR is what the loaders had as coverage=DIR. With URLS, the lines must be of that data. Exit
-    code 1 if a sample was not handed out exactly once, or nothing tells.
+    code 1 if a sample was not handed out exactly once, or nothing tells; or if records differ.
     """
-    coverage = read_coverage(Path(directory))
     data = None
+    if compare is not None:
+        finish_comparison(directory, compare)
+        return
     if urls:
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
+    document = certified(Path(directory), data)
+    if record is not None:
+        write_record(record, document, data)
+    finish(document, show_verdict, is_well=document["ok"])
+
+
+def certified(directory: Path, data: Dataset | None = None) -> dict[str, Any]:
+    """The verdict on a coverage directory as JSON; with `data`, its lines must be of that."""
+    coverage = read_coverage(directory)
     faults = coverage.faults
     orders: list[dict[str, Any]] = []
     processes_by_order = by_order(coverage.processes)
@@ -59,6 +81,7 @@ def certify(
             {
                 "fingerprint": line.fingerprint,
                 "order": line.order,
+                "recipes": sorted({process.line.recipe for process in processes} - {""}),
                 "num_samples": line.num_samples,
                 "epochs": [verdict.to_dict() for verdict in verdicts],
                 "epochs_without_lines": _without_lines(verdicts),
@@ -68,11 +91,11 @@ def certify(
             }
         )
     is_ok = not faults and all(epoch["ok"] for order in orders for epoch in order["epochs"])
-    document = {"ok": is_ok, "orders": orders, "faults": faults, "notes": coverage.notes}
-    finish(document, _show, is_well=is_ok)
+    return {"ok": is_ok, "orders": orders, "faults": faults, "notes": coverage.notes}
 
 
-def _show(document: dict[str, Any]) -> None:
+def show_verdict(document: dict[str, Any]) -> None:
+    """Write a document of `certified`."""
     for order in document["orders"]:
         _show_order(order)
     _show_texts("fault", document["faults"])

@@ -221,7 +221,9 @@ def read_coverage(directory: Path) -> Coverage:
     coverage = Coverage()
     originals: dict[bytes, Path] = {}
     try:
-        paths = sorted(path for path in directory.iterdir() if path.suffix == ".jsonl")
+        # Lines of metrics may lie beside them.
+        files = [path for path in directory.iterdir() if path.suffix == ".jsonl"]
+        paths = sorted(path for path in files if not path.name.startswith("metrics-"))
         for path in paths:
             with path.open("rb") as file:
                 first = file.readline(_MAX_LINE_BYTES).rstrip()

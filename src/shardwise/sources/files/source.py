@@ -140,11 +140,16 @@ class FilesSource:
             return file.read(0, stat.num_bytes)
 
     @contextmanager
-    def opened_file(self, index: int) -> Iterator[tuple[File, FileStat]]:
-        """A sample's file, held to the version that was listed, and its stat; closed at the end."""
+    def opened_file(
+        self, index: int, storage: StorageOptions | None = None
+    ) -> Iterator[tuple[File, FileStat]]:
+        """A sample's file, held to the version that was listed, and its stat; closed at the end.
+
+        `storage` says how it is reached, if not as the source's others.
+        """
         key, url, stat = self.file_of(index)
         try:
-            file = open_file(url, options=self.storage)
+            file = open_file(url, options=storage or self.storage)
             try:
                 if stat is None:
                     stat = file.stat()

@@ -11,7 +11,7 @@ import pytest
 import shardwise as sw
 from shardwise.base import plugins
 from tests.support.commands import document
-from tests.support.media import NUM_FRAMES, numbers_in
+from tests.support.media import NUM_FRAMES, SOUND, numbers_in
 
 # Kinds in which the first frame has the number 0.
 KINDS = ("b_frames", "one_key", "open_gop", "vfr", "offset", "negative_cts", "hevc", "vp9_mp4",
@@ -99,10 +99,10 @@ def test_another_distribution_adds_a_decoder_by_its_name(urls, monkeypatch):
         def load(self):
             return decode
 
-    def decode(track, segment, payloads, form, *, limits, place):
-        calls.append(segment.wanted.tolist())
-        for number in segment.wanted.tolist():
-            place(number, np.full((*form.scaled, 3), number, np.uint8))
+    def decode(run):
+        calls.append(run.segment.wanted.tolist())
+        for number in run.segment.wanted.tolist():
+            run.place(number, np.full((*run.form.scaled, 3), number, np.uint8))
 
     real = plugins._others
     monkeypatch.setattr(
@@ -232,6 +232,18 @@ def test_the_sound_of_the_same_time_comes_along(media_files, tmp_path):
         assert sample["mp4.audio"].shape == (1, 17640)
         assert not sample["mp4.audio"].any()
         assert not sample["mp4.audio.mask"].any()
+
+
+def test_silence_has_the_rate_that_a_decoder_tells_not_that_of_a_header(media_files, tmp_path):
+    kind = "-c:v libx264 -preset ultrafast -pix_fmt yuv420p -c:a libmp3lame"
+    data = bytearray(media_files.make("mp3_sound.mp4", kind, inputs=SOUND).read_bytes())
+    at = data.rindex(b"mp4a") + 28
+    data[at : at + 2] = (22050).to_bytes(2, "big")  # as the header of HE-AAC: half
+    with sw.TarWriter(tmp_path / "a.tar", media=True) as writer:
+        writer.write({"__key__": "x", "mp4": bytes(data)})
+        writer.write({"__key__": "y", "mp4": media_files.read("b_frames")})
+    ds = sw.tar(tmp_path / "a.tar").clips("mp4", frames=10, count=1, audio="same")
+    assert [sample["mp4.audio"].shape for sample in ds] == [(1, 17640)] * 2
 
 
 def test_files_and_wrapped_videos_are_indexed_at_once(media_files, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.base.errors import DataError
+from shardwise.extensions.media.files import demux
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.frames import decode_frames, form_of
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
@@ -194,3 +195,47 @@ def test_picture_hashes_of_hevc_find_each_flipped_bit(media_files):
         else:
             np.testing.assert_array_equal(clip, good)  # the bit is in no picture
     assert num_errors
+
+
+def test_the_checksums_of_mkv_and_of_ac3_find_each_flipped_bit(media_files):
+    rng = np.random.default_rng(8)
+    for name, decoder in (("mkv", sw.video(4)), ("sound.ac3", sw.audio())):
+        if name == "mkv":
+            data = media_files.read(name)
+        else:
+            data = media_files.sound(name, "-c:a ac3").read_bytes()
+        decoder(data)
+        for at in rng.integers(len(data) // 8, len(data) - 900, 12).tolist():
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << int(rng.integers(8))
+            with pytest.raises(DataError):
+                decoder(bytes(damaged))
+
+
+def test_parts_of_an_mkv_that_changed_places_are_an_error(media_files):
+    data = media_files.read("vp9")  # a webm, without checksums
+    cluster = data.index(b"\x1f\x43\xb6\x75")
+    moved = data[:cluster] + data[cluster + 1500 :] + data[cluster : cluster + 1500]
+    with pytest.raises(DataError, match="do not follow one another"):
+        sw.video(4)(moved)
+
+
+def test_a_stream_that_its_header_lacks_is_an_error(media_files, monkeypatch):
+    opened = demux._opened
+
+    class Container:
+        def __init__(self, container):
+            self.streams = container.streams
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def demux(self, _):
+            raise IndexError("list index out of range")  # as PyAV does
+
+    monkeypatch.setattr(demux, "_opened", lambda *args, **options: Container(opened(*args)))
+    with pytest.raises(DataError, match="begins in the middle"):
+        sw.video(4)(media_files.read("ts"))

@@ -8,14 +8,14 @@ import av
 import numpy as np
 import pytest
 
-from shardwise.extensions.media.files import demux
+from shardwise.extensions.media.files import demux, order_by_decoding
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.clip_frames import ClipRule
 from shardwise.extensions.media.files.coded_frames import read_segments
 from shardwise.extensions.media.files.frames import decode_frames, form_of
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import index_media, with_checksums
-from tests.support.media import COPIES, VIDEOS, CountingReader, numbers_in
+from tests.support.media import COPIES, NUM_FRAMES, VIDEOS, CountingReader, decode, numbers_in
 
 MP4 = [
     name
@@ -166,3 +166,10 @@ def test_frames_before_a_key_frame_are_not_read(media_files):
     assert len(segment.samples) < 20
     (payloads,) = read_segments(index, track, [segment], BytesReader(data))
     assert [len(p) for p in payloads] == track.columns.size[segment.samples].tolist()
+
+
+def test_the_order_of_mpeg_in_avi_is_known_without_decoding(media_files, monkeypatch):
+    mpeg2 = media_files.make("mpeg2_b.avi", "-c:v mpeg2video -bf 2 -g 12 -q:v 5").read_bytes()
+    monkeypatch.delattr(order_by_decoding, "decoded_frames")
+    for data in (media_files.read("avi_b"), mpeg2):
+        assert numbers_in(decode(data, np.arange(NUM_FRAMES))) == list(range(NUM_FRAMES))

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 import shardwise as sw
-from shardwise.extensions.media.segments.listed import ListedFiles
+from shardwise.extensions.media.clips.lone_files import LoneFiles
 
 RATE = 16000
 ROWS = [
@@ -130,13 +130,13 @@ def test_a_list_of_speech_has_a_segment_a_row(folder, whole, read):
 def test_a_segment_of_a_listed_file_is_one_range_of_few_bytes(folder, monkeypatch):
     ds = nemo(folder).segments("audio")
     ranges = []
-    read = ListedFiles.read
+    read = LoneFiles.read
 
     def counted(self, wanted):
         ranges.extend(part for parts in wanted.values() for part in parts)
         return read(self, wanted)
 
-    monkeypatch.setattr(ListedFiles, "read", counted)
+    monkeypatch.setattr(LoneFiles, "read", counted)
     for number, name in enumerate(("a.flac", "b.wav")):
         ds[number]
         (one,) = ranges

@@ -22,6 +22,9 @@ class Member:
     def __init__(self, url: str, offset: int, size: int) -> None:
         self._file, self._offset, self.num_bytes = open_uncached(url, None), offset, size
 
+    def holds(self, start: int, stop: int) -> bool:
+        return start == stop
+
     def read(self, start: int, stop: int) -> bytes:
         return self._file.read(self._offset + start, stop - start)
 

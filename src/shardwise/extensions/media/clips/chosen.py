@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.extensions.media.clips.options import ClipOptions
-from shardwise.extensions.media.files.coded_frames import byte_ranges
+from shardwise.extensions.media.files.coded_frames import ranges_to_read
 from shardwise.extensions.media.files.media_index import MediaIndex
-from shardwise.extensions.media.files.sound import first_packets, packets_of
+from shardwise.extensions.media.files.sound import packets_of
 from shardwise.extensions.media.files.timeline import Span, frames_beside
 from shardwise.extensions.media.files.track import Track
 
@@ -65,13 +65,13 @@ class ChosenClip:
         tracks = [self.index.first("video")] + ([self.index.first("audio")] if has_sound else [])
         if not all(track.is_ranged for track in self.index.tracks):
             return [(0, self.index.num_bytes)] if pictures or has_sound else []
-        ranges: list[tuple[int, int]] = []
+        coded = []
         if pictures:
             segments = tracks[0].segments(self.frames[self.frames >= 0])
-            ranges += byte_ranges(tracks[0], np.concatenate([each.samples for each in segments]))
+            coded += [(tracks[0], each.samples) for each in segments]
         if has_sound:
-            ranges += byte_ranges(tracks[1], self._packets(*tracks))
-        return ranges
+            coded.append((tracks[1], self._packets(*tracks)))
+        return ranges_to_read(coded)
 
     def _packets(self, picture: Track, sound: Track) -> NDArray[np.int64]:
         """The packets of the sound of the same time, with room for the rounding of times."""
@@ -79,7 +79,7 @@ class ChosenClip:
         begin = self.ticks[0] * tick - sound.origin * sound_tick
         end = begin + self.ticks[1] * tick
         low, _, high = packets_of(sound, floor(begin * sound.rate) - 2, ceil(end * sound.rate) + 2)
-        return np.union1d(np.arange(first_packets(sound)), np.arange(low, high))
+        return np.arange(low, high)
 
 
 def _length(track: Track, frames: NDArray[np.int64], options: ClipOptions) -> Fraction:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -13,37 +12,11 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.clips.chosen import ChosenClip
+from shardwise.extensions.media.clips.files import HeldRanges
 from shardwise.extensions.media.files.frames import decode_frames, form_of
 from shardwise.extensions.media.files.numbered import with_picture_size
 from shardwise.extensions.media.files.pictures import CHOICES, clip_shape
 from shardwise.extensions.media.files.sound_window import open_sound, read_window
-
-
-class HeldRanges:
-    """A file of which some ranges are in memory; others are read when they are asked for.
-
-    Args:
-        num_bytes: the file's size.
-        held: pairs of a range's start and its bytes.
-        fetch: reads another range.
-    """
-
-    def __init__(
-        self,
-        num_bytes: int,
-        held: list[tuple[int, memoryview]],
-        fetch: Callable[[int, int], memoryview],
-    ) -> None:
-        self.num_bytes = num_bytes
-        self._held = held
-        self._fetch = fetch
-
-    def read(self, start: int, stop: int) -> memoryview:
-        """Bytes `[start, stop)`."""
-        for begin, data in self._held:
-            if begin <= start and stop <= begin + len(data):
-                return data[start - begin : stop - begin]
-        return self._fetch(start, stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +43,8 @@ class Clip:
             count = max(1, round(length * tick * rate))
             return np.zeros((channels, count), np.float32), np.zeros(count, np.bool_)
         heard = index.first("audio")
-        sound = open_sound(self.reader, index=index)
         begin = first * tick - heard.origin * Fraction(*heard.time_base)
+        sound = open_sound(self.reader, index=index, near=begin)
         start = round(begin * sound.rate)
         count = max(1, round(length * tick * sound.rate))
         values = read_window(sound, start, count, rate=sound.rate, channels=None)

@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 from shardwise.base.abilities import having
 from shardwise.base.columns import values_of
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.clips.lone_files import LoneFiles, SourceOfFiles
+from shardwise.extensions.media.clips.lone_files import (
+    IndexedFiles,
+    LoneFiles,
+    SourceOfFiles,
+)
 from shardwise.extensions.media.files.byte_reader import BytesReader
+from shardwise.extensions.media.files.coded_frames import joined_ranges
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
 from shardwise.sources.protocol import HasMediaFiles, Source
@@ -32,11 +37,7 @@ class MediaFiles(Protocol):
         ...
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file.
-
-        Raises:
-            DataError: the file can't be used; url, key and field say which.
-        """
+        """The index of a sample's file."""
         ...
 
     def place(self, sample: int) -> tuple[str, str]:
@@ -50,12 +51,54 @@ class MediaFiles(Protocol):
         ...
 
 
-def files_of(source: Source, field: str, ids: NDArray[np.int64]) -> MediaFiles:
-    """The media files of a source.
+class HeldRanges:
+    """A sample's file of which some ranges, with their starts, are in memory; it reads others."""
 
-    Raises:
-        ValueError: they have no index, and are too many to be indexed now.
+    def __init__(
+        self, files: MediaFiles, sample: int, num_bytes: int, held: list[tuple[int, memoryview]]
+    ) -> None:
+        self.num_bytes = num_bytes
+        self._files, self._sample, self._held = files, sample, held
+
+    def holds(self, start: int, stop: int) -> bool:
+        """Whether one of the ranges has bytes `[start, stop)`."""
+        return any(begin <= start and stop <= begin + len(data) for begin, data in self._held)
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Bytes `[start, stop)`."""
+        if not self.holds(start, stop):
+            ((_, parts),) = self._files.read({self._sample: [(start, stop)]})
+            self._held.extend(parts)
+        return next(
+            data[start - begin : stop - begin]
+            for begin, data in self._held
+            if begin <= start and stop <= begin + len(data)
+        )
+
+
+def hold_ranges(
+    files: MediaFiles, wanted: Sequence[tuple[int, MediaIndex, Sequence[tuple[int, int]]]]
+) -> tuple[list[HeldRanges], int]:
+    """Read ranges of the files of samples, and how many bytes they are.
+
+    `wanted` has sample, index and ranges of each part; parts of one file share what they have in
+    common, and all remote files are read at once.
     """
+    needed: dict[int, list[tuple[int, int]]] = {}
+    for sample, _, ranges in wanted:
+        if ranges:
+            needed.setdefault(sample, []).extend(ranges)
+    read = dict(files.read({sample: joined_ranges(ranges) for sample, ranges in needed.items()}))
+    return [
+        HeldRanges(files, sample, index.num_bytes, read.get(sample, []))
+        for sample, index, _ in wanted
+    ], sum(len(data) for parts in read.values() for _, data in parts)
+
+
+def files_of(
+    source: Source, field: str, ids: NDArray[np.int64], *, at_use: bool = False
+) -> MediaFiles:
+    """The media files of a source; `at_use` leaves indexes of lone files to their first use."""
     own = having(source, HasMediaFiles)
     if own is not None:
         files: MediaFiles = own.media_files(field)
@@ -64,7 +107,7 @@ def files_of(source: Source, field: str, ids: NDArray[np.int64]) -> MediaFiles:
         raise ValueError(f"clips({field!r}): numbered pictures are members of tar shards")
     lone = having(source, SourceOfFiles)
     if lone is not None and field == source.fields[0]:
-        return LoneFiles(lone, field, ids)
+        return LoneFiles(lone, field) if at_use else IndexedFiles(lone, field, ids)
     if len(ids) > _MAX_FILES:
         raise ValueError(
             f"clips() of {len(ids)} samples of {type(source).__name__}: up to {_MAX_FILES} are "

@@ -1,9 +1,4 @@
-"""Media files that lie by themselves: indexed by a few ranges each, and read by ranges.
-
-Their indexes are kept in the user's cache, with the version of each file. Local files that changed
-since are indexed again. A remote one, whose listing has no versions, is an error when it is first
-read, and the next call indexes all again.
-"""
+"""Media files that lie by themselves: indexed by a few ranges each, and read by ranges."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,9 +22,13 @@ from shardwise.extensions.media.files.ranged_files import (
     RecentIndexes,
     read_ranges,
 )
+from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import MadeOnce
-from shardwise.storage import FilePool, FileStat, StorageOptions, is_local, open_file
+from shardwise.storage import FilePool, FileStat, StorageOptions, is_local
+from shardwise.storage.protocol import File
 
+# Coded frames of indexes that are kept, at 50 bytes each: 400 hours of FLAC.
+_MAX_FRAMES = 10_000_000
 # Files that are indexed at once: each waits for two or three answers in turn.
 _NUM_READERS = 16
 # A file that can't be used has the reason in place of its index, as in a sidecar.
@@ -37,11 +37,22 @@ _BAD = b"!"
 
 @runtime_checkable
 class SourceOfFiles(Protocol):
-    """A source whose first field is a file of its own for each sample; see `Source`."""
+    """A source whose first field is a file per sample; see `Source`."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its shards."""
+        ...
 
     @property
     def storage(self) -> StorageOptions | None:
         """How remote files are reached."""
+        ...
+
+    def opened_file(
+        self, sample: int, storage: StorageOptions | None = None
+    ) -> AbstractContextManager[tuple[File, FileStat]]:
+        """A sample's file, held to its version, and that."""
         ...
 
     def file_of(self, sample: int) -> tuple[str, str, FileStat | None]:
@@ -67,25 +78,74 @@ class _Indexes:
 
 
 class LoneFiles:
-    """The media files of a `SourceOfFiles`; satisfies `MediaFiles`."""
+    """The media files of a `SourceOfFiles`; satisfies `MediaFiles`.
 
-    def __init__(self, source: SourceOfFiles, field: str, ids: NDArray[np.int64]) -> None:
+    Each process makes the index of a file at its first use, however many samples name that file.
+    """
+
+    def __init__(self, source: SourceOfFiles, field: str) -> None:
         self._source = source
         self._field = field
-        self._samples = np.unique(ids)
         # A clip at the file's beginning looks like the begin of a sequence: nothing is read ahead.
         options = replace(source.storage or StorageOptions(), prefetch_bytes=0)
         self._pool = FilePool(options=options)
+        self._recent: RecentIndexes[str] = RecentIndexes(_MAX_FRAMES)
+        self._versions: dict[str, FileStat] = {}
+
+    def identity(self) -> str:
+        """That of the list."""
+        return self._source.manifest.fingerprint
+
+    def index(self, sample: int) -> MediaIndex:
+        """The index of a sample's file."""
+        return self._recent.get(self.place(sample)[0], lambda _: self._index(sample))
+
+    def place(self, sample: int) -> tuple[str, str]:
+        """Url and key of a sample."""
+        key, url, _ = self._source.file_of(sample)
+        return url, key
+
+    def read(
+        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+        """Ranges of the files; see `read_ranges`."""
+        urls, places = dict[str, int](), {}
+        for sample in wanted:
+            url, stat = self.place(sample)[0], self._version(sample)
+            self._pool.pin(url, stat)
+            places[sample] = (urls.setdefault(url, len(urls)), 0, stat.num_bytes)
+        return iter([*read_ranges(self._pool, [*urls], places, wanted, field=self._field)])
+
+    def _index(self, sample: int) -> MediaIndex:
+        with self._source.opened_file(sample, self._pool.options) as (file, stat):
+            self._versions[self.place(sample)[0]] = stat
+            # The payloads of a whole file are not kept.
+            return replace(index_media(RangeReader(file, stat.num_bytes)), payloads=None)
+
+    def _version(self, sample: int) -> FileStat:
+        return self._versions[self.place(sample)[0]]
+
+
+class IndexedFiles(LoneFiles):
+    """Lone files that are all indexed at once; the user's cache keeps indexes and versions.
+
+    A remote file that changed is an error at its first read, since its listing has no versions.
+    """
+
+    def __init__(self, source: SourceOfFiles, field: str, ids: NDArray[np.int64]) -> None:
+        super().__init__(source, field)
+        self._recent = RecentIndexes()
+        self._samples = np.unique(ids)
         digest = hashlib.sha256(self._samples.astype("<i8").tobytes())
         for sample in self._samples.tolist():
             _, url, stat = source.file_of(sample)
             if stat is None and is_local(url):
-                stat = self._stat_of(url)
+                with source.opened_file(sample) as (_, stat):
+                    pass
             digest.update(f"{url} {stat and list(stat)}\n".encode("utf-8", "surrogateescape"))
         self._place = KeptArrays(None, name="media", origin=f"media 2 {digest.hexdigest()}")
         self._table: MadeOnce[_Indexes] = MadeOnce()
         self._stats: MadeOnce[list[FileStat]] = MadeOnce()
-        self._recent: RecentIndexes[int] = RecentIndexes()
         self._opened()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -101,31 +161,12 @@ class LoneFiles:
         digest.update(table.ends.astype("<i8").tobytes() + table.blocks.tobytes())
         return digest.hexdigest()[:16]
 
-    def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file."""
-        return self._recent.get(sample, self._index)
-
-    def place(self, sample: int) -> tuple[str, str]:
-        """Url and key of a sample."""
-        key, url, _ = self._source.file_of(sample)
-        return url, key
-
     def read(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the files; see `read_ranges`.
-
-        Raises:
-            StaleIndexError: a file is not the one that was indexed.
-        """
-        urls, places = [], {}
-        for number, sample in enumerate(wanted):
-            url, stat = self.place(sample)[0], self._stat(sample)
-            self._pool.pin(url, stat)
-            urls.append(url)
-            places[sample] = (number, 0, stat.num_bytes)
+        """Ranges of the files; indexes that are stale are removed from the cache."""
         try:
-            return iter([*read_ranges(self._pool, urls, places, wanted, field=self._field)])
+            return super().read(wanted)
         except StaleIndexError as error:
             self._place.forget()
             raise StaleIndexError(
@@ -153,34 +194,17 @@ class LoneFiles:
             self._place.save(asdict(table))
         return table
 
-    def _stat_of(self, url: str) -> FileStat:
-        file = open_file(url, options=self._pool.options)
-        try:
-            return file.stat()
-        finally:
-            file.close()
-
     def _block(self, sample: int) -> tuple[bytes, FileStat]:
-        key, url, stat = self._source.file_of(sample)
-        file = open_file(url, options=self._pool.options)
-        try:
-            stat = stat or file.stat()
-            file.pin(stat)
-            return index_to_bytes(index_media(RangeReader(file, stat.num_bytes))), stat
-        except (MissingShardError, StaleIndexError):
-            raise
-        except DataError as error:
-            if stat is None:
-                raise DataError(error.reason, url=url, key=key, field=self._field) from error
-            return _BAD + error.reason.encode(), stat
-        finally:
-            file.close()
-
-    def _row(self, sample: int) -> int:
-        return int(np.searchsorted(self._samples, sample))
+        with self._source.opened_file(sample, self._pool.options) as (file, stat):
+            try:
+                return index_to_bytes(index_media(RangeReader(file, stat.num_bytes))), stat
+            except (MissingShardError, StaleIndexError):
+                raise
+            except DataError as error:
+                return _BAD + error.reason.encode(), stat
 
     def _index(self, sample: int) -> MediaIndex:
-        table, row = self._opened(), self._row(sample)
+        table, row = self._opened(), int(np.searchsorted(self._samples, sample))
         begin = int(table.ends[row - 1]) if row else 0
         block = table.blocks[begin : int(table.ends[row])].tobytes()
         if not block.startswith(_BAD):
@@ -188,8 +212,8 @@ class LoneFiles:
         url, key = self.place(sample)
         raise DataError(block[1:].decode(), url=url, key=key, field=self._field)
 
-    def _stat(self, sample: int) -> FileStat:
+    def _version(self, sample: int) -> FileStat:
         def read() -> list[FileStat]:
             return [FileStat(*each) for each in json.loads(self._opened().stats.tobytes())]
 
-        return self._stats.get(read)[self._row(sample)]
+        return self._stats.get(read)[int(np.searchsorted(self._samples, sample))]

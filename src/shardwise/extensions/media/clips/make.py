@@ -31,10 +31,6 @@ def make_clips(
     """The source of clips, and what is done to its samples; `fields` are those that are read.
 
     The other arguments are those of `Dataset.clips`.
-
-    Raises:
-        ValueError: there is no such field, it has a decoder, or a `map()` comes before.
-        DataError: a video can't be used or is too short, and the options say "error".
     """
     options = checked_options(field, **arguments)
     of_videos = {

@@ -141,12 +141,7 @@ class ClipOptions:
 
 
 def checked_options(field: Any, **given: Any) -> ClipOptions:
-    """The arguments of `Dataset.clips`, of the right types.
-
-    Raises:
-        ValueError: one has no such value, or two do not go together.
-        TypeError: one is of another type.
-    """
+    """The arguments of `Dataset.clips`, of the right types."""
     first, *others = _names(field)
     for name, choices in _CHOICES.items():
         check_choice(name, given[name], choices, of="clips")

@@ -5,33 +5,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.columns import BytesColumn, Column, Columns, mask_of, values_of
-from shardwise.dataset.decoding import copied
+from shardwise.base.columns import Column, Columns, mask_of, values_of
 from shardwise.dataset.field import refuse_reserved
-from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.extensions.media.clips.chosen import ChosenClip
-from shardwise.extensions.media.clips.clip import Clip, Clips, HeldRanges
-from shardwise.extensions.media.clips.files import MediaFiles
+from shardwise.extensions.media.clips.clip import Clip, Clips
+from shardwise.extensions.media.clips.files import HeldRanges, MediaFiles, hold_ranges
 from shardwise.extensions.media.clips.options import ClipOptions
+from shardwise.extensions.media.clips.owners import Owners
 from shardwise.extensions.media.clips.table import cut_rows
 from shardwise.extensions.media.clips.windows import ClipTable
-from shardwise.extensions.media.files.coded_frames import joined_ranges
+from shardwise.extensions.media.files.sound_window import open_sound
 from shardwise.extensions.media.files.timeline import Span
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import (
-    ReadsEpochs,
-    Source,
-    SourceTraits,
-    traits_of,
-    value_fields_of,
-)
+from shardwise.sources.protocol import ReadsEpochs, Source, SourceTraits
 
 MEDIA = "__media__"
 # Videos that are looked at for the form of the silence of others.
@@ -84,10 +77,9 @@ class ClipSource(ReadsEpochs):
         self.options = options
         self.table = table
         self.counts = ClipCounts(len(table.videos), table.num_short, table.num_bad)
-        self._indices = indices
+        self._owners = Owners(source, indices, fields)
         self._files = files
         self._identity = identity
-        self._beside = fields
         sound = f"{options.field}.audio"
         made = [mask_of(name) for name in options.fields if options.short == "mask"]
         made += [sound, mask_of(sound)] if options.audio else []
@@ -107,18 +99,12 @@ class ClipSource(ReadsEpochs):
     @cached_property
     def traits(self) -> SourceTraits:
         """Clips are values; what rides along is as it was."""
-        inner = traits_of(self.source)
-        layouts = {name: inner.layouts[name] for name in self._beside if name in inner.layouts}
+        layouts = {}
         if self.options.short == "mask":
             group = () if self.options.per_sample is None else (self.options.per_sample,)
             row = ((*group, self.options.frames), np.dtype(np.bool_))
-            layouts |= {mask_of(name): row for name in self.options.fields}
-        values = set(value_fields_of(self.source)).intersection(self._beside)
-        return SourceTraits(
-            value_fields={*values, *self._made},
-            layouts=layouts,
-            random_reads_are_requests=inner.random_reads_are_requests,
-        )
+            layouts = {mask_of(name): row for name in self.options.fields}
+        return self._owners.traits(self._made, layouts)
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -126,27 +112,15 @@ class ClipSource(ReadsEpochs):
 
         The fingerprint is made of the videos', of their indexes and of the options.
         """
-        inner, indices = self.source.manifest, self._indices
-        sizes = inner.sizes if indices is None else subset_shard_sizes(inner.sizes, indices)
-        num_shards = len(sizes)
-        counts = self.table.clips_by(np.cumsum(sizes))
-        fingerprint = inner.fingerprint
-        if indices is not None:
-            fingerprint = subset_fingerprint(fingerprint, indices)
         digest = hashlib.sha256(f"{self.options.described} {self._identity}\n".encode())
         for name in ("videos", "firsts", "stops", "counts"):
             digest.update(np.ascontiguousarray(getattr(self.table, name)).data)
-        return Manifest.of_columns(
-            f"clips {fingerprint} {digest.hexdigest()[:16]}",
-            inner.urls[:num_shards],
-            counts,
-            inner.shard_bytes[:num_shards],
-        )
+        return self._owners.manifest("clips", digest.hexdigest(), self.table.clips_by)
 
     def url_of(self, clip: int) -> str:
         """The shard of a clip's video."""
         spans, _ = self.table.locate(np.array([clip], np.int64))
-        shard, _ = self.source.manifest.locate(self._source_ids(self.table.videos[spans]))
+        shard, _ = self.source.manifest.locate(self._owners.ids(self.table.videos[spans]))
         return self.source.manifest.urls[int(shard[0])]
 
     def read_epoch(
@@ -157,22 +131,19 @@ class ClipSource(ReadsEpochs):
         epoch: int,
         seed: int,
     ) -> Columns:
-        """Read clips: one range each, all remote ones in flight at once.
-
-        Raises:
-            DataError: a shard is damaged, missing, or not the one that was indexed.
-            StorageError: bytes could not be read.
-        """
+        """Read clips: one range each, all remote ones in flight at once."""
         names = self.fields if fields is None else fields
         ids = np.asarray(ids, np.int64)
         spans, numbers = self.table.locate(ids)
-        samples = self._source_ids(self.table.videos[spans])
+        samples = self._owners.ids(self.table.videos[spans])
         unique, inverse = np.unique(samples, return_inverse=True)
         cut_field = self.options.cuts.split(".")[0] if self.options.cuts else None
-        read = [name for name in self._beside if name in names or name == cut_field]
+        read = [name for name in self._owners.fields if name in names or name == cut_field]
         stored = self.source.read(unique, tuple(read))
         columns: dict[str, Any] = {
-            name: self._repeated(stored.fields[name], inverse) for name in read if name in names
+            name: self._owners.repeated(stored.fields[name], inverse)
+            for name in read
+            if name in names
         }
         keys = [stored.keys[row] for row in inverse.tolist()]
         num_bytes = stored.num_bytes
@@ -207,20 +178,6 @@ class ClipSource(ReadsEpochs):
                     media["cut"] = cut_rows(values[inverse[at]], self.options)[cuts[at]]
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
-    def _source_ids(self, videos: NDArray[np.int64]) -> NDArray[np.int64]:
-        return videos if self._indices is None else self._indices[videos]
-
-    def _repeated(self, column: Column, rows: NDArray[np.intp]) -> Column:
-        """A value of the sample for each of its clips."""
-        if isinstance(column, BytesColumn):
-            return BytesColumn(column.buffer, column.starts[rows], column.lengths[rows])
-        if isinstance(column, np.ndarray):
-            return column[rows]
-        values = list(column)
-        picked = [values[row] for row in rows.tolist()]
-        # A map() of one clip must not change the value of another one.
-        return list(map(copied, picked)) if traits_of(self.source).holds_objects else picked
-
     def _chosen(
         self, row: int, span: int, number: int, sample: int, *, seed: int, epoch: int
     ) -> list[ChosenClip]:
@@ -240,33 +197,30 @@ class ClipSource(ReadsEpochs):
     def _read_clips(
         self, field: str, chosen: list[list[ChosenClip]], names: tuple[str, ...]
     ) -> tuple[list[list[Clip]], int]:
-        """The bytes of clips; those of one video share what they have in common."""
+        """The bytes of clips."""
         files, sound = self._files[field], f"{field}.audio"
         has_sound = not {sound, mask_of(sound)}.isdisjoint(names)
-        needed: dict[int, list[tuple[int, int]]] = {}
-        for clip in chain.from_iterable(chosen):
-            ranges = clip.ranges(pictures=field in names, sound=has_sound)
-            needed.setdefault(clip.sample, []).extend(ranges)
-        needed = {sample: joined_ranges(ranges) for sample, ranges in needed.items() if ranges}
-        read = dict(files.read(needed)) if needed else {}
-        num_bytes = sum(len(data) for parts in read.values() for _, data in parts)
-
-        def opened(clip: ChosenClip) -> Clip:
-            fetch = partial(_fetched, files, clip.sample)
-            held = HeldRanges(clip.index.num_bytes, read.get(clip.sample, []), fetch)
-            return Clip(held, clip, self._silence)
-
-        return [[opened(clip) for clip in row] for row in chosen], num_bytes
+        wanted = [
+            (clip.sample, clip.index, clip.ranges(pictures=field in names, sound=has_sound))
+            for clip in chain.from_iterable(chosen)
+        ]
+        held, num_bytes = hold_ranges(files, wanted)
+        opened = iter(held)
+        return [[Clip(next(opened), clip, self._silence) for clip in row] for row in chosen], (
+            num_bytes
+        )
 
     @cached_property
     def _silence(self) -> tuple[int, int]:
         """Rate and channels of the first sound among the first videos; a batch has one shape."""
         if self.options.audio is not None:
             files = self._files[self.options.field]
-            for sample in self._source_ids(self.table.videos[:_LOOKED_AT]).tolist():
-                for track in files.index(sample).tracks:
-                    if track.kind == "audio":
-                        return track.rate, track.num_channels
+            for sample in self._owners.ids(self.table.videos[:_LOOKED_AT]).tolist():
+                index = files.index(sample)
+                if any(track.kind == "audio" for track in index.tracks):
+                    held = HeldRanges(files, sample, index.num_bytes, [])
+                    sound = open_sound(held, index=index)
+                    return sound.rate, sound.num_channels
         return 48000, 1
 
     def _made_columns(
@@ -279,9 +233,3 @@ class ClipSource(ReadsEpochs):
             shown, values = shown[:, 0], [row[0] for row in clips]
         sound = f"{field}.audio"
         return {field: values, mask_of(field): shown, sound: values, mask_of(sound): values}
-
-
-def _fetched(files: MediaFiles, sample: int, start: int, stop: int) -> memoryview:
-    ((_, parts),) = files.read({sample: [(start, stop)]})
-    ((begin, data),) = parts
-    return data[start - begin : stop - begin]

@@ -31,9 +31,6 @@ def clip_table(
 
     `files` are those of each field, and `ids` the samples in the source, int64 `[videos]`. `cuts`
     gives the value of the field of cuts by the place in `ids`; None for whole videos.
-
-    Raises:
-        DataError: a video can't be used or is too short, and the options say "error".
     """
     rows: list[tuple[int, int, int, int, int]] = []
     num_short = num_bad = 0
@@ -77,25 +74,27 @@ def _spans(
 
 
 def cut_rows(value: Any, options: ClipOptions) -> list[Any]:
-    """The rows of cuts in the JSON of a sample.
-
-    Raises:
-        DataError: there is no list of them.
-    """
+    """The rows of cuts in the JSON of a sample; DataError if there is no list of them."""
     assert options.cuts is not None
-    field, *path = options.cuts.split(".")
+    rows = value_at(value, options.cuts)
+    if not isinstance(rows, list):
+        raise DataError(
+            f"cuts={options.cuts!r} is to be a list of cuts, and is {type(rows).__name__}",
+            field=options.cuts.split(".")[0],
+        )
+    return rows
+
+
+def value_at(value: Any, cuts: str) -> Any:
+    """What `cuts`, a field and names with dots between, finds in the field's JSON."""
+    field, *names = cuts.split(".")
     if isinstance(value, bytes | bytearray | memoryview | str):
         try:
             value = json.loads(value if isinstance(value, str) else bytes(value))
-        except ValueError as error:
-            raise DataError(f"cuts={options.cuts!r}: no JSON: {error}", field=field) from error
-    for name in path:
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"cuts={cuts!r}: no JSON: {error}", field=field) from error
+    for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
-    if not isinstance(value, list):
-        raise DataError(
-            f"cuts={options.cuts!r} is to be a list of cuts, and is {type(value).__name__}",
-            field=field,
-        )
     return value
 
 

@@ -21,11 +21,7 @@ _MAX_HOPS = 1000
 
 
 def walk(data: bytes | memoryview, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield `(type, begin, end)` of the content of each box in `[start, stop)`.
-
-    Raises:
-        DataError: a box is shorter than its header, or longer than what holds it.
-    """
+    """Yield `(type, begin, end)` of the content of each box in `[start, stop)`."""
     at = start
     while at + 8 <= stop:
         size, kind, header = box_header(data, at, stop)
@@ -84,11 +80,7 @@ def locate_moov(
 
 
 def read_moov(reader: RangeReader, head: bytes | memoryview) -> bytes:
-    """The whole `moov` box in one or two reads more than that of `head`, wherever it lies.
-
-    Raises:
-        DataError: there is none, or it is cut or longer than 1 GiB.
-    """
+    """The whole `moov` box in one or two reads more than that of `head`, wherever it lies."""
     located = locate_moov(reader, head)
     if located is None:
         raise DataError(

@@ -17,8 +17,12 @@ class RangeReader(Protocol):
         """The file's size in bytes."""
         ...
 
+    def holds(self, start: int, stop: int) -> bool:
+        """Whether bytes `[start, stop)` are in memory."""
+        ...
+
     def read(self, start: int, stop: int) -> bytes | memoryview:
-        """Bytes `[start, stop)`, which lie inside the file; each call is one request."""
+        """Bytes `[start, stop)`, which lie inside the file; what is not held is one request."""
         ...
 
 
@@ -36,17 +40,17 @@ class BytesReader:
         self._view = memoryview(data)
         self.num_bytes = len(self._view)
 
+    def holds(self, start: int, stop: int) -> bool:
+        """Whether the file has them."""
+        return 0 <= start <= stop <= self.num_bytes
+
     def read(self, start: int, stop: int) -> memoryview:
         """A view of bytes `[start, stop)`."""
         return self._view[start:stop]
 
 
 def read_exactly(reader: RangeReader, start: int, stop: int) -> bytes | memoryview:
-    """Read a range that the file must have.
-
-    Raises:
-        DataError: the file ends before it.
-    """
+    """Read a range that the file must have."""
     if not 0 <= start <= stop <= reader.num_bytes:
         raise DataError(
             f"the file has {reader.num_bytes} bytes, and bytes {start} to {stop} are needed: was "

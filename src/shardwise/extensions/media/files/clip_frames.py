@@ -44,9 +44,6 @@ class ClipRule:
         """The clip's frames in the order of showing, int64 `[frames]`; -1 for a masked one.
 
         With `fps`, frame i is the one that is on the screen i / fps seconds after the first.
-
-        Raises:
-            DataError: the video is too short, and `short` is "error".
         """
         if self.fps is None:
             numbers = start + np.arange(self.frames, dtype=np.int64) * self.stride
@@ -88,11 +85,7 @@ class ClipRule:
 
 
 def frames_at_seconds(track: Track, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The frame that is on the screen at each time, counted from the first frame.
-
-    Raises:
-        DataError: a time is before the first frame, or behind the last one's end.
-    """
+    """The frame that is on the screen at each time, counted from the first frame."""
     times = np.array([track.tick_at(value) for value in seconds.tolist()], np.int64)
     if len(times) and (times.min() < track.pts[0] or times.max() >= track.end_pts):
         numerator, denominator = track.time_base

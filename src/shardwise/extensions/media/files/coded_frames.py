@@ -19,7 +19,6 @@ from shardwise.extensions.media.files.media_index import (
     checksum_of,
     index_media,
 )
-from shardwise.extensions.media.files.references import is_unreferenced, length_bytes
 from shardwise.extensions.media.files.track import Segment, Track
 
 # Frames nearer than this are read by one range: a request costs about as much as 64 KiB.
@@ -28,11 +27,7 @@ _GAP_BYTES = 64 << 10
 
 @spent_in("demux")
 def with_payloads(index: MediaIndex, reader: RangeReader, limits: Limits) -> MediaIndex:
-    """An index whose frames can be had: one of a scattered container gets their bytes by a demux.
-
-    Raises:
-        StaleIndexError: the file is not the one that was indexed.
-    """
+    """An index whose frames can be had: those of a scattered container by a demux."""
     if index.num_bytes != reader.num_bytes:
         raise StaleIndexError(
             f"the media index is of a file of {index.num_bytes} bytes, and this one has "
@@ -58,9 +53,6 @@ def read_segments(
 
     One range holds them all, with what lies between (sound, pictures that are left out), unless
     gaps are larger than 64 KiB.
-
-    Raises:
-        DataError: a group's checksum is not the one of the index.
     """
     stored = index.payloads_of(track)
     if stored is not None:
@@ -79,41 +71,59 @@ def read_segments(
 def _read_ranges(track: Track, samples: NDArray[np.int64], reader: RangeReader) -> list[memoryview]:
     starts = track.columns.offset[samples]
     stops = starts + track.columns.size[samples]
+    bounds = list(zip(starts.tolist(), stops.tolist(), strict=True))
+    if all(reader.holds(*each) for each in bounds):
+        return [memoryview(read_exactly(reader, *each)) for each in bounds]
     views: list[memoryview] = [memoryview(b"")] * len(starts)
-    for part in _near(starts, stops):
+    for part in _near(starts, stops, _GAP_BYTES):
         base = int(starts[part[0]])
         data = memoryview(read_exactly(reader, base, int(stops[part].max())))
         for row in part.tolist():
-            views[row] = data[int(starts[row]) - base : int(stops[row]) - base]
+            views[row] = data[bounds[row][0] - base : bounds[row][1] - base]
     return views
 
 
-def _near(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+def _near(starts: NDArray[np.int64], stops: NDArray[np.int64], gap: int) -> list[NDArray[np.intp]]:
     """The rows whose ranges are read together, each group in the order of the file."""
     by_place = np.argsort(starts, kind="stable")
     gaps = starts[by_place][1:] - np.maximum.accumulate(stops[by_place])[:-1]
-    parts = np.split(by_place, np.flatnonzero(gaps > _GAP_BYTES) + 1)
+    parts = np.split(by_place, np.flatnonzero(gaps > gap) + 1)
     return parts if len(starts) else []
 
 
-def byte_ranges(track: Track, samples: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The ranges of the file that hold some coded frames, as `read_segments` reads them."""
-    starts = track.columns.offset[samples]
-    return _joined(starts, starts + track.columns.size[samples])
-
-
 def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges in order; those that lie near each other become one.
+    """Ranges in order; those that meet become one.
 
-    >>> joined_ranges([(500_000, 500_100), (0, 100), (50, 300)])
-    [(0, 300), (500000, 500100)]
+    >>> joined_ranges([(500, 600), (0, 100), (50, 300)])
+    [(0, 300), (500, 600)]
     """
     starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
-    return _joined(starts, stops)
+    return [(int(starts[part[0]]), int(stops[part].max())) for part in _near(starts, stops, 0)]
 
 
-def _joined(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[tuple[int, int]]:
-    return [(int(starts[part[0]]), int(stops[part].max())) for part in _near(starts, stops)]
+def ranges_to_read(coded: Sequence[tuple[Track, NDArray[np.int64]]]) -> list[tuple[int, int]]:
+    """The ranges of a file from which coded frames of its tracks are read.
+
+    Two at most, and a quarter more bytes than the frames have at most. If both can't be, ranges are
+    apart where that saves more than 64 KiB.
+    """
+    if not any(len(rows) for _, rows in coded):
+        return []
+    starts = np.concatenate([track.columns.offset[rows] for track, rows in coded])
+    sizes = np.concatenate([track.columns.size[rows] for track, rows in coded])
+    by_place = np.argsort(starts, kind="stable")
+    starts = starts[by_place]
+    stops = np.maximum.accumulate(starts + sizes[by_place])
+    gaps = np.maximum(0, starts[1:] - stops[:-1])
+    smallest = np.argsort(gaps, kind="stable")
+    needed = stops[-1] - starts[0] - gaps.sum()
+    is_cheap = 4 * np.cumsum(gaps[smallest]) <= needed
+    is_near = gaps[smallest] <= _GAP_BYTES
+    is_many = np.arange(len(gaps), 0, -1) > 1
+    is_read = (is_cheap & (is_near | is_many)) | (is_near & is_many)
+    apart = np.sort(smallest[np.append(is_read, False).argmin() :])
+    firsts, lasts = np.append(0, apart + 1), np.append(apart, len(gaps))
+    return list(zip(starts[firsts].tolist(), stops[lasts].tolist(), strict=True))
 
 
 def _check(track: Track, segment: Segment, payloads: list[bytes] | list[memoryview]) -> None:
@@ -138,23 +148,3 @@ def _check(track: Track, segment: Segment, payloads: list[bytes] | list[memoryvi
                 "were indexed: their CRC-32 differs",
                 offset=offset if offset >= 0 else None,
             )
-
-
-def without_unneeded(
-    track: Track, segment: Segment, payloads: list[bytes] | list[memoryview]
-) -> tuple[Segment, list[bytes | memoryview]]:
-    """A segment without the pictures that are neither wanted nor needed by another one.
-
-    About a fifth of the pictures of common H.264 files; of other codecs none is left out.
-    """
-    num_length_bytes = length_bytes(track)
-    if num_length_bytes is None:
-        return segment, list(payloads)
-    wanted = set(segment.wanted.tolist())
-    rows = [
-        row
-        for row, number in enumerate(segment.samples.tolist())
-        if number in wanted or not is_unreferenced(payloads[row], num_length_bytes)
-    ]
-    kept = replace(segment, samples=segment.samples[rows])
-    return kept, [payloads[row] for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from zlib import crc32
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.boxes import box_header
@@ -12,6 +13,8 @@ from shardwise.extensions.media.files.sample_description import check_channel_or
 _TS_PACKET = 188
 _EBML = b"\x1a\x45\xdf\xa3"
 _SEGMENT = b"\x18\x53\x80\x67"
+# Elements of Matroska (RFC 9559): padding, and a CRC-32 with its length, 4.
+_VOID, _CRC32, _CHECKSUM = 0xEC, 0xBF, b"\xbf\x84"
 _W64 = bytes.fromhex("72696666912ecf11a5d628db04c10000")
 # Sizes of what was written to a pipe: they were never put in.
 UNKNOWN = (0, 0xFFFFFFFF)
@@ -22,9 +25,6 @@ def check_end(data: bytes | memoryview) -> None:
 
     Known for avi, wav (RIFF, RIFX, RF64, W64), aiff, au, caf, mkv, webm, mp4 and ts; mp3 and ogg
     have their own readers. Other containers do not say their length.
-
-    Raises:
-        DataError: it was cut.
     """
     view = memoryview(data)
     head = bytes(view[:64])
@@ -111,7 +111,21 @@ def _matroska_end(view: memoryview) -> int:
     if bytes(view[at : at + 4]) != _SEGMENT:
         return len(view)
     size, at = _vint(view, at + 4)
-    return len(view) if size is None else at + size
+    end = len(view) if size is None else at + size
+    while at < min(end, len(view)):
+        start, id_bytes = at, 9 - int(view[at]).bit_length()
+        size, at = _vint(view, at + id_bytes)
+        if size is None:
+            return len(view)  # a cluster of a live stream
+        # Parts of a segment have identifiers of 4 bytes, but padding and a checksum.
+        if (id_bytes != 4 and view[start] not in (_VOID, _CRC32)) or at + size > end:
+            raise DataError("parts of the mkv do not follow one another: damaged", offset=start)
+        if size > 6 and bytes(view[at : at + 2]) == _CHECKSUM and at + size <= len(view):
+            told = int.from_bytes(view[at + 2 : at + 6], "little")
+            if told != crc32(view[at + 6 : at + size]):
+                raise DataError("a part of the mkv is damaged: its CRC-32 differs", offset=start)
+        at += size
+    return end
 
 
 def _vint(view: memoryview, at: int) -> tuple[int | None, int]:

@@ -31,17 +31,14 @@ from shardwise.extensions.media.files.track import Track, TrackColumns
 # Between a packet's place, as FFmpeg says it, and its bytes: the header of a block, a chunk, or a
 # page of Ogg with its 255 lengths.
 _MAX_HEADER_BYTES = 27 + 255
+# Codecs whose pictures FFmpeg decodes otherwise if those before were not, key frames or none.
+_FROM_THE_FIRST = ("dirac",)
 # Kinds of side data that change how a packet and those after it are decoded.
 _CHANGES = ("palette", "new_extradata", "param_change")
 
 
 def demux(data: bytes | memoryview, limits: Limits) -> tuple[list[Track], list[list[bytes]]]:
-    """The tracks of a file in memory, and the payloads of each in decode order.
-
-    Raises:
-        DataError: it is no media file, damaged or cut, or promises too much.
-        MissingExtraError: PyAV is not installed.
-    """
+    """The tracks of a file in memory, and the payloads of each in decode order."""
     av = import_av("this container")
     check_end(data)
     whole = bytes(data)
@@ -53,10 +50,13 @@ def demux(data: bytes | memoryview, limits: Limits) -> tuple[list[Track], list[l
                 if s.type in ("video", "audio") and s.codec_context is not None and not _is_cover(s)
             ]
             packets: dict[int, list[Any]] = {stream.index: [] for stream in streams}
-            for packet in container.demux(streams) if streams else ():
-                if packet.size:
-                    packets[packet.stream_index].append(packet)
-                    limits.check_frames(len(packets[packet.stream_index]), "packets")
+            try:
+                for packet in container.demux(streams) if streams else ():
+                    if packet.size:
+                        packets[packet.stream_index].append(packet)
+                        limits.check_frames(len(packets[packet.stream_index]), "packets")
+            except IndexError as error:  # of PyAV: its list of streams is that of the header
+                raise DataError("a stream begins in the middle of the file: damaged") from error
             pairs = [
                 (stream, unpacked(_codec(stream), packets[stream.index]))
                 for stream in streams
@@ -110,12 +110,13 @@ def _track(stream: Any, packets: list[Any], data: bytes, limits: Limits) -> Trac
     duration = np.array([p.duration or 0 for p in packets], np.int64)
     if is_video and len(pts) > 1 and not duration.any():  # asf
         duration[:] = np.median(np.diff(np.sort(pts)))
+    own = _codec(stream) not in _FROM_THE_FIRST
     columns = TrackColumns(
         pts=pts,
         duration=duration,
         size=np.array([p.size for p in packets], np.int64),
         offset=_places(packets, data),
-        key=np.array([p.is_keyframe for p in packets], bool),
+        key=np.array([p.is_keyframe and (own or not i) for i, p in enumerate(packets)], bool),
         shown=np.array([not p.is_discard for p in packets], bool),
     )
     return Track(

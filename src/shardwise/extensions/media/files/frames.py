@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,8 @@ from shardwise.base.arguments import near_name
 from shardwise.base.errors import DataError
 from shardwise.engine.batch.decoder_memory import decoder_bytes, picture_memory
 from shardwise.extensions.media.files.byte_reader import RangeReader
-from shardwise.extensions.media.files.coded_frames import (
-    read_segments,
-    with_payloads,
-    without_unneeded,
-)
+from shardwise.extensions.media.files.coded_frames import read_segments, with_payloads
+from shardwise.extensions.media.files.coded_run import CodedRun, VideoBackend
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.pictures import PictureForm
@@ -27,31 +24,6 @@ from shardwise.extensions.media.files.track import Segment, Track
 
 # The group of `shardwise.base.plugins` that backends are looked up in.
 _BACKENDS = "video_backends"
-
-
-class VideoBackend(Protocol):
-    """Decodes one run of coded frames: the seam for a decoder on a GPU."""
-
-    def __call__(
-        self,
-        track: Track,
-        segment: Segment,
-        payloads: Sequence[bytes | memoryview],
-        form: PictureForm,
-        *,
-        limits: Limits,
-        place: Callable[[int, NDArray[Any]], None],
-    ) -> None:
-        """Call `place(number, pixels)` with each wanted picture once.
-
-        It gets the number in decode order and pixels `[*form.scaled, channels]` in
-        `form.pixel_format`, which it copies.
-
-        Raises:
-            DataError: a frame is damaged, or the decoder gives none for it.
-            NotAKeyFrameError: the run does not begin with a key frame, whatever the file says.
-        """
-        ...
 
 
 def check_backend(function: str, backend: str) -> None:
@@ -93,9 +65,6 @@ def decode_frames(
 
     Returns:
         `[T, ...]` in `form.layout` and `form.dtype`.
-
-    Raises:
-        DataError: a frame is not there or damaged; never is another one returned for it.
     """
     track = index.first("video")
     if out is None:
@@ -123,18 +92,17 @@ def decode_frames(
 
     def decode(segment: Segment, payloads: Sequence[bytes | memoryview]) -> None:
         with picture_memory().hold(memory):
-            decode_run(track, segment, payloads, form, limits=limits, place=place)
+            decode_run(CodedRun(track, segment, payloads, form, limits, place))
 
     for segment, part in zip(segments, coded, strict=True):
-        needed, payloads = without_unneeded(track, segment, part)
         try:
-            decode(needed, payloads)
+            decode(segment, part)
         except DataError as error:
-            earlier = _second_try(track, segment, payloads[0], error)
+            earlier = _second_try(track, segment, part[0], error)
             if earlier is None:
                 raise
             [part] = read_segments(index, track, [earlier], reader)
-            decode(*without_unneeded(track, earlier, part))
+            decode(earlier, part)
     return out
 
 

@@ -80,11 +80,7 @@ def index_to_bytes(index: MediaIndex) -> bytes:
 
 
 def index_from_bytes(data: bytes | memoryview) -> MediaIndex:
-    """The reverse.
-
-    Raises:
-        DataError: the bytes are damaged, of another version, or promise too much.
-    """
+    """The reverse."""
     data = bytes(data)
     if data[:4] != _MAGIC:
         raise _unusable(f"it begins with {data[:4]!r}, not {_MAGIC!r}")

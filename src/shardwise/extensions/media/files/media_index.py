@@ -41,11 +41,7 @@ class MediaIndex:
     payloads: tuple[list[bytes], ...] | None = field(default=None, repr=False, compare=False)
 
     def first(self, kind: str) -> Track:
-        """The first track of a kind.
-
-        Raises:
-            DataError: there is none, or it has no frames.
-        """
+        """The first track of a kind."""
         track = next((track for track in self.tracks if track.kind == kind), None)
         if track is None:
             kinds = ", ".join(f"{track.kind} ({track.codec})" for track in self.tracks)
@@ -67,10 +63,6 @@ def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> Medi
 
     Of mp4 and mov in two or three reads, wherever `moov` lies; of wav mostly in one; of other files
     by reading all.
-
-    Raises:
-        DataError: it is no media file, damaged or cut, or promises too much.
-        MissingExtraError: the container needs PyAV.
 
     Examples:
         >>> from shardwise.extensions.media.files.byte_reader import BytesReader

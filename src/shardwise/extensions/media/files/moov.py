@@ -32,9 +32,6 @@ def read_tracks(moov: bytes, *, num_bytes: int, limits: Limits) -> list[Track] |
 
     Returns:
         None where only FFmpeg can say: fragmented files, and the forms named above.
-
-    Raises:
-        DataError: the box is damaged, the file is cut, or it promises too much.
     """
     try:
         span = next(walk(moov, 0, len(moov)))[1:]

@@ -36,11 +36,7 @@ def _header(head: bytes) -> tuple[int, int, int, int] | None:
 
 
 def read_mp3(data: bytes | memoryview, limits: Limits) -> Track | None:
-    """The track of an mp3; None for what FFmpeg has to read.
-
-    Raises:
-        DataError: it was cut.
-    """
+    """The track of an mp3; None for what FFmpeg has to read."""
     view = memoryview(data)
     at = first = _behind_tag(view)
     known = _header(bytes(view[at : at + 4])) if at + 4 <= len(view) else None
@@ -48,26 +44,25 @@ def read_mp3(data: bytes | memoryview, limits: Limits) -> Track | None:
         return None
     _, samples, rate, channels = known
     offsets: list[int] = []
-    sizes: list[int] = []
     whole, end = bytes(view), len(view)
     sizes_of: dict[bytes, int] = {}
-    while at + 4 <= end:
+    while at <= end - 4:
         head = whole[at : at + 4]
-        size = sizes_of.get(head, -1)
-        if size < 0:
+        size = sizes_of.get(head)
+        if size is None:
             found = _header(head)
             size = found[0] if found is not None and found[1:3] == (samples, rate) else 0
             sizes_of[head] = size
         if not size:
             break
         offsets.append(at)
-        sizes.append(size)
         at += size
+    sizes = np.diff(offsets, append=at)
     if at < end and bytes(view[at : at + 3]) not in (b"TAG", b"APE") and any(view[at:]):
         return None
     told, delay, padding = _tag(bytes(view[first : first + sizes[0]]))
     if told is not None:
-        del offsets[0], sizes[0]
+        offsets, sizes = offsets[1:], sizes[1:]
         if len(offsets) + (at > end) > told + 1:
             return None  # files behind one another
     limits.check_frames(len(offsets), "packets")
@@ -83,7 +78,7 @@ def read_mp3(data: bytes | memoryview, limits: Limits) -> Track | None:
     columns = TrackColumns(
         np.arange(count, dtype=np.int64) * samples - lead,
         np.full(count, samples, np.int64),
-        np.array(sizes, np.int64),
+        sizes,
         np.array(offsets, np.int64),
         always,
         always,

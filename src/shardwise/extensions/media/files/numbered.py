@@ -6,7 +6,7 @@ Each picture is a coded frame of its own, of the codec "pictures". They have no 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +17,9 @@ from shardwise.base.errors import DataError
 from shardwise.codecs import image
 from shardwise.codecs.image_headers import probe
 from shardwise.extensions.media.files.byte_reader import RangeReader
-from shardwise.extensions.media.files.limits import Limits
+from shardwise.extensions.media.files.coded_run import CodedRun
 from shardwise.extensions.media.files.media_index import MediaIndex
-from shardwise.extensions.media.files.pictures import PictureForm
-from shardwise.extensions.media.files.track import Segment, Track, TrackColumns
+from shardwise.extensions.media.files.track import Track, TrackColumns
 
 _CODEC = "pictures"
 _NUMBER = re.compile(r"%(?:0\d+)?d")
@@ -28,9 +27,6 @@ _NUMBER = re.compile(r"%(?:0\d+)?d")
 
 def numbered_fields(pattern: str, fields: Iterable[str]) -> list[str]:
     """The fields that a pattern names, in the order of their numbers.
-
-    Raises:
-        ValueError: the pattern has not one number, or names no field.
 
     Examples:
         >>> numbered_fields("%05d.jpg", ["00010.jpg", "00002.jpg", "json"])
@@ -74,25 +70,17 @@ def with_picture_size(
     return replace(index, tracks=(replace(track, height=header.height, width=header.width),))
 
 
-def decode_pictures(
-    track: Track,
-    segment: Segment,
-    payloads: Sequence[bytes | memoryview],
-    form: PictureForm,
-    *,
-    limits: Limits,
-    place: Callable[[int, NDArray[Any]], None],
-) -> None:
+def decode_pictures(run: CodedRun) -> None:
     """Decode a run of pictures; a `VideoBackend`."""
-    dtype = "uint8" if form.dtype == "uint8" else "uint16"
-    options: dict[str, Any] = {"mode": form.mode, "size": form.scaled, "dtype": dtype}
-    decoder = image(**options, layout="HWC", max_pixels=limits.max_pixels)
-    for number, payload in zip(segment.samples.tolist(), payloads, strict=True):
-        if number in segment.wanted:
+    dtype = "uint8" if run.form.dtype == "uint8" else "uint16"
+    options: dict[str, Any] = {"mode": run.form.mode, "size": run.form.scaled, "dtype": dtype}
+    decoder = image(**options, layout="HWC", max_pixels=run.limits.max_pixels)
+    for number, payload in zip(run.segment.samples.tolist(), run.payloads, strict=True):
+        if number in run.segment.wanted:
             try:
-                place(number, decoder(payload))
+                run.place(number, decoder(payload))
             except ValueError as error:
                 raise DataError(
                     f"picture {number} can't be decoded: {error}",
-                    offset=int(track.columns.offset[number]),
+                    offset=int(run.track.columns.offset[number]),
                 ) from error

@@ -51,9 +51,6 @@ def read_ogg(data: bytes | memoryview, limits: Limits) -> tuple[Track, list[byte
 
     Returns:
         None for other streams: FFmpeg has to demux them.
-
-    Raises:
-        DataError: a page is damaged or cut, or a stream has no last page.
     """
     streams = _streams(bytes(data))
     if len(streams) != 1:

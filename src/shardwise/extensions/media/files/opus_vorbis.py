@@ -41,11 +41,7 @@ def opus_delay(codec: str, config: bytes, said: int) -> int:
 
 
 def vorbis_lengths(config: bytes) -> NDArray[np.int64]:
-    """The lengths that a packet of Vorbis may have, by the block before and its own.
-
-    Raises:
-        DataError: the header is none of Vorbis.
-    """
+    """The lengths that a packet of Vorbis may have, by the block before and its own."""
     at = config.find(b"\x01vorbis")
     if at < 0 or len(config) < at + 29:
         raise DataError("the sound of Vorbis has no identification header")
@@ -57,9 +53,6 @@ def vorbis_samples(head: bytes, setup: bytes, packets: Sequence[bytes]) -> NDArr
     """Samples of each packet of Vorbis: int64 `[packets]`, 0 of the first, which only prepares.
 
     The mode of a packet says how long its block is, and modes stand at the end of the setup header.
-
-    Raises:
-        DataError: a header is damaged.
     """
     short, _, long = vorbis_lengths(head)
     flags = _mode_flags(setup)

@@ -20,6 +20,9 @@ from shardwise.extensions.media.files.track import Track
 # The start code of a picture of MPEG-4 (ISO/IEC 14496-2, 6.2.5); its kind is in the next two bits.
 _VOP = re.compile(rb"\x00\x00\x01\xb6")
 _BIDIRECTIONAL = 2
+# That of MPEG-1 and MPEG-2 (ISO/IEC 13818-2, 6.2.3): the kind, plus 1, is behind 10 bits.
+_PICTURE = re.compile(rb"\x00\x00\x01\x00")
+_KINDS_TELL = ("mpeg4", "mpeg1video", "mpeg2video")
 # A picture that is not coded: start code, kind, time, and the bit that says so.
 _EMPTY_BYTES = 7
 REPAIR = "encode the file again, as by `ffmpeg -i FILE -fps_mode cfr -c:v libx264 FILE.mp4`"
@@ -67,9 +70,6 @@ def check_order(track: Track, payloads: list[bytes]) -> None:
     """Refuse times of showing that no order of MPEG-4's pictures can have.
 
     A picture between two others is decoded after both. `ffmpeg -c:v libxvid` writes such times.
-
-    Raises:
-        DataError: such a picture is not shown before the one that comes before it in the file.
     """
     reference = -1
     for number, payload in enumerate(payloads):
@@ -89,12 +89,31 @@ def may_reorder(codec: Any, payloads: list[bytes]) -> bool:
     return bool(codec.reorder)
 
 
-def _is_between(payload: bytes) -> bool:
-    """Whether a picture of MPEG-4 is coded from one shown before it and one shown after it."""
-    found = _VOP.search(payload)
-    return bool(
-        found and found.end() < len(payload) and payload[found.end()] >> 6 == _BIDIRECTIONAL
+def _is_between(payload: bytes, codec: str = "mpeg4") -> bool:
+    """Whether a picture of MPEG is coded from one shown before it and one shown after it."""
+    start = _VOP if codec == "mpeg4" else _PICTURE
+    found = start.search(payload)
+    if not found or found.end() + 1 >= len(payload):
+        return False
+    kind = (
+        payload[found.end()] >> 6 if codec == "mpeg4" else (payload[found.end() + 1] >> 3 & 7) - 1
     )
+    return kind == _BIDIRECTIONAL
+
+
+def _order_by_kinds(codec: str, payloads: list[bytes]) -> list[int] | None:
+    """The order of showing by the kinds of MPEG's pictures; None where decoding has to tell it."""
+    if codec not in _KINDS_TELL or any(len(each) <= _EMPTY_BYTES for each in payloads):
+        return None
+    is_between = [_is_between(each, codec) for each in payloads]
+    if any(is_between[:2]):  # a decoder leaves them out
+        return None
+    order: list[int] = []
+    reference = 0
+    for number in range(1, len(payloads)):
+        order.append(number if is_between[number] else reference)
+        reference = reference if is_between[number] else number
+    return [*order, reference]
 
 
 def timed_by_decoding(
@@ -103,11 +122,10 @@ def timed_by_decoding(
     """A track whose frames are shown in the order in which a decoder gives them.
 
     Their times are those of decoding, moved by the frames that the order makes a decoder wait.
-
-    Raises:
-        DataError: decoding does not tell the order.
     """
-    numbers = [number for number, _ in decoded_frames(track, list(enumerate(payloads)), limits)]
+    numbers = _order_by_kinds(track.codec, payloads)
+    if numbers is None:
+        numbers = [number for number, _ in decoded_frames(track, list(enumerate(payloads)), limits)]
     if len(set(numbers)) != len(numbers) or not numbers or min(numbers) < 0:
         raise DataError(
             "the container has no times of showing, and decoding does not tell the order either: "

@@ -6,35 +6,22 @@ so it belongs into worker processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
-
-from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.base.stages import spent_in
-from shardwise.extensions.media.files.limits import Limits
-from shardwise.extensions.media.files.pictures import PictureForm
+from shardwise.extensions.media.files.coded_run import CodedRun
 from shardwise.extensions.media.files.pyav_import import import_av
 from shardwise.extensions.media.files.pyav_packets import (
     NotAKeyFrameError,
     damaged,
     decoded_frames,
 )
-from shardwise.extensions.media.files.track import Segment, Track
 
 
-def decode_with_pyav(
-    track: Track,
-    segment: Segment,
-    payloads: Sequence[bytes | memoryview],
-    form: PictureForm,
-    *,
-    limits: Limits,
-    place: Callable[[int, NDArray[Any]], None],
-) -> None:
-    """Decode a segment; a `VideoBackend`."""
+def decode_with_pyav(run: CodedRun) -> None:
+    """Decode a run; a `VideoBackend`."""
+    track, segment, form = run.track, run.segment, run.form
     reformatter = import_av("video").video.reformatter
     # Its filters take 0.1 ms to make for another size: one for all frames.
     to_rgb = partial(
@@ -46,8 +33,10 @@ def decode_with_pyav(
         threads=1,
     )
     pending = set(segment.wanted.tolist())
-    samples = zip(segment.samples.tolist(), payloads, strict=True)
-    decoded = decoded_frames(track, samples, limits, may_fail=segment.may_fail)
+    samples = zip(segment.samples.tolist(), run.payloads, strict=True)
+    decoded = decoded_frames(
+        track, samples, run.limits, may_fail=segment.may_fail, wanted=frozenset(pending)
+    )
     begin = int(segment.samples[0])
     for number, frame in decoded:
         # A recovery point of H.264 is none, either; at the file's first frame nothing lies before.
@@ -59,7 +48,7 @@ def decode_with_pyav(
             raise damaged(track, number, "the decoder calls the picture damaged")
         pending.remove(number)
         with spent_in("convert"):
-            place(number, to_rgb(frame).to_ndarray())
+            run.place(number, to_rgb(frame).to_ndarray())
         if not pending:
             return
     first = min(pending)

@@ -9,11 +9,7 @@ from shardwise.base.errors import MissingExtraError
 
 
 def import_av(what: str) -> Any:
-    """PyAV, with its log turned off: errors are raised, and name the sample.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """PyAV, with its log turned off: errors are raised, and name the sample."""
     try:
         av = import_module("av")
     except ModuleNotFoundError as error:

@@ -41,10 +41,6 @@ def read_ranges(
 
     Yields:
         A sample, and pairs of a range's start and its bytes.
-
-    Raises:
-        DataError: a file is not the one that was indexed, or ends before a range does.
-        StorageError: bytes could not be read.
     """
     owners: list[tuple[int, int]] = []
     # By range its file, offset and bytes.
@@ -74,6 +70,10 @@ class RangeReader:
     def __init__(self, file: File, num_bytes: int) -> None:
         self._file = file
         self.num_bytes = num_bytes
+
+    def holds(self, start: int, stop: int) -> bool:
+        """False, but of no bytes."""
+        return start == stop
 
     def read(self, start: int, stop: int) -> bytes:
         """Bytes `[start, stop)`."""

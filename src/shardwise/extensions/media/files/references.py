@@ -1,9 +1,7 @@
 """What coded pictures need of others, read from their NAL units.
 
-Pictures that no other needs may be left out where they are not wanted (H.264 only: ITU-T H.264,
-7.4.1, nal_ref_idc is 0 in all slices of such a picture). Behind an instantaneous decoding refresh
-(IDR) a decoder uses nothing of before, so that what lies before it may be left out, too. Of the
-other key frames H.264 says from which picture on all are right (recovery point, D.2.8).
+Behind an instantaneous decoding refresh (IDR) an H.264 decoder uses nothing of before. Of the other
+key frames H.264 says from which picture on all are right (ITU-T H.264, recovery point, D.2.8).
 """
 
 from __future__ import annotations
@@ -23,29 +21,16 @@ _LOOKED_AT = 64
 _START = re.compile(rb"\x00+\x00\x00\x01|\x00\x00\x01")
 
 
-def length_bytes(track: Track) -> int | None:
-    """Bytes before each NAL unit of H.264; None where the frames have no such lengths."""
-    if track.codec != "h264" or len(track.config) < 7 or track.config[0] != 1:
-        return None
-    return (track.config[4] & 3) + 1
-
-
-def is_unreferenced(payload: bytes | memoryview, num_length_bytes: int) -> bool:
-    """Whether a coded H.264 picture is of no use to any other picture."""
-    seen, stop = False, 0
-    for begin, end in _units(payload, num_length_bytes):
-        header, stop = payload[begin], end
-        if 1 <= header & 31 <= 5:
-            if header >> 5 & 3:
-                return False
-            seen = True
-    return seen and stop == len(payload)
+def _length_bytes(track: Track) -> int:
+    """Bytes before each NAL unit of H.264."""
+    is_told = len(track.config) > 6 and track.config[0] == 1
+    return (track.config[4] & 3) + 1 if is_told else 4
 
 
 def is_refresh(track: Track, payload: bytes | memoryview) -> bool:
     """Whether a coded H.264 picture is an IDR; its first slice says it."""
     payload = _with_lengths(track, payload)
-    for begin, _ in _units(payload, length_bytes(track) or 4):
+    for begin, _ in _units(payload, _length_bytes(track)):
         if 1 <= payload[begin] & 31 <= 5:
             return payload[begin] & 31 == 5
     return False
@@ -58,7 +43,7 @@ def is_whole_by_itself(track: Track, payload: bytes | memoryview) -> bool:
     """
     payload = _with_lengths(track, payload)
     has_slices = False
-    for begin, end in _units(payload, length_bytes(track) or 4):
+    for begin, end in _units(payload, _length_bytes(track)):
         unit = bytes(payload[begin : min(end, begin + _LOOKED_AT)]).replace(b"\0\0\3", b"\0\0")
         kind = unit[0] & 31 if unit else 0
         if kind == _MESSAGES and _recovery_frames(unit[1:]):

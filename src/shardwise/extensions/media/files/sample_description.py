@@ -34,6 +34,9 @@ _OBJECTS = {
     0x6B: "mp3",
     0x6C: "mjpeg",
 }
+_AAC_RATES = (
+    96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350,
+)  # fmt: skip
 # The codes of colours that have a meaning (ISO/IEC 23091-2), in the order of `colr` and `vpcC`.
 _COLOUR_CODES: dict[str, frozenset[int]] = {
     "color_primaries": frozenset({1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 22}),
@@ -65,9 +68,6 @@ def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None
     Returns:
         None for codecs that are not known here, and where the description changes inside the file:
         FFmpeg has to say.
-
-    Raises:
-        DataError: it is damaged.
     """
     entries = list(walk(stsd, 8, len(stsd)))
     if len(entries) != 1:
@@ -108,6 +108,8 @@ def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None
         # Writers put 2 into the entry, whatever it is; numbers above 6 are layouts.
         layout = config[1] >> 3 & 15
         channels = {7: 8, 11: 7, 12: 8, 14: 8}.get(layout, layout)
+        rate_at = (config[0] & 7) << 1 | config[1] >> 7
+        rate = _AAC_RATES[rate_at] << 16 if rate_at < len(_AAC_RATES) else rate
     return SampleDescription(codec, config, parameters, rate=rate >> 16, num_channels=channels)
 
 

@@ -15,11 +15,7 @@ _Ints = NDArray[np.int64]
 
 
 class SampleTable:
-    """The columns of one track before edits: arrays `[num_samples]` in decode order.
-
-    Raises:
-        DataError: the tables are damaged, contradict each other or promise too many samples.
-    """
+    """The columns of one track before edits: arrays `[num_samples]` in decode order."""
 
     def __init__(self, moov: bytes, stbl: Span, limits: Limits) -> None:
         self._moov = moov

@@ -28,14 +28,19 @@ from shardwise.extensions.media.files.wave import is_wave
 # Decoded before a part and thrown away, until overlaps and bit reservoirs are what they are when
 # decoding from the file's begin: Opus asks for 80 ms, MP3 for 9 frames.
 _RUN_UP_S = 0.25
-# Opus converges to the last bit in less than a second at common rates.
-_RUN_UPS = {"opus": 1.0}
+# Opus halves what it keeps of the packets before in 20 ms.
+_RUN_UPS = {"opus": 0.5}
+# Up to this rate AAC-LC may be the lower band of HE-AAC.
+_AAC_LC, _MAX_LOWER_BAND = 2, 24_000
 # Decoders that draw noise, or forecast from all before: they begin at the first packet.
 _LONG_MEMORY = frozenset((
     "ac3", "eac3", "speex", "amr_nb", "amr_wb", "gsm", "gsm_ms", "qcelp", "evrc", "wmav1", "wmav2",
+    "g723_1", "g729", "ilbc", "nellymoser", "ra_144", "ra_288", "sipr", "truespeech",
 ))  # fmt: skip
 # Of ADPCM, whose other kinds go on where the packet before ended, those with a header per block.
 _WITH_HEADERS = ("adpcm_ms", "adpcm_ima_wav", "adpcm_swf")
+# Packets from which a decoder tells rate and channels. No part of a sound is of fewer.
+_TELLING = 4
 # The codec's tag in mp4.
 _MP4A = str(int.from_bytes(b"mp4a", "little"))
 # Codes of wav: Microsoft's ADPCM and IMA's.
@@ -46,9 +51,6 @@ def is_plain_sound(head: bytes) -> bool:
     """Whether soundfile is to read a file of this beginning (40 bytes).
 
     That is flac whose length is known, and wav with ADPCM. All else is read by its packets.
-
-    Raises:
-        MissingExtraError: it would, and neither it nor PyAV is installed.
     """
     # The low 36 bits of 8 bytes of STREAMINFO are the number of samples (RFC 9639, 8.2).
     known = int.from_bytes(head[18:26], "big") & ((1 << 36) - 1)
@@ -70,11 +72,7 @@ def _has(module: str) -> bool:
 
 
 class SoundFile:
-    """Sound that libsndfile reads.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """Sound that libsndfile reads."""
 
     def __init__(self, reader: RangeReader) -> None:
         import soundfile
@@ -106,22 +104,35 @@ class SoundFile:
 
 
 class PacketSound:
-    """Sound of a track, decoded from some packets before the part that is asked for."""
+    """Sound of a track, decoded from some packets before the part that is asked for.
+
+    `near` is the second, from the first sample that is heard, at which packets are looked at for
+    what the header does not tell.
+    """
 
     def __init__(
-        self, reader: RangeReader, index: MediaIndex, limits: Limits = DEFAULT_LIMITS
+        self,
+        reader: RangeReader,
+        index: MediaIndex,
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        near: Fraction | float = 0,
     ) -> None:
         self._reader, self._limits = reader, limits
         self._index = with_payloads(index, reader, limits)
         self._track = track = self._index.first("audio")
         self.rate, self.num_channels = track.rate, track.num_channels
-        head = first_packets(track)
-        if head:
-            _, frames = next(self._sounds(0, head), (0, []))
-            if not frames:
-                raise damaged(track, 0, "the decoder gives no sound")
-            self.rate = int(frames[0].sample_rate)
-            self.num_channels = int(frames[0].layout.nb_channels)
+        is_mp4 = track.parameters.get("codec_tag") == _MP4A and track.codec in ("aac", "mp3")
+        if is_mp4 and not _is_plain_aac(track):
+            # The header of an mp4 with HE-AAC may have half the rate, and one channel of two.
+            begin, *_ = packets_of(track, floor(near * track.rate), 0)
+            head = begin, min(begin + _TELLING, len(track.columns.pts))
+            # That of MP3 puts the header's rate into the first one.
+            told = [frame for _, frames in self._sounds(*head) for frame in frames]
+            if not told:
+                raise damaged(track, begin, "the decoder gives no sound")
+            self.rate = int(told[-1].sample_rate)
+            self.num_channels = int(told[-1].layout.nb_channels)
         self._scale = Fraction(self.rate, track.rate or self.rate)
         self.num_samples = round(track.length * self._scale)
 
@@ -167,13 +178,10 @@ class PacketSound:
         return out
 
 
-def first_packets(track: Track) -> int:
-    """How many packets tell the rate and the channels that the header of a track does not tell.
-
-    The header of an mp4 with HE-AAC may have half the rate, and one channel of two.
-    """
-    is_mp4 = track.parameters.get("codec_tag") == _MP4A and track.codec in ("aac", "mp3")
-    return min(4, len(track.columns.pts)) if is_mp4 else 0
+def _is_plain_aac(track: Track) -> bool:
+    """Whether it is AAC-LC, and not the lower band of HE-AAC: a packet overlaps the one before."""
+    profile = track.config[0] >> 3 if track.codec == "aac" and track.config else None
+    return profile == _AAC_LC and track.rate > _MAX_LOWER_BAND
 
 
 def packets_of(track: Track, start: int, stop: int) -> tuple[int, int, int]:
@@ -185,10 +193,18 @@ def packets_of(track: Track, start: int, stop: int) -> tuple[int, int, int]:
     """
     starts, _ = track.sample_bounds
     first = max(0, int(np.searchsorted(starts, start, side="right")) - 1)
-    last = max(first + 1, int(np.searchsorted(starts, stop, side="left")))
+    last = max(first + 1, int(np.searchsorted(starts, stop, side="left")), _TELLING)
+    last = min(last, len(starts))
     goes_on = track.codec.startswith("adpcm_") and track.codec not in _WITH_HEADERS
     if goes_on or track.codec in _LONG_MEMORY:
         return 0, first, last
+    if (
+        track.codec == "aac"
+        and track.config[:1]
+        and track.config[0] >> 3 == _AAC_LC
+        and track.rate > _MAX_LOWER_BAND
+    ):
+        return max(0, first - _TELLING + 1), first, last
     before = starts[first] - int(_RUN_UPS.get(track.codec, _RUN_UP_S) * track.rate)
     begin = min(first - 2, int(np.searchsorted(starts, before, side="right")) - 1)
     return max(0, begin), first, last

@@ -44,5 +44,6 @@ def samples_of(frame: Any) -> NDArray[np.float32]:
     if kind == "u8":
         sound = sound.astype(np.int16) - scale
     # float32 holds 24 bits: int32 goes by float64, and is rounded once.
-    scaled: NDArray[np.float32] = (sound / np.float64(scale)).astype(np.float32)
-    return scaled
+    wide = np.float64 if kind == "s32" else np.float32
+    scaled: NDArray[np.float32] = np.multiply(sound, wide(1 / scale), dtype=wide)
+    return scaled.astype(np.float32, copy=False)

@@ -8,6 +8,7 @@ were silence around.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -22,18 +23,18 @@ from shardwise.extensions.media.files.sound import PacketSound, Sound, SoundFile
 
 
 def open_sound(
-    reader: RangeReader, *, index: MediaIndex | None = None, limits: Limits = DEFAULT_LIMITS
+    reader: RangeReader,
+    *,
+    index: MediaIndex | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    near: Fraction | float = 0,
 ) -> Sound:
-    """The sound of a file.
-
-    Raises:
-        DataError: the file has none, or is damaged.
-    """
+    """The sound of a file; `near` is the second that is read first."""
     if index is None:
         if is_plain_sound(bytes(read_exactly(reader, 0, min(40, reader.num_bytes)))):
             return SoundFile(reader)
         index = index_media(reader, limits=limits)
-    return PacketSound(reader, index, limits)
+    return PacketSound(reader, index, limits, near=near)
 
 
 def length_at(sound: Sound, rate: int) -> int:
@@ -52,9 +53,6 @@ def read_window(
         count: samples.
         rate: the target rate.
         channels: None for the sound's; 1 for the mean of all; more of a sound of one are copies.
-
-    Raises:
-        DataError: the channels can't be made.
     """
     length = length_at(sound, rate)
     low, high = max(0, start), min(length, start + count)
@@ -71,7 +69,7 @@ def read_window(
 
 # Blocks are at least this long, and resampled with as much around them as the filter is wide:
 # soxr HQ has 125 dB of attenuation from 0.91 to 1 of the lower rate's band.
-BLOCK_S, _MARGIN_SAMPLES = 1.0, 256
+BLOCK_S, _MARGIN_SAMPLES = 1.5, 256
 
 
 def _resampled(sound: Sound, rate: int, start: int, stop: int) -> NDArray[np.float32]:

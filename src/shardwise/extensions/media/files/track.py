@@ -150,9 +150,6 @@ class Track:
         A run begins at the last key frame that is decoded and shown before the frame. Pictures
         that are shown before that key frame need what lies before it. They are left out, but of
         H.264, whose decoders take a missing number of a reference picture for an error.
-
-        Raises:
-            DataError: a frame is not there.
         """
         if len(frames) and not 0 <= int(frames.min()) <= int(frames.max()) < self.num_frames:
             raise DataError(

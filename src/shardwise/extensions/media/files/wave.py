@@ -32,11 +32,7 @@ def is_wave(head: bytes) -> bool:
 
 
 def read_wave(reader: RangeReader, head: bytes | memoryview, limits: Limits) -> Track | None:
-    """The track of a wav that begins with `head`; None for a codec that is not PCM.
-
-    Raises:
-        DataError: the header is damaged, or the file was cut.
-    """
+    """The track of a wav that begins with `head`; None for a codec that is not PCM."""
     end, held = reader.num_bytes, bytes(head)
     order = ">" if held[:4] == b"RIFX" else "<"
     (riff_size,) = struct.unpack_from(f"{order}I", held, 4)

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from shardwise.dataset.transforms import Transforms
-from shardwise.extensions.media.clips.files import MediaFiles, files_of
+from shardwise.extensions.media.clips.files import files_of
 from shardwise.extensions.media.decoders.audio import Audio
-from shardwise.extensions.media.segments.listed import ListedFiles
 from shardwise.extensions.media.segments.source import SegmentDecoder, SegmentSource
 from shardwise.extensions.media.segments.table import segment_table
-from shardwise.sources.files.source import FilesSource
 from shardwise.sources.protocol import Source
 
 
@@ -27,13 +25,7 @@ def make_segments(
     rate: int | None,
     channels: int | None,
 ) -> tuple[SegmentSource, Transforms]:
-    """The source of segments, and what is done to its samples; `fields` are those that are read.
-
-    Raises:
-        TypeError: the field or `cuts` is no name.
-        ValueError: there is no such field, it has a decoder, or a `map()` comes before.
-        DataError: a row says no offset and duration.
-    """
+    """The source of segments, and what is done to its samples, which have `fields`."""
     Audio(rate=rate, channels=channels)  # checks both
     for name, value in (("field", field), ("cuts", cuts)):
         if not isinstance(value, str) and (value is not None or name == "field"):
@@ -50,13 +42,9 @@ def make_segments(
         )
     indices = transforms.indices
     ids = np.arange(source.manifest.num_samples) if indices is None else indices
-    if isinstance(source, FilesSource):
-        files: MediaFiles = ListedFiles(source)
-    else:
-        files = files_of(source, field, ids)
     made = SegmentSource(
         source, indices=indices, fields=fields, field=field, cuts=cuts,
-        files=files,
+        files=files_of(source, field, ids, at_use=True),
         table=segment_table(source, ids, rows, cuts),
         resampled=rate is not None,
     )  # fmt: skip

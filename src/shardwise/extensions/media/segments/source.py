@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from math import ceil, floor
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.columns import Column, Columns, values_of
+from shardwise.base.columns import Columns, values_of
 from shardwise.base.errors import DataError
-from shardwise.dataset.decoding import copied
 from shardwise.dataset.field import refuse_reserved
-from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
-from shardwise.extensions.media.clips.clip import HeldRanges
-from shardwise.extensions.media.clips.files import MediaFiles
-from shardwise.extensions.media.files.coded_frames import byte_ranges, joined_ranges
+from shardwise.extensions.media.clips.files import HeldRanges, MediaFiles, hold_ranges
+from shardwise.extensions.media.clips.owners import Owners
+from shardwise.extensions.media.files.coded_frames import ranges_to_read
 from shardwise.extensions.media.files.media_index import MediaIndex
-from shardwise.extensions.media.files.sound import first_packets, packets_of
+from shardwise.extensions.media.files.sound import packets_of
 from shardwise.extensions.media.files.sound_window import (
     BLOCK_S,
     length_at,
@@ -29,7 +27,7 @@ from shardwise.extensions.media.files.sound_window import (
 )
 from shardwise.extensions.media.segments.table import SegmentTable, rows_in
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source, SourceTraits, traits_of, value_fields_of
+from shardwise.sources.protocol import Source, SourceTraits
 
 # Offsets and durations of manifests are rounded: so much may lie behind the sound, as silence.
 _ROUNDED_S = 0.1
@@ -54,7 +52,7 @@ class SegmentDecoder:
 
     def __call__(self, segment: Segment) -> NDArray[np.float32]:
         """float32 `[channels, samples]`."""
-        sound = open_sound(segment.reader, index=segment.index)
+        sound = open_sound(segment.reader, index=segment.index, near=segment.offset)
         rate = self.rate or sound.rate
         start, count = round(segment.offset * rate), max(1, round(segment.duration * rate))
         if start + count > length_at(sound, rate) + _ROUNDED_S * rate:
@@ -94,9 +92,9 @@ class SegmentSource:
         refuse_reserved(fields, source)
         self.source = source
         self.table = table
-        self._indices, self._files, self._field, self._cuts = indices, files, field, cuts
+        self._files, self._field, self._cuts = files, field, cuts
         self._around_s = BLOCK_S + 0.1 if resampled else 0.0
-        self._beside = tuple(name for name in fields if name != field)
+        self._owners = Owners(source, indices, tuple(name for name in fields if name != field))
         self._named = tuple(name for name in table.names if name not in fields)
         made = [name for name in ("offset", "duration") if name not in fields]
         self.fields = (*fields, *made, *self._named)
@@ -112,15 +110,8 @@ class SegmentSource:
     @cached_property
     def traits(self) -> SourceTraits:
         """Segments and what their rows say are values; what rides along is as it was."""
-        inner = traits_of(self.source)
-        layouts = {name: inner.layouts[name] for name in self._beside if name in inner.layouts}
-        layouts |= dict.fromkeys(("offset", "duration"), ((), np.dtype(np.float64)))
-        values = set(value_fields_of(self.source)).intersection(self._beside)
-        return SourceTraits(
-            value_fields={*values, self._field, "offset", "duration", *self._named},
-            layouts=layouts,
-            random_reads_are_requests=inner.random_reads_are_requests,
-        )
+        seconds = dict.fromkeys(("offset", "duration"), ((), np.dtype(np.float64)))
+        return self._owners.traits((self._field, *seconds, *self._named), seconds)
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -128,53 +119,33 @@ class SegmentSource:
 
         The fingerprint is made of the sounds' and of all offsets and durations.
         """
-        inner, indices, table = self.source.manifest, self._indices, self.table
-        sizes = inner.sizes if indices is None else subset_shard_sizes(inner.sizes, indices)
-        before = np.searchsorted(table.sounds, np.append(0, np.cumsum(sizes)), side="left")
-        fingerprint = inner.fingerprint
-        if indices is not None:
-            fingerprint = subset_fingerprint(fingerprint, indices)
+        table = self.table
         digest = hashlib.sha256(f"{self._field!r} {self._cuts!r}\n".encode())
         for column in (table.sounds, table.offsets, table.durations):
             digest.update(np.ascontiguousarray(column).data)
-        return Manifest.of_columns(
-            f"segments {fingerprint} {digest.hexdigest()[:16]}",
-            inner.urls[: len(sizes)],
-            np.diff(before).astype(np.int64),
-            inner.shard_bytes[: len(sizes)],
-        )
+        return self._owners.manifest("segments", digest.hexdigest(), table.segments_by)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read segments: one range each, all remote ones in flight at once.
-
-        Raises:
-            DataError: a shard is damaged, missing, or not the one that was indexed.
-            StorageError: bytes could not be read.
-        """
+        """Read segments: one range each, all remote ones in flight at once."""
         names = self.fields if fields is None else fields
         ids, table = np.asarray(ids, np.int64), self.table
-        sounds = table.sounds[ids]
-        samples = sounds if self._indices is None else self._indices[sounds]
+        samples = self._owners.ids(table.sounds[ids])
         unique, inverse = np.unique(samples, return_inverse=True)
         cut_field = None if self._cuts is None else self._cuts.split(".")[0]
         wants_rows = not set(names).isdisjoint(self._named)
-        read = [n for n in self._beside if n in names or (wants_rows and n == cut_field)]
+        read = [n for n in self._owners.fields if n in names or (wants_rows and n == cut_field)]
         stored = self.source.read(unique, tuple(read))
-        values = {name: values_of(stored.fields[name]) for name in read}
-        shared = traits_of(self.source).holds_objects
-        columns: dict[str, Column] = {}
-        for name in self._beside:
-            if name in names:
-                picked = [values[name][row] for row in inverse.tolist()]
-                columns[name] = _as_stored(
-                    stored.fields[name], inverse, list(map(copied, picked)) if shared else picked
-                )
+        columns: dict[str, Any] = {
+            name: self._owners.repeated(stored.fields[name], inverse)
+            for name in read
+            if name in names
+        }
         columns["offset"] = columns.get("offset", table.offsets[ids])
         columns["duration"] = columns.get("duration", table.durations[ids])
         if wants_rows:
             assert cut_field is not None
             assert self._cuts is not None
-            parsed = [rows_in(value, self._cuts) for value in values[cut_field]]
+            parsed = [rows_in(value, self._cuts) for value in values_of(stored.fields[cut_field])]
             rows = [parsed[n][row] for n, row in zip(inverse, table.rows[ids], strict=True)]
             columns |= {name: [row.get(name) for row in rows] for name in self._named}
         num_bytes = stored.num_bytes
@@ -191,28 +162,19 @@ class SegmentSource:
     def _read_segments(
         self, ids: NDArray[np.int64], samples: NDArray[np.int64]
     ) -> tuple[list[Segment], int]:
-        """The bytes of segments; those of one sound share what they have in common."""
-        needed: dict[int, list[tuple[int, int]]] = {}
+        """The bytes of segments."""
         spans = list(zip(self.table.offsets[ids].tolist(), self.table.durations[ids].tolist(),
                          strict=True))  # fmt: skip
-        indexes = [self._files.index(sample) for sample in samples.tolist()]
-        for sample, index, (offset, duration) in zip(samples.tolist(), indexes, spans, strict=True):
+        wanted = []
+        for sample, (offset, duration) in zip(samples.tolist(), spans, strict=True):
             low, high = offset - self._around_s, offset + duration + self._around_s
-            needed.setdefault(sample, []).extend(_ranges(index, low, high))
-        needed = {sample: joined_ranges(ranges) for sample, ranges in needed.items()}
-        read = dict(self._files.read(needed))
-        num_bytes = sum(len(data) for parts in read.values() for _, data in parts)
-        segments = []
-        for sample, index, span in zip(samples.tolist(), indexes, spans, strict=True):
-            fetch = partial(self._fetched, sample)
-            reader = HeldRanges(index.num_bytes, read.get(sample, []), fetch)
-            segments.append(Segment(reader, index, *span))
-        return segments, num_bytes
-
-    def _fetched(self, sample: int, start: int, stop: int) -> memoryview:
-        ((_, parts),) = self._files.read({sample: [(start, stop)]})
-        ((begin, data),) = parts
-        return data[start - begin : stop - begin]
+            index = self._files.index(sample)
+            wanted.append((sample, index, _ranges(index, low, high)))
+        held, num_bytes = hold_ranges(self._files, wanted)
+        return [
+            Segment(reader, index, *span)
+            for reader, (_, index, _), span in zip(held, wanted, spans, strict=True)
+        ], num_bytes
 
 
 def _ranges(index: MediaIndex, low: float, high: float) -> list[tuple[int, int]]:
@@ -221,9 +183,4 @@ def _ranges(index: MediaIndex, low: float, high: float) -> list[tuple[int, int]]
     if not track.is_ranged:
         return [(0, index.num_bytes)]
     begin, _, last = packets_of(track, floor(low * track.rate) - 1, ceil(high * track.rate) + 1)
-    packets = np.union1d(np.arange(first_packets(track)), np.arange(begin, last))
-    return byte_ranges(track, packets)
-
-
-def _as_stored(column: Column, rows: NDArray[np.intp], picked: list[Any]) -> Column:
-    return column[rows] if isinstance(column, np.ndarray) else picked
+    return ranges_to_read([(track, np.arange(begin, last))])

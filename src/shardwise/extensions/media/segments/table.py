@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.columns import values_of
 from shardwise.base.errors import DataError
+from shardwise.extensions.media.clips.table import value_at
 from shardwise.sources.protocol import Source
 
 # Names of a row's begin and length, and of its end where it has one in place of a length.
@@ -37,6 +37,10 @@ class SegmentTable:
     durations: NDArray[np.float64]
     names: tuple[str, ...]
 
+    def segments_by(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Segments of each run of sounds, by the sound behind each run's last."""
+        return np.diff(np.searchsorted(self.sounds, ends), prepend=0).astype(np.int64)
+
 
 def segment_table(
     source: Source, ids: NDArray[np.int64], fields: Sequence[str], cuts: str | None
@@ -45,9 +49,6 @@ def segment_table(
 
     `cuts` is a field of JSON with a row, or a list of rows; None for samples whose `fields` are
     one.
-
-    Raises:
-        DataError: a row says no offset and duration.
     """
     found: list[tuple[int, int, float, float]] = []
     names: dict[str, None] = {}
@@ -72,18 +73,8 @@ def segment_table(
 
 
 def rows_in(value: Any, cuts: str) -> list[Mapping[str, Any]]:
-    """The rows of segments in the JSON of a sample.
-
-    Raises:
-        DataError: there are none.
-    """
-    if isinstance(value, bytes | bytearray | memoryview | str):
-        try:
-            value = json.loads(value if isinstance(value, str) else bytes(value))
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"cuts={cuts!r}: no JSON: {error}") from error
-    for name in cuts.split(".")[1:]:
-        value = value.get(name) if isinstance(value, Mapping) else None
+    """The rows of segments in the JSON of a sample; DataError if there are none."""
+    value = value_at(value, cuts)
     rows = [value] if isinstance(value, Mapping) else value
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         raise DataError(

@@ -23,31 +23,58 @@ from shardwise.storage import FilePool
 
 if TYPE_CHECKING:
     from shardwise.sources.tar.index.index_store import IndexStore
+    from shardwise.sources.tar.index.shard_index import ShardIndex
     from shardwise.sources.tar.read.shards import ShardSet
 
 # Sidecars that are kept in memory.
 _MAX_SIDECARS = 64
 
 
-class TarMedia:
+class TarRanges:
+    """Files inside tar shards by sample, for one field, read by ranges."""
+
+    def __init__(self, shards: Callable[[], ShardSet], *, pool: FilePool, field: str) -> None:
+        self._shards = shards
+        self._pool = pool
+        self._field = field
+
+    def place(self, sample: int) -> tuple[str, str]:
+        """The url of the shard, and the key of a sample."""
+        shards = self._shards()
+        shard, row = shards.locate(sample)
+        return shards.manifest.urls[shard], shards.index(shard).keys[row]
+
+    def read(
+        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+        """Ranges of the files of some samples; see `read_ranges`."""
+        shards = self._shards()
+        places = {}
+        for sample in ranges_of:
+            shard, row = shards.locate(sample)
+            places[sample] = (shard, *self._span(shards.index(shard), row))
+        return read_ranges(self._pool, shards.manifest.urls, places, ranges_of, field=self._field)
+
+    def _span(self, index: ShardIndex, row: int) -> tuple[int, int]:
+        """Where the file begins, and its bytes."""
+        (span,) = index.locate_one((self._field,), row)
+        return span
+
+
+class TarMedia(TarRanges):
     """The media files of one field of tar shards; sidecars lie beside the indexes of `store`."""
 
     def __init__(
         self, shards: Callable[[], ShardSet], *, store: IndexStore, pool: FilePool, field: str
     ) -> None:
-        self._shards = shards
+        super().__init__(shards, pool=pool, field=field)
         self._store = store
-        self._pool = pool
-        self._field = field
         self._lock: PerProcess[threading.Lock] = PerProcess()
         self._sidecars: OrderedDict[int, MediaSidecar] = OrderedDict()
         self._indexes: RecentIndexes[int] = RecentIndexes()
 
     def __getstate__(self) -> dict[str, Any]:
-        empty: dict[str, Any] = {
-            "_sidecars": OrderedDict(), "_indexes": RecentIndexes(),
-        }  # fmt: skip
-        return self.__dict__ | empty
+        return self.__dict__ | {"_sidecars": OrderedDict(), "_indexes": RecentIndexes()}
 
     def identity(self) -> str:
         """Changes when a sidecar does: 16 hex digits of the headers of all."""
@@ -63,27 +90,6 @@ class TarMedia:
         except DataError as error:
             url, key = self.place(sample)
             raise DataError(error.reason, url=url, key=key, field=self._field) from error
-
-    def place(self, sample: int) -> tuple[str, str]:
-        """The url of the shard, and the key of a sample."""
-        return _place(self._shards(), sample)
-
-    def read(
-        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the files of some samples; see `read_ranges`.
-
-        Raises:
-            DataError: a shard is not the one that was indexed, or ends before a range does.
-            StorageError: bytes could not be read.
-        """
-        shards = self._shards()
-        places = {}
-        for sample in ranges_of:
-            shard, row = shards.locate(sample)
-            ((base, size),) = shards.index(shard).locate_one((self._field,), row)
-            places[sample] = (shard, base, size)
-        return read_ranges(self._pool, shards.manifest.urls, places, ranges_of, field=self._field)
 
     def _index(self, sample: int) -> MediaIndex:
         shard, row = self._shards().locate(sample)
@@ -118,17 +124,12 @@ class TarMedia:
             return sidecar
 
 
-class TarPictures:
+class TarPictures(TarRanges):
     """Numbered pictures of the samples of tar shards, a video each; their file is the shard."""
-
-    def __init__(self, shards: Callable[[], ShardSet], *, pool: FilePool, pattern: str) -> None:
-        self._shards = shards
-        self._pool = pool
-        self._pattern = pattern
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
-        return tuple(numbered_fields(self._pattern, self._shards().fields))
+        return tuple(numbered_fields(self._field, self._shards().fields))
 
     def identity(self) -> str:
         """The pictures are those of the source's fingerprint."""
@@ -138,28 +139,12 @@ class TarPictures:
         """The places of a sample's pictures."""
         shards = self._shards()
         shard, row = shards.locate(sample)
-        places = [each for each in shards.index(shard).locate_one(self._names, row) if each[1] >= 0]
+        index = shards.index(shard)
+        places = [each for each in index.locate_one(self._names, row) if each[1] >= 0]
         if not places:
             url, key = self.place(sample)
-            raise DataError("the sample has no such picture", url=url, key=key, field=self._pattern)
-        return index_pictures(places, shards.index(shard).num_bytes)
+            raise DataError("the sample has no such picture", url=url, key=key, field=self._field)
+        return index_pictures(places, index.num_bytes)
 
-    def place(self, sample: int) -> tuple[str, str]:
-        """The url of the shard, and the key of a sample."""
-        return _place(self._shards(), sample)
-
-    def read(
-        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the shards of some samples; see `read_ranges`."""
-        shards = self._shards()
-        places = {}
-        for sample in ranges_of:
-            shard, _ = shards.locate(sample)
-            places[sample] = (shard, 0, shards.index(shard).num_bytes)
-        return read_ranges(self._pool, shards.manifest.urls, places, ranges_of, field=self._pattern)
-
-
-def _place(shards: ShardSet, sample: int) -> tuple[str, str]:
-    shard, row = shards.locate(sample)
-    return shards.manifest.urls[shard], shards.index(shard).keys[row]
+    def _span(self, index: ShardIndex, row: int) -> tuple[int, int]:  # noqa: ARG002 - one for all
+        return 0, index.num_bytes

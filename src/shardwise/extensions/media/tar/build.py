@@ -52,12 +52,7 @@ def require_media_field(field: str) -> None:
 
 
 def media_block(data: bytes | memoryview) -> bytes:
-    """The stored index of one media file, with checksums.
-
-    Raises:
-        DataError: it can't be used: damaged, cut, or no media file.
-        MissingExtraError: its container needs PyAV.
-    """
+    """The stored index of one media file, with checksums."""
     reader = BytesReader(data)
     index = index_media(reader)
     if not any(track.num_frames for track in index.tracks):
@@ -141,12 +136,7 @@ def build_sidecar(url: str, *, store: IndexStore) -> tuple[str | None, list[Data
 
 
 def open_sidecar(url: str, *, store: IndexStore) -> MediaSidecar | None:
-    """The sidecar of a shard; None where there is none.
-
-    Raises:
-        StaleIndexError: it is of another version of the shard.
-        DataError: it is damaged.
-    """
+    """The sidecar of a shard; None where there is none."""
     path = sidecar_path(store.published_path(url))
     try:
         file: File = open_uncached(path, store.options)

@@ -79,9 +79,6 @@ class MediaSidecar:
     Attributes:
         header: what it says of its shard.
         identity: bytes that are others for another shard, or other media in it.
-
-    Raises:
-        DataError: it is damaged or of another version.
     """
 
     def __init__(self, read: Callable[[int, int], bytes], *, path: str) -> None:
@@ -113,11 +110,7 @@ class MediaSidecar:
         return self._read(int(self._bounds[at]), int(self._bounds[at + 1]))
 
     def index(self, row: int, field: str) -> MediaIndex | None:
-        """The media index of one sample; None where it lacks the field.
-
-        Raises:
-            DataError: the media file can't be used, or the block is damaged.
-        """
+        """The media index of one sample; None where it lacks the field."""
         block = self.block(row, field)
         if not block:
             return None

@@ -1,0 +1,75 @@
+"""The samples whose files have parts that are samples: clips of videos, segments of sounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.columns import BytesColumn, Column
+from shardwise.dataset.decoding import copied
+from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
+from shardwise.sources.manifest import Manifest
+from shardwise.sources.protocol import Source, SourceTraits, traits_of, value_fields_of
+
+
+@dataclass(frozen=True, eq=False)
+class Owners:
+    """The samples of a source that own the parts.
+
+    Attributes:
+        source: what they are read from.
+        indices: int64 `[owners]`, their ids in it; None for all.
+        fields: those that each part gets a copy of.
+    """
+
+    source: Source
+    indices: NDArray[np.int64] | None
+    fields: tuple[str, ...]
+
+    def ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Ids in the source."""
+        return numbers if self.indices is None else self.indices[numbers]
+
+    def traits(self, made: Iterable[str], layouts: Mapping[str, Any]) -> SourceTraits:
+        """Those of parts with `made` as their own fields; what is copied is as it was."""
+        inner = traits_of(self.source)
+        kept = {name: inner.layouts[name] for name in self.fields if name in inner.layouts}
+        return SourceTraits(
+            value_fields={*set(value_fields_of(self.source)).intersection(self.fields), *made},
+            layouts={**kept, **layouts},
+            random_reads_are_requests=inner.random_reads_are_requests,
+        )
+
+    def manifest(
+        self, kind: str, digest: str, counts: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    ) -> Manifest:
+        """The source's shards with the counts of their parts.
+
+        `digest` tells other parts apart; `counts` gives those of runs of owners by the runs' ends.
+        """
+        inner, indices = self.source.manifest, self.indices
+        sizes, fingerprint = inner.sizes, inner.fingerprint
+        if indices is not None:
+            sizes = subset_shard_sizes(sizes, indices)
+            fingerprint = subset_fingerprint(fingerprint, indices)
+        return Manifest.of_columns(
+            f"{kind} {fingerprint} {digest[:16]}",
+            inner.urls[: len(sizes)],
+            counts(np.cumsum(sizes)),
+            inner.shard_bytes[: len(sizes)],
+        )
+
+    def repeated(self, column: Column, rows: NDArray[np.intp]) -> Column:
+        """A value of each owner for each of its parts."""
+        if isinstance(column, BytesColumn):
+            return BytesColumn(column.buffer, column.starts[rows], column.lengths[rows])
+        if isinstance(column, np.ndarray):
+            return column[rows]
+        values = list(column)
+        picked = [values[row] for row in rows.tolist()]
+        # A map() of one part must not change the value of another one.
+        return list(map(copied, picked)) if traits_of(self.source).holds_objects else picked

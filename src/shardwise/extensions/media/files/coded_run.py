@@ -1,0 +1,40 @@
+"""A run of coded frames, and what decodes it: the seam for a decoder on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from shardwise.extensions.media.files.limits import Limits
+from shardwise.extensions.media.files.pictures import PictureForm
+from shardwise.extensions.media.files.track import Segment, Track
+
+
+@dataclass(frozen=True, eq=False)
+class CodedRun:
+    """What a `VideoBackend` decodes.
+
+    Attributes:
+        track: the codec, and what the container tells of it.
+        segment: which frames of the track, and which of them are wanted.
+        payloads: the bytes of each frame of the segment.
+        form: the size of the pictures, `form.scaled`.
+        limits: the largest picture.
+        place: called with each wanted picture once: its number in decode order, and pixels
+            `[*form.scaled, channels]` in `form.pixel_format`, which it copies.
+    """
+
+    track: Track
+    segment: Segment
+    payloads: Sequence[bytes | memoryview]
+    form: PictureForm
+    limits: Limits
+    place: Callable[[int, NDArray[Any]], None]
+
+
+# Raises DataError where a frame is damaged, or the decoder gives none for it; NotAKeyFrameError
+# where the run does not begin with a key frame, whatever the file says.
+VideoBackend: TypeAlias = Callable[[CodedRun], None]

@@ -1,0 +1,146 @@
+"""The lines of metrics of one rank: its loader's sums every 10 s, by a thread of its own.
+
+The training never waits for the thread, and a full disk costs lines alone. Sums only grow, so any
+two lines have all that came between them: the older half of a long file can be thinned out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shardwise.extensions.monitor.plan_map import plan_map
+from shardwise.loader.coverage_file import local_directory, not_writable
+from shardwise.loader.position import Pass
+from shardwise.sources.samples import Samples
+from shardwise.storage.atomic import atomic_write
+
+_logger = logging.getLogger("shardwise")
+INTERVAL_S = 10.0
+# Some 2 MB a rank. Past that, every other line of the older half goes.
+MAX_LINES = 1024
+# How long the end of a run waits for its last line, on a disk that hangs.
+_LAST_LINE_S = 2.0
+# What a line has of `loader.stats()`.
+_KEPT = ("totals", "waiting_s", "bound_by", "verdict", "slowest_shards", "executor")
+
+
+class MetricsFile:
+    """A thread and a file for each process of a loader, from its first pass on.
+
+    Raises:
+        StorageError, TypeError, ValueError: `directory` can't be made.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], coverage: str | os.PathLike[str] | None
+    ) -> None:
+        self._directory = local_directory("metrics", directory)
+        self._coverage = None if coverage is None else str(Path(coverage).absolute())
+        self._lines: _Lines | None = None
+
+    def begin(
+        self, current: Pass, rank: int, dataset: Samples, stats: Callable[..., dict[str, Any]]
+    ) -> None:
+        """Begin a pass; the thread is started if this process has none for the rank."""
+        if self._lines is None or self._lines.owner != (os.getpid(), rank):
+            self.close()
+            self._lines = _Lines(self._directory, rank, self._coverage)
+            # When the loader goes, and at the interpreter's end.
+            weakref.finalize(self, self._lines.stop)
+        self._lines.work = current, dataset, stats
+        self._lines.start()
+
+    def close(self) -> None:
+        """Write the last line, and end the thread."""
+        if self._lines is not None:
+            self._lines.stop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process writes a file of its own."""
+        return {**self.__dict__, "_lines": None}
+
+
+class _Lines:
+    """The file and the thread of one process; `work` is the pass under way."""
+
+    work: tuple[Pass, Samples, Callable[..., dict[str, Any]]]
+
+    def __init__(self, directory: Path, rank: int, coverage: str | None) -> None:
+        self.owner = os.getpid(), rank
+        self._rank, self._coverage = rank, coverage
+        own = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+        # `shardwise certify` leaves files of this name alone.
+        self._path = directory / f"metrics-{own}-{rank:05d}.jsonl"
+        self._last: dict[str, Any] = {}
+        self._mapped: Pass | None = None
+        self._num_lines, self._has_warned = 0, False
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._stopped.clear()
+            self._thread = threading.Thread(target=self._run, name="shardwise-metrics", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        if self._thread is not None and self.owner[0] == os.getpid():
+            self._stopped.set()
+            self._thread.join(_LAST_LINE_S)
+            self._thread = None
+
+    def _run(self) -> None:
+        self._write()
+        while not self._stopped.wait(INTERVAL_S):
+            self._write()
+        self._write()
+
+    def _write(self) -> None:
+        current, dataset, stats = self.work
+        self._last = stats(self._last)
+        plan = current.plan
+        head = {"version": 1, "time": time.time(), "interval_s": INTERVAL_S}
+        line = {
+            **head,
+            "rank": self._rank,
+            "world_size": plan.world_size,
+            "epoch": current.epoch,
+            "progress": 1.0 if current.is_whole else current.after()[1] / plan.num_samples,
+            **{name: self._last[name] for name in _KEPT},
+        }
+        try:
+            if self._mapped is not current:
+                facts = {**plan_map(current, self._rank, dataset), "coverage": self._coverage}
+                with atomic_write(self._path.with_suffix(".plan"), "w", fsync=False) as file:
+                    json.dump(facts, file)
+                self._mapped = current
+            self._append(json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                text = not_writable("metrics", self._path.parent, error)
+                _logger.warning("%s. The training continues without these lines", text)
+
+    def _append(self, data: bytes) -> None:
+        with self._path.open("ab", buffering=0) as end:
+            size = end.tell()
+            if end.write(data) < len(data):
+                # A part of a line would spoil the next one.
+                end.truncate(size)
+                raise OSError("the disk is full")
+        self._num_lines += 1
+        if self._num_lines > MAX_LINES:
+            lines = self._path.read_bytes().splitlines(keepends=True)
+            lines = lines[: -MAX_LINES // 2 : 2] + lines[-MAX_LINES // 2 :]
+            with atomic_write(self._path, fsync=False) as file:
+                file.writelines(lines)
+            self._num_lines = len(lines)
