@@ -108,8 +108,12 @@ def open_data(
 ) -> sw.Dataset:
     """The dataset that the URLS name."""
     kind = kind_of(urls)
+    if files and kind == "tar" and is_local(urls[0]) and Path(local_path(urls[0])).is_dir():
+        kind = "files"
     if files and kind != "files":
-        raise click.UsageError(f"--suffixes and --field are for folders of files, not {kind}")
+        raise click.UsageError(
+            f"--suffixes, --field and --pairs are for folders of files, not {kind}"
+        )
     if kind == "tar":
         # A manifest file is opened as it is: its shards are not looked at one by one.
         has_manifest = any(map(is_manifest_file, urls))

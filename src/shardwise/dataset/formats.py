@@ -91,6 +91,7 @@ def files(
     path: str | None = None,
     suffixes: Sequence[str] | None = None,
     field: str | None = None,
+    pairs: bool = False,
     cache: str | PathLike[str] | CacheSettings | None = None,
     storage: StorageOptions | Mapping[str, Any] | None = None,
 ) -> Dataset:
@@ -109,6 +110,9 @@ def files(
             "file".
         suffixes: of the files that count: `(".jpg", ".png")`; None for all.
         field: the name of the field with the bytes; None for the kind of the files.
+        pairs: files of a directory that differ in their suffix alone are one sample: `a.jpg` has
+            the bytes of `a.json` and `a.txt` as its fields "json" and "txt". `suffixes` are those
+            of the files that are samples, by default pictures, sounds and videos.
         cache: as for `tar`.
         storage: as for `tar`.
 
@@ -128,6 +132,7 @@ def files(
         path=path,
         suffixes=suffixes,
         field=field,
+        pairs=pairs,
         storage=StorageOptions.of(storage, cache=cache),
     )
     return Dataset(source)

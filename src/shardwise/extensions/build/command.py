@@ -138,12 +138,14 @@ def build(function: str, jobs: int | None, retry_errors: bool, ray: bool | str) 
 @_build_options
 @click.option("--suffixes", help="Of a folder: take these files only, such as '.jpg,.png'.")
 @click.option("--field", help="Of a folder: the field that holds each file's bytes.")
+@click.option("--pairs", is_flag=True, help="Of a folder: a.jpg, a.json and a.txt are one sample.")
 def convert(
     source: str,
     target: str,
     jobs: int | None,
     suffixes: str | None,
     field: str | None,
+    pairs: bool,
     **options: Any,
 ) -> None:
     """Convert SRC to shards with indexes and a manifest.
@@ -159,6 +161,8 @@ def convert(
         pattern = _destination(target)
         mapped = as_tar_sample if pattern.endswith(".tar") else None
         files: dict[str, Any] = {} if field is None else {"field": field}
+        if pairs:
+            files["pairs"] = True
         if suffixes is not None:
             files["suffixes"] = tuple(each.strip() for each in suffixes.split(","))
         data = open_data([source], files=files)

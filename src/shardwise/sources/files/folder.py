@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from shardwise.base.columns import Column
 from shardwise.base.errors import DataError, MissingShardError
-from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
+from shardwise.sources.files.listing import Beside, Listing, Names, field_of, is_media, runs_of
+
+_logger = logging.getLogger("shardwise")
 
 
 class _File(NamedTuple):
@@ -45,8 +48,70 @@ def _suffix(name: str) -> str:
     return os.path.splitext(name)[1]  # noqa: PTH122
 
 
+class _Pairs:
+    """Files of one stem that are one sample: a picture, sound or video, and what lies beside it."""
+
+    def __init__(self, root: str, suffixes: Collection[str] | None) -> None:
+        self._root = root
+        self._suffixes = suffixes
+        # By stem and field.
+        self._beside: dict[str, dict[str, _File]] = {}
+
+    def main(self, files: Iterable[_File]) -> list[_File]:
+        """Return the files that are samples; the others are kept as lying beside them."""
+        kept, stems = [], set[str]()
+        for file in files:
+            stem, suffix = os.path.splitext(file.name)  # noqa: PTH122
+            field = suffix[1:].lower() or "file"
+            found = self._beside.setdefault(stem, {})
+            is_main = is_media(suffix) if self._suffixes is None else suffix in self._suffixes
+            if (stem in stems) if is_main else (field in found):
+                raise DataError("two files of one sample have the same kind", url=file.name)
+            if is_main:
+                stems.add(stem)
+                kept.append(file)
+            else:
+                found[field] = file
+        return kept
+
+    def columns(self, names: Sequence[str], taken: Collection[str]) -> dict[str, Beside]:
+        """For each field the files beside these; the log says how many there are not."""
+        stems = [os.path.splitext(name)[0] for name in names]  # noqa: PTH122
+        known = set(stems)
+        alone = [stem for stem, found in self._beside.items() if found and stem not in known]
+        if alone:
+            name = next(iter(self._beside[alone[0]].values())).name
+            raise DataError(
+                f"{len(alone)} files belong to no picture, sound or video, the first is {name!r}: "
+                "move them, or name the suffixes of the files that are samples by suffixes=",
+                url=self._root,
+            )
+        fields = sorted({field for stem in stems for field in self._beside[stem]})
+        for field in fields:
+            if field in taken:
+                raise DataError(f"the files '*.{field}' would be a second field {field!r}: rename "
+                                "them", url=self._root)  # fmt: skip
+            missing = sum(field not in self._beside[stem] for stem in stems)
+            if missing:
+                _logger.warning(
+                    "%s: %d of %d samples have no .%s beside them, and lack the field %r",
+                    self._root, missing, len(stems), field, field,
+                )  # fmt: skip
+        none = _File("", 0, 0)
+        columns = {}
+        for field in fields:
+            listed = [self._beside[stem].get(field, none) for stem in stems]
+            stats = np.array([file[1:] for file in listed], dtype=np.int64)
+            columns[field] = Beside(Names([file.name for file in listed]), stats)
+        return columns
+
+
 def list_folder(
-    root: str, *, suffixes: Collection[str] | None = None, field: str | None = None
+    root: str,
+    *,
+    suffixes: Collection[str] | None = None,
+    field: str | None = None,
+    pairs: bool = False,
 ) -> Listing:
     """List a directory; the arguments are those of `shardwise.files`.
 
@@ -55,9 +120,13 @@ def list_folder(
     class. Names that begin with a dot are left out. Links to files and to classes are followed.
     """
     counted = None if suffixes is None else {suffix.lower() for suffix in suffixes}
+    paired = _Pairs(root, counted) if pairs else None
+    if paired is not None:
+        counted = None
     entries = _entries(root)
     classes = [entry.name for entry in entries if entry.is_dir()]
     files = list(_walk([entry for entry in entries if not entry.is_dir()], "", counted))
+    files = files if paired is None else paired.main(files)
     if classes and files:
         raise DataError(
             f"there are {len(files)} files beside the {len(classes)} directories of classes, "
@@ -66,7 +135,8 @@ def list_folder(
         )
     ends = [0]
     for name in classes:
-        files += _walk(_entries(os.path.join(root, name)), f"{name}/", counted)  # noqa: PTH118
+        found = list(_walk(_entries(os.path.join(root, name)), f"{name}/", counted))  # noqa: PTH118
+        files += found if paired is None else paired.main(found)
         ends.append(len(files))
     if not files:
         raise MissingShardError("no file in the directory, or none with these suffixes", url=root)
@@ -80,7 +150,10 @@ def list_folder(
     names, sizes, times = zip(*files, strict=True)
     data_field = field or field_of(sorted(set(map(_suffix, names))), url=root)
     stats = np.array([sizes, times], dtype=np.int64).T
-    return Listing(root, Names(names), data_field, columns, shards, stats, tuple(classes))
+    taken = (data_field, *columns)
+    beside = {} if paired is None else paired.columns(names, taken)
+    listed = Names(names), data_field, columns, shards, stats, tuple(classes)
+    return Listing(root, *listed, beside=beside)
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,13 @@ class Names(Sequence[str]):
         return digest.hexdigest()[:16]
 
 
+class Beside(NamedTuple):
+    """The files of one more field: "" where a sample has none; and their `stats`."""
+
+    names: Names
+    stats: NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class Listing:
     """Files, in the order of their samples.
@@ -59,6 +67,7 @@ class Listing:
         stats: int64 `[files, 2]`, bytes and modification time in ns; None if they are unknown.
         classes: the names of the classes; () if there are none.
         opened_ns: when they were listed without stats.
+        beside: for each field of pairs its files.
     """
 
     base: str
@@ -69,6 +78,18 @@ class Listing:
     stats: NDArray[np.int64] | None = None
     classes: tuple[str, ...] = ()
     opened_ns: int = 0
+    beside: Mapping[str, Beside] = dataclasses.field(default_factory=dict)
+
+    def digest(self) -> str:
+        """A digest of the names of all files, as hex digits."""
+        parts = [self.names.digest()]
+        parts += [f"{name} {files.names.digest()}" for name, files in sorted(self.beside.items())]
+        return " ".join(parts)
+
+
+def is_media(suffix: str) -> bool:
+    """Whether files with this suffix are pictures, sounds or videos."""
+    return _KIND_OF.get(suffix.lower(), "text") != "text"
 
 
 def runs_of(count: int) -> list[tuple[int, int]]:
@@ -86,8 +107,9 @@ def field_of(suffixes: Sequence[str], *, url: str) -> str:
     if len(set(kinds.values())) > 1:
         raise DataError(
             f"files of several kinds: {', '.join(sorted(map(repr, kinds)))}; name those that are "
-            "meant, as suffixes=('.jpg', '.png'), or the field for all of them, as field='data' "
-            "(`shardwise convert` has --suffixes .jpg,.png and --field data)",
+            "meant, as suffixes=('.jpg', '.png'), or the field for all of them, as field='data'; "
+            "or pairs=True, if a.jpg and a.json are one sample (`shardwise convert` has "
+            "--suffixes .jpg,.png, --field data and --pairs)",
             url=url,
         )
     return next(iter(kinds.values()), "") or "file"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import no_such_field, path_text
+from shardwise.base.arguments import check_flag, no_such_field, path_text
 from shardwise.base.columns import Column, Columns, PayloadColumn
 from shardwise.base.errors import DataError, StorageError
 from shardwise.base.shown import base_name, shown
@@ -48,6 +48,7 @@ class FilesSource:
         path: str | None = None,
         suffixes: Collection[str] | None = None,
         field: str | None = None,
+        pairs: bool = False,
         storage: StorageOptions | None = None,
     ) -> None:
         text = path_text("root_or_manifest", root_or_manifest)
@@ -64,6 +65,10 @@ class FilesSource:
             raise ValueError(
                 f"root and path are for lists of files, and {shown(self.url)!r} is none"
             )
+        check_flag("pairs", pairs)
+        if self._is_list and pairs:
+            raise ValueError(f"pairs=True is for directories, and {shown(self.url)!r} is a list")
+        self._pairs = pairs
         self._root = None if root is None else path_text("root", root)
         self._path = path
         self._suffixes = None if suffixes is None else tuple(suffixes)
@@ -91,8 +96,8 @@ class FilesSource:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The field with the bytes, then all others."""
-        return (self.listing.field, *self.listing.columns)
+        """The field with the bytes, those of files beside it, then all others."""
+        return (self.listing.field, *self.listing.beside, *self.listing.columns)
 
     @property
     def traits(self) -> SourceTraits:
@@ -119,7 +124,12 @@ class FilesSource:
                 raise ValueError(no_such_field(name, known))
             if name == listing.field:
                 data = PayloadColumn(list(map(self._read_file, ids.tolist())))
-                columns[name], num_bytes = data, int(data.lengths.sum())
+                columns[name], num_bytes = data, num_bytes + int(data.lengths.sum())
+                continue
+            if name in listing.beside:
+                files = [self._read_beside(i, name) for i in ids.tolist()]
+                columns[name] = PayloadColumn(files)
+                num_bytes += sum(map(len, filter(None, files)))
                 continue
             column = listing.columns[name]
             if isinstance(column, np.ndarray) and column.dtype.kind != "O":
@@ -139,6 +149,15 @@ class FilesSource:
         with self.opened_file(index) as (file, stat):
             return file.read(0, stat.num_bytes)
 
+    def _read_beside(self, index: int, field: str) -> bytes | None:
+        names, stats = self.listing.beside[field]
+        if not names[index]:
+            return None
+        url = f"{self.listing.base.rstrip('/')}/{names[index]}"
+        listed = FileStat(*stats[index].tolist())
+        with self._opened(index, url, listed, self.storage) as (file, stat):
+            return file.read(0, stat.num_bytes)
+
     @contextmanager
     def opened_file(
         self, index: int, storage: StorageOptions | None = None
@@ -147,9 +166,16 @@ class FilesSource:
 
         `storage` says how it is reached, if not as the source's others.
         """
-        key, url, stat = self.file_of(index)
+        _, url, stat = self.file_of(index)
+        with self._opened(index, url, stat, storage or self.storage) as opened:
+            yield opened
+
+    @contextmanager
+    def _opened(
+        self, index: int, url: str, stat: FileStat | None, storage: StorageOptions | None
+    ) -> Iterator[tuple[File, FileStat]]:
         try:
-            file = open_file(url, options=storage or self.storage)
+            file = open_file(url, options=storage)
             try:
                 if stat is None:
                     stat = file.stat()
@@ -159,7 +185,7 @@ class FilesSource:
             finally:
                 file.close()
         except DataError as error:
-            error.url, error.key, error.index = url, key, index
+            error.url, error.key, error.index = url, self.listing.names[index], index
             raise
 
     def _open(self) -> tuple[Listing, Manifest]:
@@ -185,7 +211,9 @@ class FilesSource:
                 f"({', '.join(SUFFIXES)}), or pack them into tar shards"
             )
         try:
-            return list_folder(self.url, suffixes=self._suffixes, field=self._field)
+            return list_folder(
+                self.url, suffixes=self._suffixes, field=self._field, pairs=self._pairs
+            )
         except NotADirectoryError:
             raise DataError(
                 f"it is neither a directory nor a list of files ({', '.join(SUFFIXES)})",
@@ -210,7 +238,7 @@ def _manifest(listing: Listing) -> Manifest:
         shards.append(Shard(f"{listing.base.rstrip('/')}/{name}", count, num_bytes))
         start += count
     # Other files are other data, however alike their counts.
-    return Manifest(f"files {listing.names.digest()}", shards)
+    return Manifest(f"files {listing.digest()}", shards)
 
 
 def _are_texts(values: Any) -> bool:
