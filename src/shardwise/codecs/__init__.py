@@ -13,6 +13,7 @@ from shardwise.codecs.documents import json, msgpack, raw, text
 from shardwise.codecs.image_crop import CropBox, RandomCrop
 from shardwise.codecs.images import image
 from shardwise.codecs.numeric import array, floating, integer
+from shardwise.codecs.optional import optional
 from shardwise.codecs.protocol import (
     ColumnDecoder,
     Decoder,
@@ -39,6 +40,7 @@ __all__ = [
     "json",
     "msgpack",
     "npy",
+    "optional",
     "raw",
     "resolve",
     "text",

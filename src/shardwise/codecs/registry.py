@@ -11,6 +11,7 @@ from typing import Any
 from shardwise.codecs.documents import json, msgpack, raw, text
 from shardwise.codecs.images import image
 from shardwise.codecs.numeric import floating, integer
+from shardwise.codecs.optional import OptionalDecoder, optional
 from shardwise.codecs.protocol import Decoder
 from shardwise.codecs.tensors import npy, torch_tensor
 
@@ -65,6 +66,8 @@ def resolve(spec: Any, field: str) -> Decoder:
         if decoder is None:
             raise ValueError(_no_default(field))
         return decoder
+    if isinstance(spec, OptionalDecoder):
+        return spec if spec.decoder is None else optional(resolve(spec.decoder, field))
     if isinstance(spec, type) and spec in _BY_TYPE:
         return _BY_TYPE[spec]()
     if callable(spec):

@@ -29,8 +29,9 @@ def decode_row(rows: RawRows, row: int, fields: Sequence[Field]) -> dict[str, An
             value = values_of(_own(column[row : row + 1]))[0]
         else:
             value = column[row]
-        if value is not None:
-            own = bytes(value) if isinstance(column, BytesColumn) else value
+        if value is not None or field.takes_missing:
+            is_stored = isinstance(column, BytesColumn) and value is not None
+            own = bytes(value) if is_stored else value
             put(sample, field, _decoded(rows, row, field, own))
         elif field.required:
             raise _missing(rows, row, field)
@@ -66,7 +67,7 @@ def _decode_each(
         sample = dict(zip(names, values, strict=True))
         for field in pending:
             value = sample[field.name]
-            if value is not None:
+            if value is not None or field.takes_missing:
                 put(sample, field, _decoded(rows, row, field, value))
             elif field.required:
                 raise _missing(rows, row, field)
@@ -134,7 +135,8 @@ def _masked_columns(
     for row, value in enumerate(column):
         place = None if values is None else values[row, ...]
         # A sample may lack a field that was not asked for by name.
-        pair = (None, None) if value is None else _decoded(rows, row, field, value, place)
+        is_there = value is not None or field.takes_missing
+        pair = _decoded(rows, row, field, value, place) if is_there else (None, None)
         pairs.append(pair)
         if masks is not None:
             masks[row] = pair[1]

@@ -43,6 +43,7 @@ class Field:
         takes_rng: the decoder has a parameter called `rng`.
         has_mask: the decoder gives a mask beside each value, which is a field of its own.
         has_no_null: no row of a batch may lack it: it is required, or an array in all others.
+        takes_missing: the decoder is called with None where a sample lacks the field.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Field:
     takes_rng: bool = False
     has_mask: bool = False
     has_no_null: bool = False
+    takes_missing: bool = False
 
     @classmethod
     def of(
@@ -60,8 +62,10 @@ class Field:
     ) -> Field:
         """Look at the decoder's signature once."""
         rng, mask = takes_rng(decoder), has_mask(decoder)
-        has_no_null = required or layout is not None
-        return cls(name, decoder, required, layout, number, rng, mask, has_no_null)
+        takes_missing = bool(getattr(decoder, "takes_missing", False))
+        has_no_null = (required or layout is not None) and not takes_missing
+        more = rng, mask, has_no_null, takes_missing
+        return cls(name, decoder, required, layout, number, *more)
 
     @property
     def mask_name(self) -> str:

@@ -1,0 +1,120 @@
+"""A decoder of a field that some samples lack."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.arguments import check_function, suggest_names
+from shardwise.codecs.protocol import has_mask
+
+
+@dataclass(frozen=True)
+class OptionalDecoder:
+    """Another decoder, or None for the stored value, that also takes None for a missing field."""
+
+    decoder: Callable[..., Any] | None
+
+    takes_missing: ClassVar[bool] = True
+
+    def __repr__(self) -> str:
+        return f"optional({'' if self.decoder is None else repr(self.decoder)})"
+
+    @property
+    def row(self) -> Any:
+        """The decoder's own shape and dtype."""
+        return getattr(self.decoder, "row", None)
+
+    @property
+    def gives_mask(self) -> bool:
+        """Whether a missing field is zeros, and the mask says so."""
+        return self.row is not None or has_mask(self.decoder)
+
+    @property
+    def mask_row(self) -> Any:
+        """The decoder's own, or one bool."""
+        return self.decoder.mask_row if has_mask(self.decoder) else ((), np.dtype(bool))  # type: ignore[union-attr]
+
+    @property
+    def stream(self) -> int:
+        """The decoder's own."""
+        return int(getattr(self.decoder, "stream", 0))
+
+    def __call__(self, data: Any) -> Any:
+        """Decode; None stays None."""
+        return self._decode(data)
+
+    def decode_into(self, data: Any, out: NDArray[Any]) -> None:
+        """Write the value, or zeros, into `out`."""
+        self.decode_masked(data, out)
+
+    def decode_masked(
+        self, data: Any, out: NDArray[Any] | None = None, **rng: np.random.Generator
+    ) -> tuple[Any, Any]:
+        """The value, written into `out` if there is one, and whether the field is there."""
+        decoder: Any = self.decoder
+        if data is not None and has_mask(decoder):
+            pair: tuple[Any, Any] = decoder.decode_masked(data, out, **rng)
+            return pair
+        if data is None:
+            shape, dtype = self.mask_row if self.mask_row is not None else ((), bool)
+            value = out
+            if out is not None:
+                out[...] = 0
+            elif self.row is not None:
+                value = np.zeros(tuple(self.row[0]), self.row[1])
+            return value, np.zeros(shape, dtype)
+        if out is None:
+            out = self._decode(data, **rng)
+        elif hasattr(decoder, "decode_into"):
+            decoder.decode_into(data, out, **rng)
+        else:
+            out[...] = self._decode(data, **rng)
+        return out, np.True_
+
+    def _decode(self, data: Any, **rng: np.random.Generator) -> Any:
+        return data if data is None or self.decoder is None else self.decoder(data, **rng)
+
+
+class KeyedOptionalDecoder(OptionalDecoder):
+    """The same of a decoder that draws random numbers."""
+
+    def __call__(self, data: Any, rng: np.random.Generator) -> Any:  # type: ignore[override]
+        """Decode; None stays None."""
+        return self._decode(data, rng=rng)
+
+
+@suggest_names
+def optional(decoder: Callable[..., Any] | None = None) -> OptionalDecoder:
+    """A decoder of a field that some samples lack.
+
+    Where the decoder's values have one shape, such as `sw.image(size=224)`'s, a missing one is
+    zeros in the batch, and the field "<field>.mask", bool `[batch]`, has False. Otherwise the value
+    is None, and the batch has a list.
+
+    Args:
+        decoder: of the values that are there; None for the stored ones.
+
+    Raises:
+        TypeError: it is no decoder.
+
+    Examples:
+        >>> import shardwise as sw
+        >>> ds = sw.wrap([{"n": 1, "txt": "a"}, {"n": 2}]).decode(txt=sw.optional(str))
+        >>> [sample["txt"] for sample in ds]
+        ['a', None]
+    """
+    if decoder is not None:
+        check_function("decoder", decoder)
+    if isinstance(decoder, OptionalDecoder):
+        return decoder
+    try:
+        is_keyed = decoder is not None and "rng" in inspect.signature(decoder).parameters
+    except (TypeError, ValueError):
+        is_keyed = False  # some built-ins have no signature
+    return (KeyedOptionalDecoder if is_keyed else OptionalDecoder)(decoder)
