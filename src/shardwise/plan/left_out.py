@@ -44,16 +44,20 @@ class Excluded:
     )
 
     @classmethod
-    def of(cls, ids: NDArray[Any], num_ids: int) -> Excluded:
+    def of(cls, ids: Any, num_ids: int) -> Excluded:
         """Of ids in any order.
 
         Raises:
             TypeError: they are no whole numbers.
             ValueError: the data have no such samples.
         """
-        if ids.size and ids.dtype.kind not in "iu":
-            raise TypeError(f"exclude=<array of {ids.dtype}>: sample ids are whole numbers")
-        unique = np.unique(ids).astype(np.int64)
+        try:
+            array = np.asarray(ids)
+        except ValueError:  # lists of several lengths
+            array = np.empty((), object)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise TypeError(f"exclude={ids!r:.80}: give sample ids, whole numbers in one dimension")
+        unique = np.unique(array).astype(np.int64)
         if len(unique) and not 0 <= unique[0] <= unique[-1] < num_ids:
             raise ValueError(
                 f"exclude= has sample ids from {unique[0]} to {unique[-1]}, and the dataset has "
