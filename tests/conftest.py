@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,11 @@ def s3(no_orphans: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     """An S3 server with an access log and an empty bucket, for the tests of one file."""
     with s3_gateway(tmp_path_factory.mktemp("s3"), access_log=True) as server:
         yield server
+        # Blocks that are fetched ahead now: without a server they would be retried for minutes, as
+        # an outage that other tests of this process see.
+        for thread in threading.enumerate():
+            if thread.name == "shardwise-cache":
+                thread.join(20)
 
 
 @pytest.fixture(scope="module")
