@@ -124,7 +124,8 @@ def test_a_daemon_thread_that_iterates_when_the_program_ends_is_told_so(tmp_path
 
 
 def test_a_killed_worker_is_an_error_with_its_exit_code_and_the_loader_goes_on_from_its_state():
-    with loader(squares(400), num_workers=2, batch_size=8) as made:
+    # More batches than a prefetch depth that grew has room for.
+    with loader(squares(4000), num_workers=2, batch_size=8) as made:
         batches = iter(made)
         given = next(batches)["__index__"].tolist()
         workers()[0].send_signal(signal.SIGKILL)
@@ -137,7 +138,7 @@ def test_a_killed_worker_is_an_error_with_its_exit_code_and_the_loader_goes_on_f
         made.load_state_dict(state)
         for batch in made:
             given += batch["__index__"].tolist()
-    assert given == list(range(400))
+    assert given == list(range(4000))
 
 
 def test_a_dataset_that_workers_can_not_load_is_an_error_that_says_so():
