@@ -108,8 +108,11 @@ def open_data(
 ) -> sw.Dataset:
     """The dataset that the URLS name."""
     kind = kind_of(urls)
-    if files and kind == "tar" and is_local(urls[0]) and Path(local_path(urls[0])).is_dir():
-        kind = "files"
+    if files and kind == "tar" and is_local(urls[0]):
+        # A folder of files without classes; one with tars is of shards.
+        folder = Path(local_path(urls[0]))
+        if folder.is_dir() and not any(folder.glob("*.tar")):
+            kind = "files"
     if files and kind != "files":
         raise click.UsageError(
             f"--suffixes, --field and --pairs are for folders of files, not {kind}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_function, suggest_names
-from shardwise.codecs.protocol import has_mask
+from shardwise.codecs.protocol import has_mask, takes_rng
 
 
 @dataclass(frozen=True)
@@ -113,8 +112,4 @@ def optional(decoder: Callable[..., Any] | None = None) -> OptionalDecoder:
         check_function("decoder", decoder)
     if isinstance(decoder, OptionalDecoder):
         return decoder
-    try:
-        is_keyed = decoder is not None and "rng" in inspect.signature(decoder).parameters
-    except (TypeError, ValueError):
-        is_keyed = False  # some built-ins have no signature
-    return (KeyedOptionalDecoder if is_keyed else OptionalDecoder)(decoder)
+    return (KeyedOptionalDecoder if takes_rng(decoder) else OptionalDecoder)(decoder)

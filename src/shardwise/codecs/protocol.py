@@ -5,6 +5,8 @@ The conformance kit `shardwise.testing.check_decoder` holds a new decoder to thi
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -117,6 +119,17 @@ class MaskingDecoder(Protocol):
         self, data: bytes | memoryview, out: NDArray[Any] | None
     ) -> tuple[Any, NDArray[np.bool_]]:
         """The value, written into `out` if given, and its mask; keyed decoders get `rng`, too."""
+
+
+def takes_rng(fn: Callable[..., Any] | None) -> bool:
+    """Whether a function or decoder has a parameter called `rng`."""
+    if fn is None:
+        return False
+    try:
+        return "rng" in inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        # Some built-ins tell no signature.
+        return False
 
 
 def has_mask(decoder: Any) -> bool:

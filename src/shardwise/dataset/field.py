@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from shardwise.base.columns import ChannelsLast, Layout, mask_of
 from shardwise.base.errors import DataError
-from shardwise.codecs.protocol import has_mask
-from shardwise.dataset.keyed_random import SampleKeys, takes_rng
+from shardwise.codecs.protocol import has_mask, takes_rng
+from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.sources.protocol import own_names_of
 
 # Names that batches, mixtures and clips give a meaning.

@@ -7,8 +7,6 @@ decoders with another `stream` draw other numbers.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,17 +17,6 @@ from shardwise.plan.permute import mix
 
 # Sets the keys of decoders apart from whatever else is mixed from seed and epoch.
 _DECODERS = 0xDEC0DE
-
-
-def takes_rng(fn: Callable[..., Any] | None) -> bool:
-    """Whether a function or decoder has a parameter called `rng`."""
-    if fn is None:
-        return False
-    try:
-        return "rng" in inspect.signature(fn).parameters
-    except (TypeError, ValueError):
-        # Some built-ins tell no signature.
-        return False
 
 
 def seeded_generator(sample_id: int, word: int) -> np.random.Generator:

@@ -145,6 +145,11 @@ class PassAccount:
             num_padded=padded_rows(self.plan, epoch, ahead, self.rank),
         )
 
+    @cached_property
+    def _recipe(self) -> str:
+        """It hashes what the dataset's functions hold: once per pass, not per line."""
+        return recipe_of(self.dataset)
+
     def planned(self, first: int = 0) -> Tallied:
         """What the plan gives this rank in the batches handed out, from one of them on."""
         steps = range(first, self.current.num_batches)
@@ -205,7 +210,7 @@ class PassAccount:
             is_end=current.is_whole,
             is_given=is_given,
             fingerprint=fingerprint_of(self.dataset),
-            recipe=recipe_of(self.dataset),
+            recipe=self._recipe,
             order=plan.sampler.spec(),
             begin_past=self._past(current.start),
             last_past=self._past(self.end),

@@ -16,8 +16,9 @@ from shardwise.codecs.protocol import (
     KeyedDecoder,
     KeyedRowDecoder,
     RowDecoder,
+    takes_rng,
 )
-from shardwise.dataset.keyed_random import SampleKeys, takes_rng
+from shardwise.dataset.keyed_random import SampleKeys
 
 _NUM_THREADS = 4
 _NUM_CUTS = 12

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError, ShardwiseError, message_of
+from shardwise.codecs.protocol import takes_rng
 from shardwise.dataset.code_digest import held_digest
-from shardwise.dataset.keyed_random import seeded_generator, takes_rng
+from shardwise.dataset.keyed_random import seeded_generator
 from shardwise.dataset.raw_rows import name_of
 from shardwise.extensions.build.conversion import tar_key
 from shardwise.extensions.build.fetch import Fetch, FetchError

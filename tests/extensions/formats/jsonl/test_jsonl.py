@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,16 @@ def test_an_index_is_loaded_and_one_of_another_version_is_made_again(tmp_path, m
     index.write_bytes(index.read_bytes()[:-9])
     assert len(sw.jsonl(path)) == 3
     assert len(scans) == 2
+
+
+def test_a_file_that_was_replaced_under_a_pickled_source_is_stale(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"n": 1}, {"n": 2}])
+    ds = sw.jsonl(path)
+    assert len(ds) == 2
+    travelled = pickle.dumps(ds)
+    write(path, [{"n": 3}, {"n": 4}, {"n": 5}])
+    with pytest.raises(sw.StaleIndexError):
+        pickle.loads(travelled)[1]
 
 
 def test_the_index_lies_where_index_says(tmp_path):

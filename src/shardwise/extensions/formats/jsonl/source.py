@@ -18,16 +18,14 @@ from numpy.typing import NDArray
 from shardwise.base.arguments import near_name
 from shardwise.base.columns import Column
 from shardwise.base.errors import DataError
-from shardwise.base.parallel import in_threads
 from shardwise.base.shown import shown
 from shardwise.extensions.formats.jsonl.text import codec_of, find_lines, unzip_to_disk
 from shardwise.extensions.formats.records.forms import VALUES, BadRowError, Form
-from shardwise.extensions.formats.records.kept_index import KeptIndex, index_directory
-from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
-from shardwise.sources.manifest import Manifest, Shard
-from shardwise.sources.per_process import MadeOnce
-from shardwise.storage import FileStat, StorageOptions, expand
-from shardwise.storage.missing import explain_missing
+from shardwise.extensions.formats.records.kept_index import KeptIndex
+from shardwise.extensions.formats.records.scanned import ScannedSource
+from shardwise.extensions.formats.records.source import RecordFields, RecordShard
+from shardwise.sources.manifest import Shard
+from shardwise.storage import StorageOptions
 
 _logger = logging.getLogger("shardwise")
 
@@ -43,13 +41,14 @@ _BOM = b"\xef\xbb\xbf"
 class _Lines(NamedTuple):
     """A file with its records: offsets int64 `[records + 1]` in its text, and how it is zipped."""
 
-    stat: FileStat
     offsets: NDArray[np.int64]
     codec: str | None
 
 
-class JsonLinesSource(RecordSource):
+class JsonLinesSource(ScannedSource[_Lines]):
     """Lines of files, by id; `shardwise.jsonl` says what the arguments are."""
+
+    _kind = "jsonl"
 
     def __init__(
         self,
@@ -60,38 +59,14 @@ class JsonLinesSource(RecordSource):
         storage: StorageOptions | None = None,
         memory_bytes: int = 1 << 30,
     ) -> None:
-        super().__init__(storage=storage, memory_bytes=memory_bytes)
-        self.urls = expand(urls, suffixes=SUFFIXES, options=storage)
-        self._index_dir = index_directory(index)
+        super().__init__(
+            urls, suffixes=SUFFIXES, index=index, storage=storage, memory_bytes=memory_bytes
+        )
         self._asked = _asked(fields)
-        self._found: MadeOnce[list[_Lines]] = MadeOnce()
         # Fields that a process has warned of.
         self._left_out: set[str] = set()
 
-    def __repr__(self) -> str:
-        more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
-        return f"JsonLinesSource({shown(self.urls[0])!r}{more})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the offsets of lines: other processes load the index files."""
-        return self.__dict__ | {"_found": MadeOnce()}
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        """The files, in their order, with the bytes of their texts; the first use scans them."""
-        return Manifest(
-            "jsonl",
-            [
-                Shard(url, len(lines.offsets) - 1, int(lines.offsets[-1]))
-                for url, lines in zip(self.urls, self._lines(), strict=True)
-            ],
-        )
-
-    def _lines(self) -> list[_Lines]:
-        with explain_missing(self.urls):
-            return self._found.get(lambda: list(in_threads(self._find, self.urls, _THREADS)))
-
-    def _find(self, url: str) -> _Lines:
+    def _scan(self, url: str) -> _Lines:
         file = self._pool.get(url)
         stat = file.stat()
         self._pool.pin(url, stat)
@@ -101,14 +76,18 @@ class JsonLinesSource(RecordSource):
         if offsets is None:
             offsets = find_lines(file, codec)
             index.save({"offsets": offsets.view(np.uint64)})
-        return _Lines(stat, offsets.view(np.int64), codec)
+        return _Lines(offsets.view(np.int64), codec)
+
+    def _shard_of(self, url: str, found: _Lines) -> Shard:
+        """With the bytes of its text."""
+        return Shard(url, len(found.offsets) - 1, int(found.offsets[-1]))
 
     @property
     def _is_zipped(self) -> bool:
-        return any(lines.codec for lines in self._lines())
+        return any(lines.codec for lines in self._scanned())
 
     def _open_shard(self, number: int) -> RecordShard:
-        lines = self._lines()[number]
+        lines = self._found_in(number)
         starts, ends = lines.offsets[:-1], lines.offsets[1:]
         if lines.codec is None:
             return RecordShard(starts, ends, is_mapped=True)
@@ -142,7 +121,7 @@ class JsonLinesSource(RecordSource):
 
     def _names_of_first_lines(self) -> tuple[list[str], int, str]:
         """The entries of the first lines, in the order they are met; how many lines, and where."""
-        for number, lines in enumerate(self._lines()):
+        for number, lines in enumerate(self._scanned()):
             if len(lines.offsets) > 1:
                 within = int(np.searchsorted(lines.offsets, _LOOKED_AT_BYTES, "right"))
                 rows = np.arange(min(len(lines.offsets) - 1, _LOOKED_AT, max(within - 1, 1)))

@@ -17,25 +17,21 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import near_name
 from shardwise.base.columns import BytesColumn, Column, PayloadColumn
-from shardwise.base.errors import DataError, StaleIndexError
-from shardwise.base.parallel import in_threads
+from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
 from shardwise.extensions.formats.records.forms import STORED, VALUES, BadRowError, Form
-from shardwise.extensions.formats.records.kept_index import index_directory
-from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
+from shardwise.extensions.formats.records.scanned import ScannedSource
+from shardwise.extensions.formats.records.source import RecordFields, RecordShard
 from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
 from shardwise.extensions.formats.tfrecord.example import KINDS, Steps, Values, parse_example
 from shardwise.extensions.formats.tfrecord.scan import find_records
-from shardwise.sources.manifest import Manifest, Shard
-from shardwise.sources.per_process import MadeOnce
-from shardwise.storage import FileStat, StorageOptions, expand
-from shardwise.storage.missing import explain_missing
+from shardwise.sources.manifest import Shard
+from shardwise.storage import FileStat, StorageOptions
 
 _logger = logging.getLogger("shardwise")
 
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
 _RECORD = "record"
-_THREADS = 16
 # A feature that none of so many records has is misspelt.
 _MIN_LOOKED_AT = 1000
 _FIRST_READ, _MAX_READ = 64 << 10, 8 << 20
@@ -54,8 +50,10 @@ class _Feature(NamedTuple):
 _STORED_BYTES = _Feature("bytes")
 
 
-class TfRecordSource(RecordSource):
+class TfRecordSource(ScannedSource[_Records]):
     """Records of TFRecord files, by id; `shardwise.tfrecord` says what the arguments are."""
+
+    _kind = "tfrecord"
 
     def __init__(
         self,
@@ -65,39 +63,19 @@ class TfRecordSource(RecordSource):
         index: str | os.PathLike[str] | None = None,
         storage: StorageOptions | None = None,
     ) -> None:
-        super().__init__(storage=storage)
-        self.urls = expand(urls, suffixes=_SUFFIXES, options=storage)
-        self._index_dir = index_directory(index)
+        super().__init__(urls, suffixes=_SUFFIXES, index=index, storage=storage)
         self._asked = _asked(features)
         # Features that a process has warned of.
         self._left_out: set[str] = set()
-        self._found: MadeOnce[list[_Records]] = MadeOnce()
 
-    def __repr__(self) -> str:
-        more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
-        return f"TfRecordSource({shown(self.urls[0])!r}{more})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the places of records: other processes load the index files."""
-        return self.__dict__ | {"_found": MadeOnce()}
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        """The files, in their order; the first use scans those without an index."""
-        found = zip(self.urls, self._places(), strict=True)
-        return Manifest(
-            "tfrecord",
-            [Shard(url, records.shape[1], stat.num_bytes) for url, (stat, records) in found],
-        )
-
-    def _places(self) -> list[_Records]:
-        with explain_missing(self.urls):
-            return self._found.get(lambda: list(in_threads(self._find, self.urls, _THREADS)))
-
-    def _find(self, url: str) -> _Records:
+    def _scan(self, url: str) -> _Records:
         stat, records = find_records(self._pool.get(url), self._index_dir)
         self._pool.pin(url, stat)
         return stat, records
+
+    def _shard_of(self, url: str, found: _Records) -> Shard:
+        stat, records = found
+        return Shard(url, records.shape[1], stat.num_bytes)
 
     @cached_property
     def _features(self) -> Mapping[str, _Feature] | None:
@@ -139,7 +117,7 @@ class TfRecordSource(RecordSource):
         """
         missing = {name for name, text in asked.items() if not text.endswith("?")}
         known: set[str] = set()
-        num_records = max(len(self._places()[0][1][0]), _MIN_LOOKED_AT) if missing else 0
+        num_records = max(len(self._scanned()[0][1][0]), _MIN_LOOKED_AT) if missing else 0
         count = 0
         for data in islice(self._records(), num_records):
             count += 1
@@ -162,7 +140,7 @@ class TfRecordSource(RecordSource):
             )
 
     def _records(self) -> Iterator[bytes]:
-        for url, (_, (ends, lengths)) in zip(self.urls, self._places(), strict=True):
+        for url, (_, (ends, lengths)) in zip(self.urls, self._scanned(), strict=True):
             file, starts, at, num_bytes = self._pool.get(url), ends - lengths, 0, _FIRST_READ
             while at < len(ends):
                 # Most looks end at the first record; the others read a file in few requests.
@@ -188,7 +166,7 @@ class TfRecordSource(RecordSource):
         )  # fmt: skip
 
     def _first_record(self) -> tuple[str, bytes] | None:
-        for url, (_, (ends, lengths)) in zip(self.urls, self._places(), strict=True):
+        for url, (_, (ends, lengths)) in zip(self.urls, self._scanned(), strict=True):
             if len(ends):
                 start = int(ends[0] - lengths[0])
                 return url, self._pool.get(url).read(start, int(lengths[0]))
@@ -204,15 +182,7 @@ class TfRecordSource(RecordSource):
         }
 
     def _open_shard(self, number: int) -> RecordShard:
-        shard = self.manifest.shards[number]
-        stat, (ends, lengths) = self._places()[number]
-        if len(ends) != shard.num_samples or stat.num_bytes != shard.num_bytes:
-            raise StaleIndexError(
-                f"the file was replaced while it was in use: it had {shard.num_samples} records "
-                f"in {shard.num_bytes} bytes, and has {len(ends)} in {stat.num_bytes}; open the "
-                "dataset anew, and begin the epoch anew",
-                url=shard.url,
-            )
+        _, (ends, lengths) = self._found_in(number)
         # The checksum of the data is read along with it.
         return RecordShard(ends - lengths, ends + 4)
 
