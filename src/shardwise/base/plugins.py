@@ -49,6 +49,12 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     # What writes down the counts of a loader: directory, coverage -> `MetricsFile`.
     "metrics": {"lines": "shardwise.extensions.monitor.metrics_file:MetricsFile"},
+    # For ranks of a model-parallel group, see `DataLoader`: group, share, timeout -> `Sharing`; and
+    # group, halves -> a function of a batch.
+    "parallel": {
+        "halves": "shardwise.extensions.parallel.mesh:halves_of",
+        "sharing": "shardwise.extensions.parallel.sharing:Sharing",
+    },
     # A `RemoteStorage` of `shardwise.storage.remote`.
     "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},
     # What lies beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.

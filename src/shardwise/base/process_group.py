@@ -7,10 +7,13 @@ torch.distributed is never initialised.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
+
+from shardwise.base.errors import RankError, StallError
 
 # A group made in another way, a backend's own store, a store that is gone.
 _NO_STORE = (AttributeError, RuntimeError, ValueError)
@@ -84,6 +87,31 @@ def made_once(key: str, make: Callable[[], bytes]) -> bytes:
     finally:
         with suppress(*_NO_STORE):
             store.set(key, _MADE + made if 0 < len(made) < _MOST_BYTES else b"-")
+
+
+def exchange(key: str, own: str, ranks: Sequence[int], *, timeout_s: float) -> list[str]:
+    """Return the text of each of `ranks`, which all call this, `own` among them.
+
+    The n-th call of a process gets the texts of the others' n-th. The store is asked again and
+    again, since waiting in it would keep other threads from it.
+
+    Raises:
+        StallError: not all of them called it within `timeout_s` seconds.
+        RankError: the process group has no store.
+    """
+    found, store = group_rank_and_size(), _store()
+    if found is None or store is None:
+        raise RankError("there is no process group, or one without a store: init_process_group")
+    key = f"{key}/{store.add(f'{key}/rank {found[0]}', 1)}"
+    store.set(f"{key}/{found[0]}", own)
+    deadline, wait_s = time.monotonic() + timeout_s, 0.001
+    for rank in ranks:
+        while not store.check([f"{key}/{rank}"]):
+            if time.monotonic() > deadline:
+                raise StallError(f"rank {rank} did not come for {timeout_s:g} s to {key!r}")
+            time.sleep(wait_s)
+            wait_s = min(0.1, 2 * wait_s)
+    return [bytes(store.get(f"{key}/{rank}")).decode() for rank in ranks]
 
 
 def _store() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,18 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+# Lengths that are looked at together: 8 MB of memory.
+_BLOCK = 1 << 20
+
 
 @dataclass(frozen=True, eq=False)
 class BucketColumns:
     """One length and one group a sample.
 
     Attributes:
-        lengths: float64 `[n]`, finite, 0 or more.
+        lengths: numbers `[n]`, finite, 0 or more; used as float64.
         groups: uint `[n]`, the number of each sample's group; None where there is one.
         names: `[groups]` or `[groups, k]`, what the groups are called; None where there is one.
     """
 
-    lengths: NDArray[np.float64]
+    lengths: NDArray[Any]
     groups: NDArray[np.unsignedinteger[Any]] | None
     names: NDArray[Any] | None
 
@@ -44,14 +49,23 @@ class BucketColumns:
     @cached_property
     def spec(self) -> dict[str, Any]:
         """What an order that is made by these depends on, as JSON: digests."""
-        spec = {"lengths": hashlib.sha256(self.lengths.astype("<f8").tobytes()).hexdigest()[:16]}
+        digest = hashlib.sha256()
+        for _, block in blocks_of(self.lengths):
+            digest.update(np.ascontiguousarray(block, "<f8").data)
+        spec = {"lengths": digest.hexdigest()[:16]}
         if self.groups is not None:
             spec["shape"] = hashlib.sha256(self.groups.astype("<u8").tobytes()).hexdigest()[:16]
         return spec
 
 
-def as_lengths(value: Any, *, name: str = "lengths") -> NDArray[np.float64]:
-    """Lengths as float64 `[n]`; `name` is what messages call them.
+def blocks_of(lengths: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield parts of lengths as float64, with where each begins: few pages of a mapped file."""
+    for begin in range(0, len(lengths), _BLOCK):
+        yield begin, lengths[begin : begin + _BLOCK].astype(np.float64)
+
+
+def as_lengths(value: Any, *, name: str = "lengths") -> NDArray[Any]:
+    """Lengths `[n]` as float64, read-only ones as they are; `name` is what messages call them.
 
     Raises:
         TypeError: they are not numbers.
@@ -68,9 +82,9 @@ def as_lengths(value: Any, *, name: str = "lengths") -> NDArray[np.float64]:
             f"{name} must be numbers, not {array.dtype}: of values that have a length, make a "
             "column by a function, such as ds.column(name, fn=len)"
         )
-    lengths = array.astype(np.float64)
-    _refuse(~np.isfinite(lengths), lengths, "are not finite", name)
-    _refuse(lengths < 0, lengths, "are negative", name)
+    lengths = array.astype(np.float64) if array.flags.writeable else array
+    _refuse(lambda block: ~np.isfinite(block), lengths, "are not finite", name)
+    _refuse(lambda block: block < 0, lengths, "are negative", name)
     return lengths
 
 
@@ -100,9 +114,15 @@ def as_groups(value: Any) -> tuple[NDArray[np.unsignedinteger[Any]] | None, NDAr
     return groups.ravel().astype(np.min_scalar_type(len(names) - 1)), names
 
 
-def _refuse(wrong: NDArray[np.bool_], lengths: NDArray[np.float64], what: str, name: str) -> None:
-    if wrong.any():
-        rows = np.flatnonzero(wrong)
+def rows_where(test: Test, lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the samples whose lengths, as float64, pass a test."""
+    rows = [begin + np.flatnonzero(test(block)) for begin, block in blocks_of(lengths)]
+    return np.concatenate([*rows, np.empty(0, np.int64)])
+
+
+def _refuse(test: Test, lengths: NDArray[Any], what: str, name: str) -> None:
+    rows = rows_where(test, lengths)
+    if len(rows):
         raise ValueError(
             f"{len(rows)} of {len(lengths)} {name} {what}, the first is {lengths[rows[0]]:g} of "
             f"sample {rows[0]}: correct the column, or leave such samples out with ds.subset(...)"

@@ -115,20 +115,25 @@ def mapped(descriptor: int, num_bytes: int) -> mmap.mmap:
 
 
 def map_without_file(
-    descriptor: int, *, before_unmap: Sequence[Callable[[], None]] = ()
+    descriptor: int,
+    *,
+    before_unmap: Sequence[Callable[[], None]] = (),
+    is_private: bool = False,
 ) -> NDArray[np.uint8]:
     """Map a memory file, until the last array over it is gone; the descriptor may be closed.
 
     `mmap.mmap` keeps a descriptor of its own for each map (before Python 3.13 always). The
     functions in `before_unmap` are called first when it is unmapped, but not at the end of the
-    interpreter, which leaves the memory to the system.
+    interpreter, which leaves the memory to the system. What is written into a private map stays
+    in this process.
 
     Raises:
         StorageError: the process's limits do not allow it.
     """
     num_bytes = os.fstat(descriptor).st_size
     access = mmap.PROT_READ | mmap.PROT_WRITE
-    address = _LIBC.mmap(None, num_bytes, access, mmap.MAP_SHARED, descriptor, 0)
+    kind = mmap.MAP_PRIVATE if is_private else mmap.MAP_SHARED
+    address = _LIBC.mmap(None, num_bytes, access, kind, descriptor, 0)
     if address == _FAILED:
         number = ctypes.get_errno()
         error = OSError(number, os.strerror(number))

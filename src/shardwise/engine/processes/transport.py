@@ -114,13 +114,14 @@ def unpack(memory: Any) -> Any:
     return put_together(parts)
 
 
-def unpack_file(descriptor: int, maps: list[None] | None = None) -> Any:
+def unpack_file(descriptor: int, maps: list[None] | None = None, holder: int | None = None) -> Any:
     """The value of a message in a slot; closes the descriptor.
 
     Args:
         descriptor: the slot's file.
         maps: an entry for each message that is mapped; where there are 4,096, this one is copied.
             None maps it in any case.
+        holder: the number of this process where several get the message, see `Slot.hold`.
     """
     try:
         counted = []
@@ -128,7 +129,12 @@ def unpack_file(descriptor: int, maps: list[None] | None = None) -> Any:
         if maps is not None and not is_copied:
             maps.append(None)
             counted.append(maps.pop)
-        memory: NDArray[np.uint8] = lend(map_without_file(descriptor, before_unmap=counted))
+        is_one_of_many = holder is not None
+        memory: NDArray[np.uint8] = lend(
+            map_without_file(descriptor, before_unmap=counted, is_private=is_one_of_many),
+            shared=map_without_file(descriptor) if is_one_of_many else None,
+            holder=holder or 0,
+        )
     finally:
         os.close(descriptor)
     return unpack(memory.copy() if is_copied else memory)
@@ -151,7 +157,11 @@ def send(sock: socket.socket, packed: Packed) -> None:
 
 
 def receive(
-    sock: socket.socket, maps: list[None] | None = None, *, flags: int = 0
+    sock: socket.socket,
+    maps: list[None] | None = None,
+    *,
+    flags: int = 0,
+    holder: int | None = None,
 ) -> tuple[Any, int | None] | None:
     """Receive one message: the value and the descriptor that went with it, which is the caller's.
 
@@ -161,6 +171,7 @@ def receive(
         sock: the caller's end.
         maps: see `unpack_file`.
         flags: of the system's call: `socket.MSG_DONTWAIT` does not wait for a message.
+        holder: see `unpack_file`.
 
     Raises:
         BlockingIOError: there is no message, and it must not wait for one.
@@ -178,4 +189,4 @@ def receive(
     if body[:1] == b"i":
         return unpack(memoryview(bytearray(body))[1:]), descriptor
     assert descriptor is not None, "a message in a slot came without its file"
-    return unpack_file(descriptor, maps), None
+    return unpack_file(descriptor, maps, holder), None

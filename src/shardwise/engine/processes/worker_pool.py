@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import resource
 import selectors
 import signal
@@ -20,10 +19,11 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardwise.base.errors import ShardwiseError, WorkerError, message_of
 from shardwise.engine.processes.decode_deadlines import DecodeDeadlines
+from shardwise.engine.processes.out_of_band import Unread
 from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.processes.shared_memory import above_stdio, explained
 from shardwise.engine.processes.slots import SlotPool
@@ -64,8 +64,9 @@ class WorkerPool:
         num_threads: int,
         decode_timeout: float | None = None,
     ) -> None:
+        arrays: list[Any] = []
         job = {
-            "builder": pickle_by_value(builder),
+            "builder": Unread([pickle_by_value(builder, arrays), *arrays]),
             "trainer": os.getpid(),
             "num_workers": num_workers,
             "num_threads": num_threads,
@@ -88,7 +89,8 @@ class WorkerPool:
             self._selector = selectors.DefaultSelector()
             self._sock, self._theirs = _socket_pair()
         self.status = WorkerStatus.create(num_workers, num_threads)
-        self._job = pickle.dumps(job)
+        # All workers map its file.
+        self._job: Packed | None = pack(job, SlotPool(max_idle=0), max_inline=0)
         self._deadlines = (
             None if decode_timeout is None else DecodeDeadlines(self.status, decode_timeout)
         )
@@ -101,7 +103,7 @@ class WorkerPool:
             if self._deadlines is None:
                 # No more workers will be started, and the end of all workers shows at once.
                 self._theirs.close()
-                self._job = b""
+                self._job = None
         except BaseException:
             self.close()
             raise
@@ -109,7 +111,10 @@ class WorkerPool:
     def _start(self, number: int) -> None:
         """Start worker `number`, the first time or in place of one that was stopped."""
         sock, status = self._theirs.fileno(), self.status.descriptor
-        process = start_worker(self._job, sock=sock, status=status, number=number)
+        assert self._job is not None
+        job = self._job.descriptor
+        assert job is not None
+        process = start_worker(job, sock=sock, status=status, number=number)
         self._processes[number] = process
         if _PIDFD:
             self._pidfds[number] = os.pidfd_open(process.pid)
