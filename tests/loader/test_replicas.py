@@ -24,7 +24,10 @@ def test_kills_and_joins_leave_every_global_batch_as_it_is_and_certify_content(
     options = {"changes": num_changes, "samples": num_samples, "seed": seed, "coverage": tmp_path}
     arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "elastic_replicas.py", *arguments], check=True, capture_output=True, timeout=300
+        [sys.executable, EXAMPLES / "elastic_replicas.py", *arguments],
+        check=True,
+        capture_output=True,
+        timeout=300,
     )
     report = json.loads(done.stdout)
     # The program has compared each committed global batch with that of one process.
