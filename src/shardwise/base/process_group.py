@@ -90,27 +90,19 @@ def made_once(key: str, make: Callable[[], bytes]) -> bytes:
 
 
 def exchange(key: str, own: str, ranks: Sequence[int], *, timeout_s: float) -> list[str]:
-    """Return the text of each of `ranks`, which all call this, `own` among them.
-
-    The n-th call of a process gets the texts of the others' n-th. The store is asked again and
-    again, since waiting in it would keep other threads from it.
-
-    Raises:
-        StallError: not all of them called it within `timeout_s` seconds.
-        RankError: the process group has no store.
-    """
-    found, store = group_rank_and_size(), _store()
+    """Return the text of each of `ranks`, which all call this, the n-th time in the n-th call."""
+    found, store, deadline = group_rank_and_size(), _store(), time.monotonic() + timeout_s
     if found is None or store is None:
-        raise RankError("there is no process group, or one without a store: init_process_group")
+        raise RankError("there is no process group with a store: call init_process_group first")
+    key = f"{key}/{','.join(map(str, ranks))}"
     key = f"{key}/{store.add(f'{key}/rank {found[0]}', 1)}"
     store.set(f"{key}/{found[0]}", own)
-    deadline, wait_s = time.monotonic() + timeout_s, 0.001
     for rank in ranks:
+        # Waiting in the store would keep other threads from it.
         while not store.check([f"{key}/{rank}"]):
             if time.monotonic() > deadline:
-                raise StallError(f"rank {rank} did not come for {timeout_s:g} s to {key!r}")
-            time.sleep(wait_s)
-            wait_s = min(0.1, 2 * wait_s)
+                raise StallError(f"ranks {ranks}: rank {rank} did not come within {timeout_s:g} s")
+            time.sleep(0.01)
     return [bytes(store.get(f"{key}/{rank}")).decode() for rank in ranks]
 
 

@@ -1,8 +1,7 @@
 """Arrays that were computed once and are kept in a file: columns of a dataset, and its packs.
 
 A file of columns (`column_file`) with the digest of what the arrays were made of, and dtype and
-shape of each. It appears whole or not at all; two processes that make the same arrays write the
-same bytes, and the last one's file stays.
+shape of each. It appears whole or not at all; processes that make the same arrays write the same.
 """
 
 from __future__ import annotations

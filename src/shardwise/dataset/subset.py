@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.plan import Sampler
+from shardwise.plan.arguments import digest_of_array
 from shardwise.sources.manifest import checked_ids
 
 # Rows a call of the function: few enough for memory, whatever the fields are.
 _FILTER_ROWS = 512
-# Indices of a mapped file that are looked at together.
 _BLOCK = 1 << 20
 
 
@@ -81,10 +80,7 @@ def filter_mask(
 
 def subset_fingerprint(fingerprint: str, indices: NDArray[np.int64]) -> str:
     """The fingerprint of these samples, in this order, of a source: 16 hex digits."""
-    digest = hashlib.sha256(f"shardwise subset 1 {fingerprint}\n".encode())
-    for begin in range(0, len(indices), _BLOCK):
-        digest.update(np.ascontiguousarray(indices[begin : begin + _BLOCK], dtype="<i8").data)
-    return digest.hexdigest()[:16]
+    return digest_of_array(indices, "<i8", f"shardwise subset 1 {fingerprint}\n".encode())
 
 
 def subset_shard_sizes(sizes: NDArray[np.int64], indices: NDArray[Any]) -> NDArray[np.int64]:

@@ -71,7 +71,7 @@ class BatchMaker:
         executor: runs the builder, for the ranks of this machine; made by `start`.
         num_local: how many ranks it is made for.
         num_coalesced: batches that are loaded together.
-        sharing: an extension's `Sharing`, with the ranks that get the same batches; or None.
+        sharing: an extension's `Sharing`, the ranks that get the same batches; or None.
     """
 
     executor: Executor
@@ -91,16 +91,16 @@ class BatchMaker:
         )
         self.sharing: Any = None
         if options.share is not None:
-            timeout = executor.timeout
-            self.sharing = find("parallel", "sharing")(options.group, options.share, timeout)
-        halves, group = options.halves, options.group
+            sharing = find("parallel", "sharing")
+            self.sharing = sharing(options.group, options.share, executor.timeout)
+        cut = options.halves and find("parallel", "halves")(options.group, options.halves)
         self.output = Output(
             options.output,
             device=options.device,
             pin_memory=options.pin_memory,
             as_tuple=names if options.makes_columns else None,
             not_nested=not_nested(dataset) if options.ragged == "nested" else None,
-            cut=None if halves is None else find("parallel", "halves")(group, halves),
+            cut=cut,
         )
         is_remote = callable(executor.executor)
         self._on_device = ImagesOnDevice(
@@ -162,11 +162,6 @@ class BatchMaker:
         """Whether this is the one of the ranks with the same batches that accounts for them."""
         return self.sharing is None or self.sharing.rank == self.sharing.ranks[0]
 
-    def check_regroup(self) -> None:
-        """Refuse other ranks where batches are shared by these."""
-        if self.sharing is not None:
-            raise ValueError("regroup() of a loader with share=: make another one for these ranks")
-
     def close(self) -> None:
         """End threads, processes and connections; a later `run` starts them again."""
         self.executor.close()
@@ -191,9 +186,6 @@ class BatchMaker:
         stats = counts.to_dict(concurrency, num_cores=num_cores, since=since)
         options = self._executor_options
         stats["executor_reason"] = explain_choice(self.executor, self._builder, options)
-        if concurrency.executor == "shared" and stats["bound_by"] == "overhead":
-            rank = self.sharing.maker
-            stats["verdict"] = f"rank {rank} makes the batches: its stats() say what limits them"
         servers = having(self.executor, CountsServers)
         if servers is not None:
             wanted = wanted_servers(stats, concurrency.num_threads)

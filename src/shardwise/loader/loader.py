@@ -62,25 +62,20 @@ class DataLoader(Questions, FrameworkAttributes):
             dimensions of that mesh, such as ("tp", "cp"), or a process group.
         halves: fields `[rows, length]` that are cut for context parallel, `{"cp": ["tokens"]}`:
             of 2 n chunks rank r of n gets the r-th from either end.
-        num_workers: worker processes; 0 for none. None is one per core of this rank if functions
-            of yours run for each sample (a `map()`, a decoder that is a plain function) and there
-            is more than one core, else none.
+        num_workers: worker processes; 0 for none. None is one per core of this rank, of several,
+            if functions of yours run for each sample (a `map()`, a decoder that is a function).
         num_threads: threads that read and decode, in each process; 0 for none. None is one per
             core of this rank, or one per worker process.
         executor: None, "inline", "threads" or "processes"; None follows from the two above. Or
-            `sw.service(...)`, for batches that servers make; or what makes an executor of your own
-            from a `shardwise.executors.BatchBuilder`: its class, for example.
+            `sw.service(...)`; or what makes one from a `shardwise.executors.BatchBuilder`.
         epoch_size: samples in an epoch, over all ranks: such epochs walk on through the data.
-        batch_by: batches of neighbours in length, of a fixed size or under a budget, over the order
-            of shuffle or sampler: see `sw.buckets`.
+        batch_by: batches of neighbours in length, see `sw.buckets`.
         exclude: samples that are left out on purpose: ids, keys, or the path of a file with one id
-            or key a line, or of a `.npy` file. The next samples take their places. It counts from
-            the position of the state that is loaded, unless that has the same list already.
+            or key a line, or of a `.npy` file. It counts from the position of a loaded state on.
         global_batch_size: in place of batch_size: samples per step over all ranks, in shares that
             differ by one sample at most: 24 over 5 ranks are 5, 5, 5, 5 and 4.
         balance: what each sample costs: an array, a field's name, or "attention" for packs of
-            `sw.pack`. Global batches stay the same, and their rows are dealt so that all ranks
-            have nearly equal work at each step.
+            `sw.pack`. The rows of a global batch are dealt so that all ranks have equal work.
         hidden: the width of the model, for balance="attention", see `Dataset.costs`.
         collate: None for a dict of columns, else a function from a list of samples to a batch.
         as_tuple: batches, and the samples for `collate`, are tuples of these fields in this order.
@@ -90,8 +85,8 @@ class DataLoader(Questions, FrameworkAttributes):
             shape; "nested" makes nested tensors of these. `collate=sw.pad(...)` pads to multiples.
         on_error: what a damaged sample does. "raise" raises its error; "skip" leaves its row out;
             "replace" puts another sample there, the same one in every run.
-        prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
-            Up to 16 times as many, within prefetch_bytes, where batches take different times.
+        prefetch_factor: batches that are made ahead, for each worker process, or else each thread;
+            up to 16 times as many where they take different times.
         pin_memory: page-locked tensors, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None or 0 waits for ever.
         decode_timeout: seconds that a decoder or function of a `map()` may take for one sample, in
@@ -117,8 +112,7 @@ class DataLoader(Questions, FrameworkAttributes):
         TypeError: an option is of another type; the message has its name, value and type.
         RankError: rank and world size can't be told for certain.
 
-    The order depends on the data, `seed`, `shuffle`, `epoch_size` and the epoch alone. One thread
-    at a time may iterate a loader.
+    One thread at a time may iterate a loader.
 
     Examples:
         >>> import shardwise as sw
@@ -312,7 +306,6 @@ class DataLoader(Questions, FrameworkAttributes):
             ValueError: the world is too large, has no such order, or an argument is wrong.
             RankError: nothing says which rank this is. The loader is as it was, in both cases.
         """
-        self._maker.check_regroup()
         order = self._order.regrouped(rank, world_size, group=group)
         # In the order of the state: one of other global batches may be another one.
         state = self._order.state(self._plan, *self._passes.position.after())

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shardwise.plan.arguments import digest_of_array
 
 Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 # Lengths that are looked at together: 8 MB of memory.
@@ -49,19 +50,10 @@ class BucketColumns:
     @cached_property
     def spec(self) -> dict[str, Any]:
         """What an order that is made by these depends on, as JSON: digests."""
-        digest = hashlib.sha256()
-        for _, block in blocks_of(self.lengths):
-            digest.update(np.ascontiguousarray(block, "<f8").data)
-        spec = {"lengths": digest.hexdigest()[:16]}
+        spec = {"lengths": digest_of_array(self.lengths, "<f8")}
         if self.groups is not None:
-            spec["shape"] = hashlib.sha256(self.groups.astype("<u8").tobytes()).hexdigest()[:16]
+            spec["shape"] = digest_of_array(self.groups, "<u8")
         return spec
-
-
-def blocks_of(lengths: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield parts of lengths as float64, with where each begins: few pages of a mapped file."""
-    for begin in range(0, len(lengths), _BLOCK):
-        yield begin, lengths[begin : begin + _BLOCK].astype(np.float64)
 
 
 def as_lengths(value: Any, *, name: str = "lengths") -> NDArray[Any]:
@@ -116,13 +108,15 @@ def as_groups(value: Any) -> tuple[NDArray[np.unsignedinteger[Any]] | None, NDAr
 
 def rows_where(test: Test, lengths: NDArray[Any]) -> NDArray[np.int64]:
     """Return the samples whose lengths, as float64, pass a test."""
-    rows = [begin + np.flatnonzero(test(block)) for begin, block in blocks_of(lengths)]
+    rows = [
+        begin + np.flatnonzero(test(lengths[begin : begin + _BLOCK].astype(np.float64)))
+        for begin in range(0, len(lengths), _BLOCK)
+    ]
     return np.concatenate([*rows, np.empty(0, np.int64)])
 
 
 def _refuse(test: Test, lengths: NDArray[Any], what: str, name: str) -> None:
-    rows = rows_where(test, lengths)
-    if len(rows):
+    if len(rows := rows_where(test, lengths)):
         raise ValueError(
             f"{len(rows)} of {len(lengths)} {name} {what}, the first is {lengths[rows[0]]:g} of "
             f"sample {rows[0]}: correct the column, or leave such samples out with ds.subset(...)"

@@ -8,9 +8,8 @@
    rank sorts as much at any world size.
 3. Its batches are permuted by (seed, epoch, window), and groups are interleaved evenly.
 
-So it is a pure function of (epoch, position) like every other order (I3), and a state is a position
-(I4). The lengths, 8 bytes a sample, are in memory; a budget or groups add one pass over them an
-epoch (about 0.3 us a sample), and groups 8 bytes a sample for that epoch.
+So it is a pure function of (epoch, position) like every other order (I3). The lengths are in memory
+or mapped; a budget or groups add one pass over them an epoch (about 0.3 us a sample).
 """
 
 from __future__ import annotations

@@ -48,11 +48,7 @@ class Buckets:
         )
 
     def rows(self, batch_size: int, *, fixed_size: int | None = None) -> int:
-        """The most samples a rank of a batch, in a loader of this batch or global batch size.
-
-        Raises:
-            ValueError: the loader's batch size contradicts these buckets.
-        """
+        """The most samples a rank of a batch, in a loader of this batch or global batch size."""
         if fixed_size is not None and (self.batch_size or self.budget):
             both = f"global_batch_size={fixed_size} and batch_size= or budget= of sw.buckets"
             raise ValueError(f"{both} contradict each other: leave one of them out")

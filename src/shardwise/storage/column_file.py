@@ -202,7 +202,7 @@ def parse_header(first: bytes, whole: memoryview) -> tuple[dict[str, str], dict[
 class MappedFile(mmap.mmap):
     """A mapped file that knows its path."""
 
-    path: str
+    path = ""
 
 
 def map_file(path: str) -> MappedFile | bytes:
@@ -222,7 +222,7 @@ def place_of(array: NDArray[Any]) -> tuple[str, int, Any, Any, Any] | None:
     path, start = "", 0
     base: Any = array
     while isinstance(base, np.ndarray | memoryview):
-        if isinstance(base, np.memmap):
+        if isinstance(base, np.memmap) and base.filename:
             path, start = str(base.filename), base.offset - base.offset % mmap.ALLOCATIONGRANULARITY
         base = base.obj if isinstance(base, memoryview) else base.base
     path = base.path if isinstance(base, MappedFile) else path

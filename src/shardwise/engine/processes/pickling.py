@@ -27,8 +27,8 @@ _MIN_APART_BYTES = 1 << 16
 def pickle_by_value(value: Any, apart: list[Any] | None = None) -> bytes:
     """Pickle an object for another process.
 
-    With `apart`, for one of this machine: large arrays are added to it, as buffers of
-    `pickle.loads`, and arrays in mapped files are named by their paths.
+    With `apart`, for one of this machine: it gets large arrays, as buffers of `pickle.loads`, and
+    arrays in mapped files travel as paths.
 
     Raises:
         TypeError: a part of it can't be pickled; the message names the function that holds it.
@@ -108,10 +108,10 @@ def _pickled(value: Any, apart: list[Any] | None = None) -> bytes:
     import cloudpickle
 
     def is_in_band(buffer: pickle.PickleBuffer) -> bool:
-        is_small = apart is None or buffer.raw().nbytes < _MIN_APART_BYTES
-        if apart is not None and not is_small:
-            apart.append(buffer)
-        return is_small
+        if apart is None or buffer.raw().nbytes < _MIN_APART_BYTES:
+            return True
+        apart.append(buffer)
+        return False
 
     # What the user has registered stays registered.
     known = cloudpickle.list_registry_pickle_by_value()

@@ -57,20 +57,14 @@ class Lease:
 def lend(
     memory: NDArray[np.uint8],
     then: Callable[[], None] | None = None,
-    *,
-    shared: NDArray[np.uint8] | None = None,
-    holder: int = 0,
+    state: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
-    """The bytes of a mapped slot: it is free again when the last array over them is gone.
+    """The bytes of a mapped slot's file: it is free when the last array over them is gone.
 
-    Args:
-        memory: all of the slot's file, here or in the process that got it in a message.
-        then: called after that.
-        shared: the file mapped to be written for all, where `memory` is a private map.
-        holder: which of several processes this is that have the slot, see `Slot.hold`.
+    `then` is called after that. A private map is freed in `state`, which is shared.
     """
     lease = Lease(memory[:-_STATE_BYTES])
-    state = (memory if shared is None else shared)[-_STATE_BYTES:][holder:]
+    state = memory[-_STATE_BYTES:] if state is None else state
     weakref.finalize(lease, _give_back, state, _Forks.count, then).atexit = False
     return np.asarray(lease)
 

@@ -270,8 +270,7 @@ def main() -> None:
     sock = socket.socket(fileno=sock_fd)
     # Other workers map the same file, so this one's map is private.
     job = unpack_file(job_fd, holder=0)
-    if hasattr(os, "pidfd_open"):
-        threading.Thread(target=_end_with, args=(job["trainer"],), daemon=True).start()
+    threading.Thread(target=_end_with, args=(job["trainer"],), daemon=True).start()
     credentials = import_credentials(job["credentials"])
     try:
         builder = job.pop("builder").read()

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 # Workers end when their socket does; one in a long call of a decoder is killed after this.
 _END_TIMEOUT_S = 0.5
-# Linux; elsewhere the trainer polls its workers every half second.
-_PIDFD = hasattr(os, "pidfd_open")
 # Before a task is sent again, for which too many descriptors of this user were in flight.
 _RETRY_S = 0.01
 
@@ -50,10 +48,8 @@ class WorkerPool:
 
     Args:
         builder: it is pickled once, by value, so that functions of the main program travel with it.
-        num_workers: processes.
-        num_threads: threads in each.
-        decode_timeout: seconds that a decoder or function may take for one sample: its worker is
-            stopped then, and another one started. None lets it take any time.
+        num_workers, num_threads: processes, and threads in each.
+        decode_timeout: seconds for one sample, after which its worker is replaced; or None.
     """
 
     def __init__(
@@ -116,9 +112,8 @@ class WorkerPool:
         assert job is not None
         process = start_worker(job, sock=sock, status=status, number=number)
         self._processes[number] = process
-        if _PIDFD:
-            self._pidfds[number] = os.pidfd_open(process.pid)
-            self._selector.register(self._pidfds[number], selectors.EVENT_READ)
+        self._pidfds[number] = os.pidfd_open(process.pid)
+        self._selector.register(self._pidfds[number], selectors.EVENT_READ)
 
     def send(self, task: Task, descriptor: int | None) -> None:
         """Queue a task for the workers; the socket takes it when it has room."""
@@ -181,9 +176,8 @@ class WorkerPool:
             process = self._processes[number]
             if process.poll() is not None:
                 return  # it ended by itself, which is an error
-            if _PIDFD:
-                self._selector.unregister(self._pidfds[number])
-                os.close(self._pidfds[number])
+            self._selector.unregister(self._pidfds[number])
+            os.close(self._pidfds[number])
             # With what it started itself, such as a decoder's own program.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -205,11 +199,7 @@ class WorkerPool:
         )
         if self._is_refused:
             timeout = _RETRY_S if timeout is None else min(timeout, _RETRY_S)
-        elif not _PIDFD:
-            timeout = _END_TIMEOUT_S if timeout is None else min(timeout, _END_TIMEOUT_S)
-        ready = self._selector.select(timeout)
-        ended = any(key.fileobj is not self._sock for key, _ in ready)
-        if ended or (not _PIDFD and any(p.poll() is not None for p in self._processes.values())):
+        if any(key.fileobj is not self._sock for key, _ in self._selector.select(timeout)):
             # What it sent before may say why.
             self._receive()
             raise self._death()

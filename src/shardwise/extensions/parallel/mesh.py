@@ -12,38 +12,31 @@ from shardwise.base.process_group import group_rank_and_size
 
 
 def sharing_ranks(group: Any, share: Any) -> tuple[int, list[int]]:
-    """Return this process's rank, and all ranks that `share` names, ascending, of the whole world.
-
-    Raises:
-        ValueError: there is no process group, or the names are no other dimensions of the mesh.
-        RankError: this process is none of the ranks.
-    """
+    """Return this process's rank and all that `share` names, ascending, of the whole world."""
     found = group_rank_and_size()
     if found is None or group is None:
         raise ValueError(f'share={share!r:.80} goes with group=, such as group=mesh["dp"]')
-    if isinstance(share, str | tuple | list):
-        names = (share,) if isinstance(share, str) else share
+    if share and isinstance(share, str | tuple | list):
+        names = [share] if isinstance(share, str) else share
         for name in names:
-            mesh_dimension(group, name)
+            _dimension(group, name)
         mesh = group._get_root_mesh()
-        coordinate = zip(mesh.mesh_dim_names, mesh.get_coordinate(), strict=True)
-        ranks = mesh.mesh[tuple(slice(None) if name in names else at for name, at in coordinate)]
+        place = zip(mesh.mesh_dim_names, mesh.get_coordinate(), strict=True)
+        ranks = mesh.mesh[tuple(slice(None) if name in names else at for name, at in place)]
+        members = sorted(ranks.flatten().tolist())
+    elif hasattr(share, "rank") and hasattr(share, "size"):
+        members = sorted(sys.modules["torch.distributed"].get_process_group_ranks(share))
     else:
-        distributed = sys.modules["torch.distributed"]
-        is_mesh = hasattr(share, "mesh")
-        ranks = share.mesh if is_mesh else distributed.get_process_group_ranks(share)
-    members = sorted(ranks.flatten().tolist() if hasattr(ranks, "flatten") else ranks)
+        raise TypeError(f"share={share!r:.80}: give names of dimensions, or a process group")
     if found[0] not in members:
         raise RankError(f"share= has the ranks {members}, and this is rank {found[0]}")
     return found[0], members
 
 
-def mesh_dimension(group: Any, name: Any) -> tuple[int, int]:
-    """Return rank and size in a dimension, by name, of the mesh that `group` is one of."""
-    mesh = group._get_root_mesh() if hasattr(group, "_get_root_mesh") else group
-    known = [
-        n for n in getattr(mesh, "mesh_dim_names", None) or () if n not in group.mesh_dim_names
-    ]
+def _dimension(group: Any, name: Any) -> tuple[int, int]:
+    """Return rank and size in a dimension of the mesh that `group` is another dimension of."""
+    mesh: Any = group._get_root_mesh() if hasattr(group, "_get_root_mesh") else None
+    known = [n for n in getattr(mesh, "mesh_dim_names", ()) if n not in group.mesh_dim_names]
     if name not in known:
         raise ValueError(
             f"{name!r} is no dimension beside group= of its mesh, which has {known}: give group= a "
@@ -53,33 +46,26 @@ def mesh_dimension(group: Any, name: Any) -> tuple[int, int]:
 
 
 def halves_of(group: Any, halves: Any) -> Callable[[Any], Any]:
-    """Return what cuts a batch: two chunks of some fields' dimension 1, by dimension of the mesh.
+    """Return what cuts fields `[rows, length]` of a batch, by dimension of the mesh.
 
-    Of 2 n chunks for n ranks, rank r gets chunk r and the one as far from the end, which under a
-    causal mask is equal work.
-
-    Raises:
-        TypeError: `halves` has no lists of fields.
-        ValueError: it names another thing than a dimension.
+    Of 2 n chunks, rank r of n gets the r-th from either end: equal work under a causal mask.
     """
     if not isinstance(halves, Mapping) or any(isinstance(f, str) for f in halves.values()):
         raise TypeError(f"halves={halves!r:.80}: give fields by dimension: {{'cp': ['tokens']}}")
-    places = [(*mesh_dimension(group, name), name, tuple(each)) for name, each in halves.items()]
-    return partial(_cut, places=places)
+    return partial(_cut, [(*_dimension(group, n), f) for n, each in halves.items() for f in each])
 
 
-def _cut(data: Any, places: list[tuple[int, int, str, tuple[str, ...]]]) -> Any:
-    for rank, size, dimension, fields in places:
-        for name in fields:
-            value = data.get(name) if isinstance(data, Mapping) else None
-            shape = tuple(getattr(value, "shape", ()))
-            if value is None or len(shape) < 2 or shape[1] % (2 * size):
-                raise ValueError(
-                    f"halves= names {name!r}, which has shape {list(shape)} in this batch: give "
-                    f"fields [rows, length] whose length is a multiple of {2 * size}, for {size} "
-                    f"ranks of {dimension!r}, as collate=sw.pad(multiple={2 * size}) makes it"
-                )
-            chunks = value.reshape((shape[0], 2 * size, shape[1] // (2 * size), *shape[2:]))
-            own = chunks[:, [rank, 2 * size - 1 - rank]]
-            data = {**data, name: own.reshape((shape[0], shape[1] // size, *shape[2:]))}
+def _cut(places: list[tuple[int, int, str]], data: Any) -> Any:
+    for rank, size, name in places:
+        value = data.get(name) if isinstance(data, Mapping) else None
+        shape = tuple(getattr(value, "shape", ()))
+        if value is None or len(shape) < 2 or shape[1] % (2 * size):
+            raise ValueError(
+                f"halves= names {name!r}, which has shape {list(shape)} in this batch: give fields "
+                f"[rows, length] whose length is a multiple of {2 * size}, for {size} ranks, as "
+                f"collate=sw.pad(multiple={2 * size}) makes it"
+            )
+        chunks = value.reshape((shape[0], 2 * size, shape[1] // (2 * size), *shape[2:]))
+        own = chunks[:, [rank, 2 * size - 1 - rank]]
+        data = {**data, name: own.reshape((shape[0], shape[1] // size, *shape[2:]))}
     return data

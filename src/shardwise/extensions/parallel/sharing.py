@@ -1,10 +1,8 @@
 """One batch for several ranks: on each machine one of them makes it, and the others map its memory.
 
-The ranks of a model-parallel group need the same batches. They meet through the store of the
-process group when each of them has started to iterate; from then on the lowest rank of a machine
-sends its batches through Unix sockets. A receiver maps a slot of the sender's privately: writing
-into a batch changes no other rank's. No collective, lock or file: the kernel frees what a dead
-rank leaves.
+They meet through the store of the process group when each has started to iterate. From then on the
+lowest rank of a machine sends its batches through Unix sockets, and the others map each slot
+privately: writing into a batch changes no other rank's. No collective, lock or file.
 """
 
 from __future__ import annotations
@@ -28,29 +26,22 @@ from shardwise.engine.processes.worker_errors import pack_error, unpack_error
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.extensions.parallel.mesh import sharing_ranks
 
+_KIND, _PEER = (socket.AF_UNIX, socket.SOCK_SEQPACKET), struct.Struct("3i")
 # Room for about 10 small messages: what is larger lies in a slot, whose descriptor is sent.
 _SEND_BYTES, _MAX_INLINE_BYTES = 4096, 1024
-# More batches than that of an earlier pass are not what a rank was ahead.
+# The maker was never this far ahead in a pass that the ranks left.
 _MAX_STALE = 64
 # Ranks that load or compile a part of a model come late to their first batch.
 _MEET_S = 600.0
-_KIND, _PEER = (socket.AF_UNIX, socket.SOCK_SEQPACKET), struct.Struct("3i")
-
-Make = Callable[[Iterator[BatchRequest]], Generator[Batch, None, None]]
+_SENT = ("data", "num_rows", "num_skipped", "num_replaced", "rows")
 
 
 class Sharing:
-    """The ranks that get the same batches, and the sockets between those of this machine.
-
-    Args:
-        group: the `group=` of the loader.
-        share: dimensions of its mesh by name, or a mesh or process group of these ranks.
-        timeout: seconds to wait for a batch; None for any time.
+    """The ranks that get the same batches; arguments as of `DataLoader`.
 
     Attributes:
-        ranks: of the whole world, ascending.
-        rank: this process's.
-        maker: the rank that makes the batches of this machine; None before the ranks have met.
+        rank, ranks: this process's in the whole world, and all of them, ascending.
+        maker: the rank that makes the batches of this machine; None before they have met.
     """
 
     def __init__(self, group: Any, share: Any, timeout: float | None) -> None:
@@ -60,7 +51,7 @@ class Sharing:
         self.close()
 
     def close(self) -> None:
-        """Close the sockets; ranks that all closed meet again at their next batch."""
+        """Close the sockets; ranks that all did so meet again at their next batch."""
         for peer in self._peers.values():
             peer.close()
         self.maker: int | None = None
@@ -68,7 +59,11 @@ class Sharing:
         self._pid, self._num_passes, self._holder = os.getpid(), 0, 0
         self._slots, self._maps = message_slots(max_idle=4), list[None]()
 
-    def run(self, requests: Iterator[BatchRequest], make: Make) -> Generator[Batch, None, None]:
+    def run(
+        self,
+        requests: Iterator[BatchRequest],
+        make: Callable[[Iterator[BatchRequest]], Generator[Batch, None, None]],
+    ) -> Generator[Batch, None, None]:
         """Yield a batch for each request: one that `make` makes here, or the maker's.
 
         Raises:
@@ -81,25 +76,19 @@ class Sharing:
         if self.maker is None:
             self._meet()
         self._num_passes += 1
-        if self.maker == self.rank:
-            yield from self._made(requests, make)
-        else:
-            for request in requests:
-                yield self._received(request)
-
-    def _made(self, requests: Iterator[BatchRequest], make: Make) -> Generator[Batch, None, None]:
+        if self.maker != self.rank:
+            yield from map(self._received, requests)
+            return
         names: deque[tuple[int, int, bytes]] = deque()
 
-        def named() -> Iterator[BatchRequest]:
-            for request in requests:
-                names.append(_name_of(request))
-                yield request
+        def named(request: BatchRequest) -> BatchRequest:
+            names.append(_name_of(request))
+            return request
 
         try:
-            with closing(make(named())) as batches:
+            with closing(make(map(named, requests))) as batches:
                 for batch in batches:
-                    sent = ("data", "num_rows", "num_skipped", "num_replaced", "rows")
-                    self._send(names.popleft(), {name: getattr(batch, name) for name in sent})
+                    self._send(names.popleft(), {each: getattr(batch, each) for each in _SENT})
                     yield batch
         except Exception as error:  # all ranks raise what making a batch raised
             self._send(None, pack_error(error))
@@ -127,27 +116,27 @@ class Sharing:
     def _received(self, request: BatchRequest) -> Batch:
         [peer] = self._peers.values()
         step = f"step {request.step} of epoch {request.epoch}"
-        makes = f"rank {self.maker}, which makes the batches of ranks {self.ranks} on this machine"
+        maker = f"rank {self.maker}, which makes the batches of ranks {self.ranks} on this machine"
         for _ in range(_MAX_STALE):
             try:
                 message = receive(peer, self._maps, holder=self._holder)
             except TimeoutError:
                 raise StallError(
-                    f"no batch for {self._timeout:g} s: {step} waits for {makes}; raise timeout= "
+                    f"no batch for {self._timeout:g} s: {step} waits for {maker}; raise timeout= "
                     "if it may take this long"
                 ) from None
             if message is None:
-                raise WorkerError(f"{step} can't be had: {makes}, has ended or closed its loader")
+                raise WorkerError(f"{step} can't be had: {maker}, has ended or closed its loader")
             number, name, made = message[0]
             if number < self._num_passes:
-                continue  # both left that pass, and the maker was ahead
+                continue  # of a pass that was left, and the maker was ahead
             if name is None:
                 raise unpack_error(made)
             if (number, name) == (self._num_passes, _name_of(request)):
                 return Batch(**made)
             break
         raise RankError(
-            f"pass {self._num_passes} of rank {self.rank} asks for {step}, and {makes}, has made "
+            f"pass {self._num_passes} of rank {self.rank} asks for {step}, and {maker}, has made "
             f"step {name[0]} of epoch {name[1]} in its pass {number}, or other samples: give all "
             "these loaders the same arguments and states, and iterate them alike"
         )
@@ -161,8 +150,7 @@ class Sharing:
         with socket.socket(*_KIND) as listener:
             listener.bind(f"\0{name}")
             listener.listen(MAX_HOLDERS)
-            key = "shardwise/share/" + ",".join(map(str, self.ranks))
-            told = exchange(key, node + name, self.ranks, timeout_s=wait_s)
+            told = exchange("shardwise/share", node + name, self.ranks, timeout_s=wait_s)
             here = {r: t for r, t in zip(self.ranks, told, strict=True) if t.startswith(node)}
             if len(here) > MAX_HOLDERS:
                 raise RankError(f"share= has {len(here)} ranks of a machine: {MAX_HOLDERS} at most")
@@ -190,6 +178,6 @@ class Sharing:
 
 def _name_of(request: BatchRequest) -> tuple[int, int, bytes]:
     """Return step and epoch of a batch, for messages, and a digest of its rows."""
-    digest = hashlib.blake2b(request.ids.tobytes(), digest_size=16)
-    digest.update(b"" if request.valid is None else request.valid.tobytes())
+    valid = b"" if request.valid is None else request.valid.tobytes()
+    digest = hashlib.blake2b(request.ids.tobytes() + valid, digest_size=16)
     return request.step, request.epoch, digest.digest()

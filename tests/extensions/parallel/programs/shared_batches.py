@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
 import shardwise as sw
@@ -59,30 +58,42 @@ def same_as_alone(mesh):
         "made": len(MADE),
         "ids": ids(kept),
         "executor": stats["executor"],
-        "verdict": stats["verdict"],
         "samples": stats["samples"],
     }
 
 
 def resumed(mesh):
     shared = loader(mesh, share="cp")
-    expected = ids(shared)
+    first = ids(shared)
     batches = iter(shared)
-    first = [next(batches) for _ in range(2)]
+    begun = ids(next(batches) for _ in range(2))
     state = shared.state_dict()
-    # The rest of this pass is left; the state is of its middle.
-    other = loader(mesh, share=mesh["cp"], num_threads=2)
+    # Its pass is left, and another loader goes on; here the maker reads in threads.
+    other = loader(mesh, share=mesh["cp"].get_group(), num_threads=2)
     other.load_state_dict(state)
+    parts = begun + ids(other)
+    other.close()
+    alone = loader(mesh)
+    alone.set_epoch(1)
+    shared.set_epoch(0)
+    again = ids(shared)
+    shared.close()
     shared.set_epoch(0)
     yield {
         "state": state,
-        "whole": [ids(shared), expected],
-        "parts": [ids(first) + ids(other), ids(loader(mesh, num_threads=0, epoch_size=None))],
+        "parts": parts,
+        "second": ids(alone),
+        "first": [first, again, ids(shared)],
     }
-    other.close()
-    shared.set_epoch(0)
-    shared.close()
-    yield {"after close": ids(shared) == expected}
+
+
+def regrouped(mesh):
+    """The data-parallel ranks change between two steps; those that share are the same."""
+    shared = loader(mesh, share="cp", timeout=60)
+    batches = iter(shared)
+    first = next(batches)["__index__"].tolist()
+    shared.regroup(group=mesh["dp"])
+    yield {"regrouped": [first, *ids(batches)]}
 
 
 def own_memory(mesh, rank):
@@ -93,26 +104,28 @@ def own_memory(mesh, rank):
 
 
 def halves(mesh):
-    batches = list(loader(mesh, share="cp", halves={"cp": ["tokens"]}, output="torch"))
-    yield {"halves": [(b["n"].tolist(), b["tokens"].numpy()) for b in batches]}
+    whole = loader(mesh, share="cp", halves={"cp": ["tokens"]}, output="torch")
+    yield {"halves": [(b["n"].tolist(), b["tokens"].numpy()) for b in whole]}
+    yield {"batch_at": whole.batch_at(0, epoch=0)["tokens"].numpy()}
     odd = loader(mesh, share="cp", halves={"cp": ["n"]})
     yield {"no sequence": error_of(lambda: next(iter(odd)))}
+    for wrong in ({"cp": "tokens"}, {"tp": ["tokens"]}, ["tokens"]):
+        yield {f"halves={wrong}": error_of(lambda wrong=wrong: loader(mesh, halves=wrong))}
 
 
 def errors(mesh, rank):
     damaged = loader(mesh, [*range(8), *[1000] * 8], share="cp", shuffle=False)
     yield {"damaged": error_of(lambda: list(damaged))}
-    # Ranks that differ: the receiver asks for another epoch than the maker makes.
+    # A receiver asks for another epoch than its maker makes.
     other = loader(mesh, share="cp")
     other.set_epoch(rank % 2)
     yield {"differ": error_of(lambda: next(iter(other)))}
     dist.barrier()
-    yield {"regroup": error_of(lambda: loader(mesh, share="cp").regroup(0, 1))}
-    for share in ("tp", "dp", ("cp", "dp"), mesh["dp"] if rank else None, 7):
-        if share is not None:
-            yield {f"share={share if not hasattr(share, 'mesh') else 'mesh'}": error_of(
-                lambda share=share: loader(mesh, share=share)
-            )}  # fmt: skip
+    for share in ("tp", "dp", ["cp", "dp"], (), 7, mesh):
+        what = "mesh" if share is mesh else repr(share)
+        yield {f"share={what}": error_of(lambda share=share: loader(mesh, share=share))}
+    one = dist.new_group([0])
+    yield {"other group": error_of(lambda: loader(mesh, share=one)) if rank == 0 else ""}
     yield {"no group": error_of(lambda: sw.DataLoader([1, 2], share="cp"))}
 
 
@@ -136,12 +149,13 @@ def main():
     rank = dist.get_rank()
     mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
     record = {}
-    for part in (same_as_alone(mesh), resumed(mesh), own_memory(mesh, rank), halves(mesh),
-                 errors(mesh, rank), late_and_dead(mesh, rank)):  # fmt: skip
+    for part in (
+        *(same_as_alone(mesh), resumed(mesh), regrouped(mesh), own_memory(mesh, rank)),
+        *(halves(mesh), errors(mesh, rank), late_and_dead(mesh, rank)),
+    ):
         for found in part:
             record |= found
             (FOLDER / f"{rank}.pickle").write_bytes(pickle.dumps(record))
-    assert torch.distributed.is_initialized()
     os._exit(0)  # the process group has lost a rank
 
 
