@@ -93,16 +93,22 @@ def test_no_pack_is_above_a_limit_and_what_needs_some_is_in_one_pack_whole(
 
 def test_windows_waste_one_percent_more_than_packs_made_in_one_go_at_most():
     rng = np.random.default_rng(0)
-    images = rng.choice([0, 1, 1, 2, 3], 10_000)
-    pixels = np.array([(rng.integers(64, 320, (n, 2))).prod(1).sum() for n in images], float)
-    texts = rng.lognormal(5, 1, 10_000).astype(int).clip(8, 1500)
-    lengths = (texts + pixels / 1024).astype(int)
-    limits = {"images": (30.0, images.astype(float)), "pixels": (4e5, pixels)}
-    windows = pack_documents(lengths, length=4096, limits=limits)
-    whole = pack_documents(lengths, length=4096, limits=limits, window=10_000)
-    assert len(windows) <= 1.01 * len(whole)
-    # No way of packing has fewer packs than the scarcest of the three allows.
-    assert len(whole) <= 1.03 * max(lengths.sum() / 4096, images.sum() / 30, pixels.sum() / 4e5)
+    # Texts with a few pictures of many sizes; and long texts that have few, short ones many.
+    few = rng.choice([0, 1, 1, 2, 3], 10_000)
+    pixels = np.array([(rng.integers(64, 320, (n, 2))).prod(1).sum() for n in few], float)
+    lengths = rng.lognormal(5, 1, 10_000).astype(int).clip(8, 1500) + (pixels / 1024).astype(int)
+    many = rng.integers(0, 31, 6_000)
+    longer = ((4000 - many * 130) * rng.uniform(0.2, 1, 6_000)).astype(int)
+    for sizes, limits in (
+        (lengths, {"images": (30.0, few.astype(float)), "pixels": (4e5, pixels)}),
+        (longer, {"images": (30.0, many.astype(float))}),
+    ):
+        windows = pack_documents(sizes, length=4096, limits=limits)
+        whole = pack_documents(sizes, length=4096, limits=limits, window=len(sizes))
+        assert len(windows) <= 1.01 * len(whole)
+        # No way of packing has fewer packs than the scarcest of the budgets allows.
+        least = max(sizes.sum() / 4096, *(needs.sum() / most for most, needs in limits.values()))
+        assert len(whole) <= 1.03 * least
 
 
 def test_one_pack_of_each_document_where_a_limit_holds_one():
