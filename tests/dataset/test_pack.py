@@ -207,7 +207,7 @@ def test_a_document_that_is_not_the_one_that_was_packed_names_itself(change, mes
         (
             {"limits": {"x": (3, [4, *[1] * 9])}},
             ValueError,
-            "document 0 has 3 tokens, x=4, and a pack 10, x=3: 2 documents are too long",
+            "document 0 has 3 tokens, and a pack 10, x=4 of 3: 2 documents are too long",
         ),
         ({"max_documents": 1 << 40}, ValueError, "max_documents=1099511627776 must be at most 10"),
     ],

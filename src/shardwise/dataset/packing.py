@@ -87,15 +87,13 @@ def pack(
             needs some is never cut. All other fields ride along then: lists with one value per
             entry of "documents"; numbers, padded with 0, are arrays in a batch.
         max_documents: the room for documents in "cu_seqlens" and "documents". None for as many as
-            the fullest pack has. Packs that are mixed by `shardwise.mix` need the same room to be
-            stacked in a batch.
+            the fullest pack has. Packs that are mixed stack in a batch if they have the same.
         dtype: of the token fields: integers.
         progress: as for `Dataset.column`.
 
     Raises:
-        ValueError: a length is negative, there are not as many as documents, or one is too long
-            and long="error"; there is no such field; a pack has more than `max_documents`; a
-            document fits in no pack by the limits, unless long="drop".
+        ValueError: a length is negative, there are not as many as documents, or one fits in no
+            pack by `long`; there is no such field; a pack has more than `max_documents`.
         TypeError: lengths or dtype are no whole numbers.
         DataError: a document is damaged or no row of whole numbers. Also when packs are read: a
             document has another length than the one that was packed.
@@ -115,8 +113,8 @@ def pack(
     if limits is not None and not isinstance(limits, Mapping):
         raise TypeError(f"limits={limits!r:.60}: give numbers by name, such as {{'images': 30}}")
     names, kind = _fields(dataset, fields), _dtype(dtype)
-    along = None if limits is None else _along(dataset, names)
-    clash = [name for name in (*names, *(along or ())) if name in MADE_FIELDS]
+    along = () if limits is None else _along(dataset, names)
+    clash = [name for name in (*names, *along) if name in MADE_FIELDS]
     if clash:
         raise ValueError(f"pack() makes {clash[0]!r} itself: rename that field with a map()")
     options = PackOptions(names, _pad(pad, names, kind), width, kind, along=along)
@@ -129,9 +127,8 @@ def pack(
         origin += f" {name!r} {limit} {digest}"
 
     def make() -> Packs:
-        is_shown = progress is None or progress is True
-        bar = progress_bar("packing", len(counts), unit="documents") if is_shown else nullcontext()
-        with bar as report:
+        bar = progress_bar("packing", len(counts), unit="documents")
+        with bar if progress in (None, True) else nullcontext() as report:
             return pack_documents(
                 counts, length=size, window=width, long=long, limits=needs, report=report
             )
@@ -145,8 +142,7 @@ def pack(
                 f"use {packs.max_documents} or more, or a smaller length"
             )
         options = replace(options, max_documents=room)
-    documents = narrowed(dataset, (*names, *(along or ())))
-    return Dataset(PackSource(documents, packs, options))
+    return Dataset(PackSource(narrowed(dataset, (*names, *along)), packs, options))
 
 
 def _fields(dataset: Dataset, fields: str | Sequence[str] | None) -> tuple[str, ...]:

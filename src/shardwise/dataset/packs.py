@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.columns import Column, Columns, Layout, mask_of, values_of
+from shardwise.base.columns import Columns, Layout, mask_of, values_of
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
 from shardwise.plan.packing import Packs
@@ -40,7 +40,8 @@ class PackOptions:
         dtype: of the token fields.
         max_documents: the room for documents in "cu_seqlens" and "documents"; None for as many as
             the fullest pack has.
-        along: fields that ride along, a value per document.
+        along: fields that ride along, a value per document; not in the repr, which is part of
+            fingerprints.
     """
 
     fields: tuple[str, ...]
@@ -48,8 +49,7 @@ class PackOptions:
     window: int
     dtype: np.dtype[Any]
     max_documents: int | None = None
-    # Not in the repr, which is part of fingerprints.
-    along: tuple[str, ...] | None = field(default=None, repr=False)
+    along: tuple[str, ...] = field(default=(), repr=False)
 
 
 class PackSource:
@@ -64,7 +64,7 @@ class PackSource:
         self.dataset = dataset
         self.packs = packs
         self.options = options
-        self.fields = (*options.fields, *MADE_FIELDS, *(options.along or ()))
+        self.fields = (*options.fields, *MADE_FIELDS, *options.along)
 
     def __repr__(self) -> str:
         return f"PackSource({self.dataset!r}, {len(self.packs)} packs of {self.packs.length})"
@@ -82,7 +82,7 @@ class PackSource:
             value_fields=self.fields,
             layouts=self._layouts,
             padding={
-                **dict.fromkeys(self.options.along or (), 0),
+                **dict.fromkeys(self.options.along, 0),
                 **self.options.pad,
                 **dict.fromkeys(("position_ids", "loss_mask"), 0),
                 **dict.fromkeys(("document_ids", "documents"), -1),
@@ -151,7 +151,7 @@ class PackSource:
         columns: dict[str, Any] = self._made(piece_of, names)
         tokens = [name for name in self.options.fields if name in names]
         num_bytes = int(sizes.sum()) * self.options.dtype.itemsize * len(tokens)
-        along = [name for name in self.options.along or () if name in names]
+        along = [name for name in self.options.along if name in names]
         if tokens or along:
             columns |= self._loaded(piece_of, tokens, along)
         return Columns(ids, list(map(str, ids.tolist())), {n: columns[n] for n in names}, num_bytes)
@@ -182,9 +182,7 @@ class PackSource:
             made["position_ids"] = np.arange(length, dtype=np.int64) - bounds[rows, segment]
         return made
 
-    def _loaded(
-        self, of: _Pieces, tokens: Sequence[str], along: Sequence[str]
-    ) -> dict[str, Column]:
+    def _loaded(self, of: _Pieces, tokens: Sequence[str], along: Sequence[str]) -> dict[str, Any]:
         documents = self.packs.documents[of.pieces]
         unique, inverse = np.unique(documents, return_inverse=True)
         try:
@@ -194,7 +192,7 @@ class PackSource:
             error.index = int(of.ids[of.rows[found[0]]]) if len(found) else None
             raise
         begins = self.packs.begins[of.pieces].tolist()
-        out: dict[str, Column] = {}
+        out: dict[str, Any] = {}
         where = list(zip(inverse.tolist(), of.rows.tolist(), of.places.tolist(), begins,
                          of.sizes.tolist(), strict=True))  # fmt: skip
         wholes = np.zeros(len(unique), np.int64)
@@ -212,8 +210,7 @@ class PackSource:
                     index=int(of.ids[row]),
                 )
             shape = (len(of.ids), self.packs.length)
-            filled = np.full(shape, self.options.pad[name], self.options.dtype)
-            out[name] = filled
+            filled = out[name] = np.full(shape, self.options.pad[name], self.options.dtype)
             for document, row, place, begin, size in where:
                 filled[row, place : place + size] = values[document][begin : begin + size]
         for name in along:

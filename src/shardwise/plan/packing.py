@@ -119,8 +119,7 @@ def pack_documents(
         report: called with the number of documents that are packed, after each window.
 
     Raises:
-        ValueError: a document fits in no pack, unless long="drop"; with long="error" also one that
-            could be cut; or `long` is none of those above.
+        ValueError: a document fits in no pack, by `long`; or `long` is none of those above.
     """
     check_choice("long", long, ("split", "drop", "error"))
     limits = limits or {}
@@ -128,14 +127,14 @@ def pack_documents(
     is_cut = np.all([needs == 0 for _, needs in limits.values()], axis=0) & (long == "split")
     unfit = np.any([(lengths > length) & ~is_cut, *over], axis=0)
     if long != "drop" and unfit.any():
-        first, more = int(unfit.argmax()), limits.items()
+        first = int(unfit.argmax())
+        more = [
+            f", {name}={needs[first]:g} of {limit:g}" for name, (limit, needs) in limits.items()
+        ]
         raise ValueError(
-            f"document {first} has {lengths[first]} tokens"
-            + "".join(f", {name}={needs[first]:g}" for name, (_, needs) in more)
-            + f", and a pack {length}"
-            + "".join(f", {name}={limit:g}" for name, (limit, _) in more)
-            + f": {int(unfit.sum())} documents are too long; use long='drop', larger limits, or "
-            + ("long='split' or " * (not limits) + f"length={int(lengths.max())}")
+            f"document {first} has {lengths[first]} tokens, and a pack {length}{''.join(more)}: "
+            f"{int(unfit.sum())} documents are too long; use long='drop', long='split' (which cuts "
+            f"what needs tokens alone), larger limits, or length={int(lengths.max())}"
         )
     used = np.where(unfit, 0, lengths)
     parts: list[tuple[NDArray[Any], ...]] = []
