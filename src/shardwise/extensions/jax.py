@@ -28,7 +28,7 @@ class JaxArrays:
         ValueError: it divides rows, and the last batch may not be divided.
     """
 
-    def __init__(self, sharding: Any, *, remainder: str) -> None:
+    def __init__(self, sharding: Any, remainder: str) -> None:
         if isinstance(sharding, jax.Device):
             sharding = SingleDeviceSharding(sharding)
         if not isinstance(sharding, Sharding | None):

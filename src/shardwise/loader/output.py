@@ -56,9 +56,7 @@ class Output:
         if sharding is not None and kind != "jax":
             raise ValueError(f"sharding= is for output='jax', not output={kind!r}")
         self.kind = kind
-        self.arrays = (
-            find("outputs", kind)(sharding, remainder=remainder) if kind == "jax" else None
-        )
+        self.arrays = find("outputs", kind)(sharding, remainder) if kind == "jax" else None
         self.device: Any = None
         if device is not None:
             from shardwise.tensors.device import checked_device
