@@ -54,7 +54,7 @@ class Output:
             if device is not None:
                 raise ValueError(f"device={str(device)!r} is for tensors, not output={kind!r}")
         if sharding is not None and kind != "jax":
-            raise ValueError(f"sharding= is for output='jax', not output={kind!r}")
+            raise ValueError(f"sharding={sharding!r:.60} is for output='jax', not output={kind!r}")
         self.kind = kind
         self.arrays = find("outputs", kind)(sharding, remainder) if kind == "jax" else None
         self.device: Any = None
