@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         StorageError as StorageError,
         WorkerError as WorkerError,
     )
+    from shardwise.extensions.fields.join import join as join
     from shardwise.extensions.monitor.exporters import (
         export_opentelemetry as export_opentelemetry,
         export_prometheus as export_prometheus,

@@ -69,6 +69,11 @@ class MixSource:
         """Costs of the packs of all datasets; see `Dataset.costs`."""
         return np.concatenate([part.costs(hidden=hidden) for part in self.parts.values()])
 
+    @property
+    def sources(self) -> list[Any]:
+        """What the datasets read."""
+        return [part.source for part in self.parts.values()]
+
     def locate(self, index: int) -> tuple[str, Dataset, int]:
         """The name and the dataset of a sample, and its index there."""
         number = int(np.searchsorted(self.ends, index, side="right"))

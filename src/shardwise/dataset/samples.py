@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.abilities import having
 from shardwise.base.columns import Layout
 from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
@@ -35,13 +34,13 @@ from shardwise.plan import Sampler, WindowShape
 from shardwise.plan.arguments import whole
 from shardwise.sources.manifest import Manifest, checked_ids
 from shardwise.sources.protocol import (
-    NamesUrls,
     Source,
     SourceTraits,
     costs_of,
     ranges_of,
     read_rows,
     traits_of,
+    url_in,
 )
 from shardwise.sources.samples import DecodeWatch, LoadCost, LoadRequest
 from shardwise.storage import PoolRanges
@@ -314,13 +313,8 @@ class LoadedSamples:
             if field.decoder is not None and field.cast is None
         ]
 
-    def _url_in_source(self, source_id: int) -> str:
-        own = having(self._source, NamesUrls)
-        if own is not None:
-            return own.url_of(source_id)
-        manifest = self._source.manifest
-        shard, _ = manifest.locate(np.array([source_id], dtype=np.int64))
-        return manifest.shards[int(shard[0])].url
+    def _url_in_source(self, source_id: int, field: str | None = None) -> str:
+        return url_in(self._source, source_id, field)
 
     def _read(self, ids: NDArray[np.int64], keys: SampleKeys | None = None) -> RawRows:
         """Read samples by their ids in this dataset; by default as epoch 0 of seed 0 has them."""

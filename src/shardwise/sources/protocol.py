@@ -23,7 +23,8 @@ class Source(Protocol):
     Columns hold stored bytes, as a `BytesColumn`, unless the source's `traits`, a `SourceTraits`,
     say otherwise. Its optional abilities are the protocols below: `HasTraits`, `Undecodes`,
     `ReadsSample`, `ReadsEpochs`, `ReadsRuns`, `TellsRanges`, `KeepsFiles`, `HasVersion`,
-    `HasMediaFiles`, `NamesUrls`, `HasOwnNames`. A source has one by having its members.
+    `HasMediaFiles`, `NamesUrls`, `NamesFieldUrls`, `HasContentKey`, `HasOwnNames`. A source has one
+    by having its members.
 
     A source opens files lazily, once a process (`shardwise.sources.PerProcess` does that), and
     pickles without them; `read` may be called by several threads at once and after a fork. The
@@ -190,6 +191,20 @@ class NamesUrls(Protocol):
         """Return where a sample lies."""
 
 
+class NamesFieldUrls(Protocol):
+    """Has fields that lie elsewhere than their sample."""
+
+    def field_url_of(self, sample_id: int, field: str) -> str:
+        """Return where a field lies."""
+
+
+class HasContentKey(Protocol):
+    """Has samples of which the fingerprint does not tell all, such as those of a join."""
+
+    def content_key(self) -> tuple[Any, ...]:
+        """Return what else decides what they are, the same on every machine."""
+
+
 class HasOwnNames(Protocol):
     """Has fields that are called what batches, mixtures and clips give a meaning, on purpose."""
 
@@ -229,6 +244,32 @@ def own_names_of(source: object) -> Collection[str]:
     """Return the names of batches that a source, or a function of a `map()`, may give fields."""
     own = having(source, HasOwnNames)
     return () if own is None else own.own_names
+
+
+def parts_of(source: object) -> Sequence[Any]:
+    """Return the sources that a source is made of; () for one that reads storage."""
+    parts: Sequence[Any] = getattr(source, "sources", ())
+    return parts
+
+
+def content_key_of(source: object) -> tuple[Any, ...]:
+    """Return what beside the fingerprint decides what a source's samples are; () for nothing."""
+    own = having(source, HasContentKey)
+    if own is not None:
+        return own.content_key()
+    return tuple(key for key in map(content_key_of, parts_of(source)) if key)
+
+
+def url_in(source: Source, sample_id: int, field: str | None = None) -> str:
+    """Return where a sample of a source lies, or a field of it."""
+    fields = None if field is None else having(source, NamesFieldUrls)
+    if fields is not None and field is not None:
+        return fields.field_url_of(sample_id, field)
+    own = having(source, NamesUrls)
+    if own is not None:
+        return own.url_of(sample_id)
+    shard, _ = source.manifest.locate(np.array([sample_id], dtype=np.int64))
+    return source.manifest.urls[int(shard[0])]
 
 
 def read_rows(

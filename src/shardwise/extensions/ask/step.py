@@ -88,9 +88,11 @@ def _leaf(dataset: Any, index: int) -> tuple[Any, int, str]:
         names.append(name)
     source, indices = dataset.source, dataset.transforms.indices
     index = index if indices is None else int(indices[index])
-    while isinstance(source, ConcatSource):
-        number = int(np.searchsorted(source.ends, index, side="right"))
-        index -= int(source.ends[number - 1]) if number else 0
+    while isinstance(source, ConcatSource) or hasattr(source, "inner"):
+        number = 0  # of a source of the same samples with other fields, as of a join
+        if isinstance(source, ConcatSource):
+            number = int(np.searchsorted(source.ends, index, side="right"))
+            index -= int(source.ends[number - 1]) if number else 0
         source = source.sources[number]
     return source, index, "/".join(names)
 
