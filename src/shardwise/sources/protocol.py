@@ -23,7 +23,7 @@ class Source(Protocol):
     Columns hold stored bytes, as a `BytesColumn`, unless the source's `traits`, a `SourceTraits`,
     say otherwise. Its optional abilities are the protocols below: `HasTraits`, `Undecodes`,
     `ReadsSample`, `ReadsEpochs`, `ReadsRuns`, `TellsRanges`, `KeepsFiles`, `HasVersion`,
-    `HasMediaFiles`, `NamesUrls`, `NamesFieldUrls`, `HasContentKey`, `HasOwnNames`. A source has one
+    `HasMediaFiles`, `HasOwners`, `HasFieldOwners`, `HasContentKey`, `HasOwnNames`. A source has one
     by having its members.
 
     A source opens files lazily, once a process (`shardwise.sources.PerProcess` does that), and
@@ -184,18 +184,18 @@ class HasMediaFiles(Protocol):
         """Return them, as `shardwise.extensions.media.clips.files.MediaFiles`."""
 
 
-class NamesUrls(Protocol):
-    """Has samples that lie elsewhere than in their shard of the manifest."""
+class HasOwners(Protocol):
+    """Has samples of other sources, or parts of them: a concatenation, clips, segments."""
 
-    def url_of(self, sample_id: int) -> str:
-        """Return where a sample lies."""
+    def owner_of(self, sample_id: int) -> tuple[Source, int]:
+        """Return that source, and the id in it."""
 
 
-class NamesFieldUrls(Protocol):
-    """Has fields that lie elsewhere than their sample."""
+class HasFieldOwners(Protocol):
+    """Has samples with fields of several sources: a join."""
 
-    def field_url_of(self, sample_id: int, field: str) -> str:
-        """Return where a field lies."""
+    def field_owner_of(self, sample_id: int, field: str) -> tuple[Source, int]:
+        """Return the source of a field, and the id in it."""
 
 
 class HasContentKey(Protocol):
@@ -234,6 +234,17 @@ def traits_of(source: Source) -> SourceTraits:
     return (None if own is None else own.traits) or SourceTraits()
 
 
+def owner_of(source: Source, sample_id: int, field: str | None = None) -> tuple[Source, int]:
+    """Return the source that holds a sample (or its field), or its whole, and the id there."""
+    while (own := having(source, HasOwners)) is not None:
+        by_field = None if field is None else having(source, HasFieldOwners)
+        if by_field is not None and field is not None:
+            source, sample_id = by_field.field_owner_of(sample_id, field)
+        else:
+            source, sample_id = own.owner_of(sample_id)
+    return source, sample_id
+
+
 def directory_of(source: Source) -> str | None:
     """Return where what is computed of a source's samples may be kept; None for nowhere."""
     own = having(source, KeepsFiles)
@@ -258,18 +269,6 @@ def content_key_of(source: object) -> tuple[Any, ...]:
     if own is not None:
         return own.content_key()
     return tuple(key for key in map(content_key_of, parts_of(source)) if key)
-
-
-def url_in(source: Source, sample_id: int, field: str | None = None) -> str:
-    """Return where a sample of a source lies, or a field of it."""
-    fields = None if field is None else having(source, NamesFieldUrls)
-    if fields is not None and field is not None:
-        return fields.field_url_of(sample_id, field)
-    own = having(source, NamesUrls)
-    if own is not None:
-        return own.url_of(sample_id)
-    shard, _ = source.manifest.locate(np.array([sample_id], dtype=np.int64))
-    return source.manifest.urls[int(shard[0])]
 
 
 def read_rows(

@@ -24,7 +24,6 @@ from shardwise.sources.protocol import (
     ranges_of,
     read_rows,
     traits_of,
-    url_in,
     value_fields_of,
 )
 from shardwise.storage import PoolRanges
@@ -91,12 +90,11 @@ class JoinSource(SameSamples):
             sides.append(source if own is None else own.undecoded(here))
         return JoinSource(sides[0], sides[1], self._matches, self._fields, self._key)
 
-    def field_url_of(self, sample_id: int, field: str) -> str:
-        """Where the sample of a field lies."""
+    def field_owner_of(self, sample_id: int, field: str) -> tuple[Source, int]:
+        """The source of a field; the left for one that has no match."""
         row = int(self._matches.rows[sample_id])
-        if field in self._fields[1] and row >= 0:
-            return url_in(self._right, row, field)
-        return url_in(self.inner, sample_id, field)
+        is_right = field in self._fields[1] and row >= 0
+        return (self._right, row) if is_right else (self.inner, sample_id)
 
     def ranges(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: int

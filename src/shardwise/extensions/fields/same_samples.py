@@ -12,7 +12,6 @@ from shardwise.sources.protocol import (
     Source,
     directory_of,
     own_names_of,
-    url_in,
 )
 
 # What depends on ids alone, where the inner source has it.
@@ -55,6 +54,6 @@ class SameSamples(ReadsEpochs):
         """The versions of all sources."""
         return " ".join(map(version_of, self.sources))
 
-    def url_of(self, sample_id: int) -> str:
-        """Where the inner source has a sample."""
-        return url_in(self.inner, sample_id)
+    def owner_of(self, sample_id: int) -> tuple[Source, int]:
+        """The inner source."""
+        return self.inner, sample_id
