@@ -96,6 +96,16 @@ class SourceTraits:
     window_shape: WindowShape | None = None
 
 
+def common_costs(every: Sequence[SourceTraits]) -> SourceTraits:
+    """What holds for samples of all these sources, but for their fields."""
+    return SourceTraits(
+        holds_objects=all(traits.holds_objects for traits in every),
+        random_reads_are_requests=any(traits.random_reads_are_requests for traits in every),
+        reads_pieces=any(traits.reads_pieces for traits in every),
+        counts_waits=all(traits.counts_waits for traits in every),
+    )
+
+
 def common_entries(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The entries that all of one mapping or more have."""
     first, *others = every

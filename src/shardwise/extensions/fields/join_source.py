@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -10,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
-from shardwise.base.columns import BytesColumn, Column, Columns, merge_columns, values_of
+from shardwise.base.columns import BytesColumn, Columns, merge_columns, values_of
 from shardwise.base.errors import DataError
 from shardwise.dataset.decoding import copied
-from shardwise.extensions.fields.matches import Matches
 from shardwise.extensions.fields.same_samples import SameSamples
 from shardwise.sources.protocol import (
     Source,
     SourceTraits,
     Undecodes,
+    common_costs,
     content_key_of,
     joined_ranges,
     ranges_of,
@@ -28,131 +30,107 @@ from shardwise.sources.protocol import (
 )
 from shardwise.storage import PoolRanges
 
+_Ids = NDArray[np.int64]
+_Names = tuple[str, ...]
+
 
 class JoinSource(SameSamples):
-    """Samples of `left` with the fields of their matches in `right`, None where there is none.
+    """Samples of the left with the fields of their matches on the right, None without a match.
 
     Args:
-        left: whose ids, order and keys they have.
-        right: whose samples they are joined with.
-        matches: which of these each one has.
-        fields: the fields of the left and those of the right.
-        key: tells joins of other samples of the right apart.
+        sources: the left and the right.
+        rows: whole numbers `[samples of the left]`, their matches' ids; -1 where there is none.
+        taken: the fields that are taken of each source.
+        key: tells joins with other samples of the right apart.
     """
 
     def __init__(
-        self,
-        left: Source,
-        right: Source,
-        matches: Matches,
-        fields: tuple[tuple[str, ...], tuple[str, ...]],
-        key: tuple[Any, ...],
+        self, sources: Sequence[Source], rows: NDArray[Any], taken: Sequence[_Names], key: str
     ) -> None:
-        super().__init__(left, right)
-        self._right, self._matches, self._fields, self._key = right, matches, fields, key
-        self.fields = (*fields[0], *fields[1])
+        super().__init__(*sources)
+        self._rows, self._taken, self._key = rows, taken, key
+        self.fields = (*taken[0], *taken[1])
 
     def __repr__(self) -> str:
-        return f"join({self.inner!r}, {self._right!r})"
+        return f"join({self.sources[0]!r}, {self.sources[1]!r})"
 
     def content_key(self) -> tuple[Any, ...]:
-        """The fingerprint of the right, which that of the join leaves out."""
-        return (*self._key, self._fields, *map(content_key_of, self.sources))
+        """What the right is, which the fingerprint leaves out."""
+        return (self._key, *self._taken, *map(content_key_of, self.sources))
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """What both sources say of their fields; what reading costs is the dearer one's."""
-        left, right = map(traits_of, self.sources)
-        both = list(zip(self.sources, self._fields, strict=True))
-        return SourceTraits(
-            value_fields={n for s, names in both for n in names if n in value_fields_of(s)},
-            layouts={
-                name: traits_of(source).layouts[name]
-                for source, names in both
-                for name in names
-                if name in traits_of(source).layouts
-            },
-            padding={**right.padding, **left.padding},
-            holds_objects=left.holds_objects and right.holds_objects,
-            random_reads_are_requests=left.random_reads_are_requests
-            or right.random_reads_are_requests,
-            counts_waits=left.counts_waits and right.counts_waits,
-            reads_pieces=left.reads_pieces or right.reads_pieces,
-            window_shape=left.window_shape,
+        """What both sources say of their fields."""
+        every = [traits_of(source) for source in self.sources]
+        values = [value_fields_of(source) for source in self.sources]
+        sides = list(zip(every, values, self._taken, strict=True))
+        return replace(
+            common_costs(every),
+            value_fields={n for _, known, names in sides for n in names if n in known},
+            layouts={n: t.layouts[n] for t, _, names in sides for n in names if n in t.layouts},
+            padding={**every[1].padding, **every[0].padding},
+            window_shape=every[0].window_shape,
         )
 
     def undecoded(self, names: Sequence[str]) -> Source:
         """The same join with these fields as bytes, where a source has them so."""
-        sides = []
-        for source, known in zip(self.sources, self._fields, strict=True):
-            own = having(source, Undecodes)
-            here = [name for name in names if name in known]
-            sides.append(source if own is None else own.undecoded(here))
-        return JoinSource(sides[0], sides[1], self._matches, self._fields, self._key)
+        other = copy.copy(self)
+        other.sources = tuple(
+            source if (own := having(source, Undecodes)) is None
+            else own.undecoded([name for name in names if name in taken])
+            for source, taken in zip(self.sources, self._taken, strict=True)
+        )  # fmt: skip
+        other.__dict__.pop("traits", None)
+        return other
 
     def field_owner_of(self, sample_id: int, field: str) -> tuple[Source, int]:
         """The source of a field; the left for one that has no match."""
-        row = int(self._matches.rows[sample_id])
-        is_right = field in self._fields[1] and row >= 0
-        return (self._right, row) if is_right else (self.inner, sample_id)
+        row = int(self._rows[sample_id]) if field in self._taken[1] else -1
+        return self.owner_of(sample_id) if row < 0 else (self.sources[1], row)
 
     def ranges(
-        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: int
+        self, ids: _Ids, fields: _Names | None = None, **epoch: int
     ) -> Iterable[PoolRanges] | None:
         """What `read_epoch` fetches of both sources."""
-        left, right = self._named(fields)
-        rows = self._matches.rows[ids]
-        matched = rows[rows >= 0].astype(np.int64)
-        return joined_ranges([
-            ranges_of(self.inner, ids, left, **epoch),
-            ranges_of(self._right, matched, right, **epoch) if right else None,
-        ])  # fmt: skip
+        parts = zip(self.sources, (ids, self._matches(ids)[1]), self._named(fields), strict=True)
+        return joined_ranges(ranges_of(s, own, names, **epoch) for s, own, names in parts if names)
 
     def read_epoch(
-        self,
-        ids: NDArray[np.int64],
-        fields: tuple[str, ...] | None = None,
-        *,
-        epoch: int,
-        seed: int,
+        self, ids: _Ids, fields: _Names | None = None, *, epoch: int, seed: int
     ) -> Columns:
         """Read samples of the left, and their matches of the right by one call."""
         left, right = self._named(fields)
-        read = read_rows(self.inner, ids, left, epoch=epoch, seed=seed)
-        columns = {name: self._own(self.inner, column) for name, column in read.fields.items()}
-        num_bytes = read.num_bytes
+        read = read_rows(self.sources[0], ids, left, epoch=epoch, seed=seed)
+        columns, num_bytes = self._owned(0, read), read.num_bytes
         if right:
-            rows = self._matches.rows[ids]
-            found = np.flatnonzero(rows >= 0)
-            matched = rows[found].astype(np.int64)
+            found, matches = self._matches(ids)
             try:
-                other = read_rows(self._right, matched, right, epoch=epoch, seed=seed)
+                other = read_rows(self.sources[1], matches, right, epoch=epoch, seed=seed)
             except DataError as error:
                 # The right source knows its own ids.
-                bad = found[matched == error.index]
+                bad = found[matches == error.index]
                 error.index = int(ids[bad[0]]) if len(bad) else None
                 raise
-            for name, column in other.fields.items():
-                columns[name] = _spread(self._own(self._right, column), found, len(ids))
+            for name, column in self._owned(1, other).items():
+                if len(found) < len(ids):
+                    values = column if isinstance(column, BytesColumn) else values_of(column)
+                    column = merge_columns([(found, values)], len(ids))
+                columns[name] = column
             num_bytes += other.num_bytes
         names = self.fields if fields is None else fields
         return Columns(ids, read.keys, {name: columns[name] for name in names}, num_bytes)
 
-    def _named(self, fields: tuple[str, ...] | None) -> list[tuple[str, ...]]:
-        return [
-            names if fields is None else tuple(name for name in fields if name in names)
-            for names in self._fields
-        ]
+    def _matches(self, ids: _Ids) -> tuple[NDArray[np.intp], _Ids]:
+        """The places of samples that have a match, and its id on the right."""
+        rows = self._rows[ids]
+        found = np.flatnonzero(rows >= 0)
+        return found, rows[found].astype(np.int64)
 
-    def _own(self, source: Source, column: Column) -> Column:
-        """A column that functions may write to, though the source holds its values."""
-        is_held = traits_of(source).holds_objects and not self.traits.holds_objects
-        return list(map(copied, column)) if is_held else column
+    def _named(self, fields: _Names | None) -> list[_Names]:
+        asked = self.fields if fields is None else fields
+        return [tuple(name for name in asked if name in names) for names in self._taken]
 
-
-def _spread(column: Column, rows: NDArray[np.intp], num_rows: int) -> Column:
-    """The column of all rows, of which some have a value."""
-    if len(rows) == num_rows:
-        return column
-    values = column if isinstance(column, BytesColumn) else values_of(column)
-    return merge_columns([(rows, values)], num_rows)
+    def _owned(self, side: int, read: Columns) -> dict[str, Any]:
+        """Columns that a map() may write to, though a wrapped dataset holds their values."""
+        is_held = traits_of(self.sources[side]).holds_objects and not self.traits.holds_objects
+        return {n: list(map(copied, c)) if is_held else c for n, c in read.fields.items()}

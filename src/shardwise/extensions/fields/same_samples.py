@@ -2,58 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, Literal
 
 from shardwise.dataset.column import version_of
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import (
-    ReadsEpochs,
-    Source,
-    directory_of,
-    own_names_of,
-)
-
-# What depends on ids alone, where the inner source has it.
-_PASSED = frozenset({"costs", "media_files"})
+from shardwise.sources.protocol import ReadsEpochs, Source, directory_of, own_names_of
 
 
 class SameSamples(ReadsEpochs):
-    """A base of sources that have the ids, shards and order of `inner`, which a state goes by."""
+    """A base of sources that have the shards and ids of the first one of `sources`."""
 
-    def __init__(self, inner: Source, *others: Source) -> None:
-        self.inner = inner
-        self.sources = (inner, *others)
+    def __init__(self, *sources: Source) -> None:
+        self.sources = sources
+        self.own_names = {name for source in sources for name in own_names_of(source)}
 
     def __getattr__(self, name: str) -> Any:
-        if name in _PASSED:
-            return getattr(self.inner, name)
+        if name == "media_files":  # goes by ids alone, where the source has it
+            return getattr(self.sources[0], name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """The inner source's."""
-        return self.inner.default_shuffle
+        """The first source's."""
+        return self.sources[0].default_shuffle
 
     @property
     def manifest(self) -> Manifest:
-        """The inner source's."""
-        return self.inner.manifest
+        """The first source's."""
+        return self.sources[0].manifest
 
     @property
     def directory(self) -> str | None:
-        """The inner source's."""
-        return directory_of(self.inner)
-
-    @property
-    def own_names(self) -> Collection[str]:
-        """Those of all sources."""
-        return {name for source in self.sources for name in own_names_of(source)}
+        """The first source's."""
+        return directory_of(self.sources[0])
 
     def version(self) -> str:
         """The versions of all sources."""
         return " ".join(map(version_of, self.sources))
 
     def owner_of(self, sample_id: int) -> tuple[Source, int]:
-        """The inner source."""
-        return self.inner, sample_id
+        """The first source."""
+        return self.sources[0], sample_id
