@@ -165,7 +165,7 @@ class ConcatSource(ReadsEpochs):
         sizes = [source.manifest.num_samples for source in self.sources]
         return np.cumsum(sizes, dtype=np.int64)
 
-    def owner_of(self, sample_id: int) -> tuple[Source, int]:
+    def owner_of(self, sample_id: int, *_: object) -> tuple[Source, int]:
         """The part that holds a sample."""
         number = int(np.searchsorted(self.ends, sample_id, side="right"))
         return self.sources[number], sample_id - int(self.ends[number - 1] if number else 0)

@@ -36,6 +36,7 @@ class MixSource:
     def __init__(self, parts: Mapping[str, Dataset]) -> None:
         self.parts = dict(parts)
         self.named_parts = list(self.parts.items())
+        self.sources = [part.source for part in self.parts.values()]
         self.ends = np.cumsum([len(part) for part in self.parts.values()], dtype=np.int64)
 
     def __repr__(self) -> str:
@@ -68,11 +69,6 @@ class MixSource:
     def costs(self, hidden: int) -> NDArray[np.float64]:
         """Costs of the packs of all datasets; see `Dataset.costs`."""
         return np.concatenate([part.costs(hidden=hidden) for part in self.parts.values()])
-
-    @property
-    def sources(self) -> list[Any]:
-        """What the datasets read."""
-        return [part.source for part in self.parts.values()]
 
     def locate(self, index: int) -> tuple[str, Dataset, int]:
         """The name and the dataset of a sample, and its index there."""

@@ -24,8 +24,8 @@ from shardwise.sources.samples import DecodeWatch
 class RawRows:
     """Samples as the source read them, with their ids in the dataset.
 
-    `url_of` names the shard of a sample, or of a field, in messages, `keys` make the generators of
-    keyed decoders, and `watch` learns which decoder or function begins.
+    `url_of` names the shard of a sample or a field, `keys` make the generators of keyed decoders,
+    and `watch` learns which decoder or function begins.
     """
 
     ids: NDArray[np.int64]
@@ -77,11 +77,8 @@ class RawRows:
         if is_signal(exc) or (isinstance(exc, ShardwiseError) and not isinstance(exc, DataError)):
             raise exc
         if isinstance(exc, DecodeTimeoutError):
-            exc.url, exc.key = (
-                self.url_of(int(self.columns.ids[row]), field),
-                self.columns.keys[row],
-            )
-            exc.field, exc.index = field, int(self.ids[row])
+            where = self.error(row, "", field=field)
+            exc.url, exc.key, exc.field, exc.index = where.url, where.key, field, where.index
             raise exc
         reason = exc.reason if isinstance(exc, DataError) else message_of(exc)
         if field is None and isinstance(exc, TypeError) and "'dict'" in reason:

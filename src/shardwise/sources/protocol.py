@@ -23,8 +23,7 @@ class Source(Protocol):
     Columns hold stored bytes, as a `BytesColumn`, unless the source's `traits`, a `SourceTraits`,
     say otherwise. Its optional abilities are the protocols below: `HasTraits`, `Undecodes`,
     `ReadsSample`, `ReadsEpochs`, `ReadsRuns`, `TellsRanges`, `KeepsFiles`, `HasVersion`,
-    `HasMediaFiles`, `HasOwners`, `HasFieldOwners`, `HasContentKey`, `HasOwnNames`. A source has one
-    by having its members.
+    `HasMediaFiles`, `HasOwners`, `HasOwnNames`. A source has one by having its members.
 
     A source opens files lazily, once a process (`shardwise.sources.PerProcess` does that), and
     pickles without them; `read` may be called by several threads at once and after a fork. The
@@ -197,22 +196,8 @@ class HasMediaFiles(Protocol):
 class HasOwners(Protocol):
     """Has samples of other sources, or parts of them: a concatenation, clips, segments."""
 
-    def owner_of(self, sample_id: int) -> tuple[Source, int]:
-        """Return that source, and the id in it."""
-
-
-class HasFieldOwners(Protocol):
-    """Has samples with fields of several sources: a join."""
-
-    def field_owner_of(self, sample_id: int, field: str) -> tuple[Source, int]:
-        """Return the source of a field, and the id in it."""
-
-
-class HasContentKey(Protocol):
-    """Has samples of which the fingerprint does not tell all, such as those of a join."""
-
-    def content_key(self) -> tuple[Any, ...]:
-        """Return what else decides what they are, the same on every machine."""
+    def owner_of(self, sample_id: int, field: str | None) -> tuple[Source, int]:
+        """Return that source, of a field if one is named, and the id in it."""
 
 
 class HasOwnNames(Protocol):
@@ -247,11 +232,7 @@ def traits_of(source: Source) -> SourceTraits:
 def owner_of(source: Source, sample_id: int, field: str | None = None) -> tuple[Source, int]:
     """Return the source that holds a sample (or its field), or its whole, and the id there."""
     while (own := having(source, HasOwners)) is not None:
-        by_field = None if field is None else having(source, HasFieldOwners)
-        if by_field is not None and field is not None:
-            source, sample_id = by_field.field_owner_of(sample_id, field)
-        else:
-            source, sample_id = own.owner_of(sample_id)
+        source, sample_id = own.owner_of(sample_id, field)
     return source, sample_id
 
 
@@ -275,10 +256,8 @@ def parts_of(source: object) -> Sequence[Any]:
 
 def content_key_of(source: object) -> tuple[Any, ...]:
     """Return what beside the fingerprint decides what a source's samples are; () for nothing."""
-    own = having(source, HasContentKey)
-    if own is not None:
-        return own.content_key()
-    return tuple(key for key in map(content_key_of, parts_of(source)) if key)
+    own: tuple[Any, ...] = getattr(source, "content_key", ())
+    return (*own, *(key for key in map(content_key_of, parts_of(source)) if key))
 
 
 def read_rows(

@@ -21,7 +21,6 @@ from shardwise.sources.protocol import (
     SourceTraits,
     Undecodes,
     common_costs,
-    content_key_of,
     joined_ranges,
     ranges_of,
     read_rows,
@@ -48,15 +47,13 @@ class JoinSource(SameSamples):
         self, sources: Sequence[Source], rows: NDArray[Any], taken: Sequence[_Names], key: str
     ) -> None:
         super().__init__(*sources)
-        self._rows, self._taken, self._key = rows, taken, key
+        self._rows, self._taken = rows, taken
+        # What the right is, which the fingerprint leaves out.
+        self.content_key = (key, *taken)
         self.fields = (*taken[0], *taken[1])
 
     def __repr__(self) -> str:
         return f"join({self.sources[0]!r}, {self.sources[1]!r})"
-
-    def content_key(self) -> tuple[Any, ...]:
-        """What the right is, which the fingerprint leaves out."""
-        return (self._key, *self._taken, *map(content_key_of, self.sources))
 
     @cached_property
     def traits(self) -> SourceTraits:
@@ -83,10 +80,10 @@ class JoinSource(SameSamples):
         other.__dict__.pop("traits", None)
         return other
 
-    def field_owner_of(self, sample_id: int, field: str) -> tuple[Source, int]:
+    def owner_of(self, sample_id: int, field: str | None = None) -> tuple[Source, int]:
         """The source of a field; the left for one that has no match."""
         row = int(self._rows[sample_id]) if field in self._taken[1] else -1
-        return self.owner_of(sample_id) if row < 0 else (self.sources[1], row)
+        return (self.sources[0], sample_id) if row < 0 else (self.sources[1], row)
 
     def ranges(
         self, ids: _Ids, fields: _Names | None = None, **epoch: int

@@ -40,6 +40,6 @@ class SameSamples(ReadsEpochs):
         """The versions of all sources."""
         return " ".join(map(version_of, self.sources))
 
-    def owner_of(self, sample_id: int) -> tuple[Source, int]:
+    def owner_of(self, sample_id: int, _field: str | None = None) -> tuple[Source, int]:
         """The first source."""
         return self.sources[0], sample_id
