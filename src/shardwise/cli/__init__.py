@@ -30,6 +30,7 @@ __all__ = ["cli", "main"]
 COMMANDS = {
     "index": "Build or refresh the index of shards.",
     "info": "Show shards, samples, fields, sizes and the state of the index.",
+    "show": "Show samples: pictures, strips of clips, waveforms and texts.",
     "plan": "Show which rank reads what, and prove that each sample is read once.",
     "verify": "Read everything and check everything.",
     "bench": "Measure how fast samples load here, and name what limits it.",
@@ -43,6 +44,7 @@ COMMANDS = {
     "convert": "Convert tables, folders and other data to shards.",
     "reshard": "Copy tar shards into shards of another size or order.",
     "cache": "Show and clean a cache of remote files.",
+    "completion": "Print what completes commands and files in bash, zsh or fish.",
 }
 
 

@@ -38,22 +38,6 @@ class Sample(dict[str, Any]):
         return dict, (dict(self),)
 
 
-def gallery(samples: Iterable[Mapping[str, Any]]) -> str:
-    """The pictures in some samples, in HTML, with the keys and the short values beside them."""
-    figures = []
-    for sample in samples:
-        pictures = "".join(_pictures(sample))
-        if pictures:
-            values = [v for v in sample.values() if isinstance(v, str | int)]
-            caption = escape(" ".join(short(value) for value in values))
-            figures.append(
-                f"<figure style='display:inline-block;margin:4px'>{pictures}"
-                f"<figcaption style='max-width:{_SIDE}px;overflow:hidden'>{caption}</figcaption>"
-                "</figure>"
-            )
-    return "".join(figures)
-
-
 def _pictures(sample: Mapping[str, Any]) -> Iterable[str]:
     for name, value in sample.items():
         pixels = pixels_of(value)
