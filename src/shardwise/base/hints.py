@@ -31,11 +31,7 @@ _NAMES = (
     "ds = ds.select('jpg', 'cls')",
     "ds = ds.map(lambda sample: {'image': sample['jpg'], 'label': sample['cls']})",
 )
-_FIELDS = (
-    "fields are chosen by select()",
-    "names = ds.fields",
-    "ds = ds.select('jpg', 'cls')",
-)
+_FIELDS = ("fields are chosen by select()", "names = ds.fields", "ds = ds.select('jpg', 'cls')")
 _TENSORS = (
     "the loader makes tensors, or arrays",
     "loader = sw.DataLoader(ds, batch_size=64)",
@@ -73,11 +69,7 @@ METHODS: dict[str, tuple[str, str, str]] = {
         _LOADER,
         "for epoch in range(10): sum(1 for batch in loader)",
     ),
-    "set_epoch": (
-        "the loader counts epochs by itself",
-        _LOADER,
-        "loader.set_epoch(3)",
-    ),
+    "set_epoch": ("the loader counts epochs by itself", _LOADER, "loader.set_epoch(3)"),
     "train_test_split": (
         "the parts of a split are subsets, here by a mask",
         "is_test = np.random.default_rng(seed=0).random(len(ds)) < 0.1",

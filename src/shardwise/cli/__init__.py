@@ -56,9 +56,7 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(  # click's signature
-        self,
-        ctx: click.Context,
-        cmd_name: str,
+        self, ctx: click.Context, cmd_name: str
     ) -> click.Command | None:
         """Import one command."""
         command: click.Command

@@ -74,9 +74,7 @@ class Run:
 @number_option("--batch-size", default=64)
 @number_option("--num-workers", least=0, text="Worker processes; 0 for threads.  [default: chosen]")
 @number_option(
-    "--num-threads",
-    least=0,
-    text="Threads of each process; 0 for the caller's.  [default: chosen]",
+    "--num-threads", least=0, text="Threads of each process; 0 for the caller's.  [default: chosen]"
 )
 @click.option(
     "--executor",

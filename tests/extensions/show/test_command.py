@@ -13,6 +13,7 @@ import shardwise as sw
 from shardwise.extensions.show.command import write_samples
 from tests.support.commands import document, run
 from tests.support.pages import write_shards
+from tests.support.tars import write_tar
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,11 @@ def test_control_codes_of_the_data_do_not_reach_the_terminal(tmp_path: Path) -> 
     written = run("show", tmp_path).stdout
     assert "\x1b" not in written
     assert r"\x1b[2J" in written
+
+
+def test_data_without_samples_are_shown_as_nothing(tmp_path: Path) -> None:
+    write_tar(tmp_path / "b.tar", [])
+    assert run("show", tmp_path / "b.tar").stdout == ""
 
 
 def test_what_it_can_not_show_is_an_error(shards: Path, tmp_path: Path) -> None:

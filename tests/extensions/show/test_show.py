@@ -24,9 +24,9 @@ PIXELS = RNG.integers(0, 256, (3, 40, 60), np.uint8)
 CLIP = RNG.integers(0, 256, (20, 3, 40, 60), np.uint8)
 
 
-def jpeg() -> bytes:
+def encode(form: str) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(PIXELS.transpose(1, 2, 0)).save(file, format="JPEG")
+    Image.fromarray(PIXELS.transpose(1, 2, 0)).save(file, format=form)
     return file.getvalue()
 
 
@@ -95,7 +95,8 @@ def test_a_picture_of_any_form_is_enlarged_by_whole_pixels(value: Any) -> None:
 
 
 def test_encoded_pictures_and_grey_ones_are_shown_in_colours() -> None:
-    for value in (jpeg(), PIXELS[0], PIXELS[:1], PIXELS[0] > 127, PIXELS[0].astype(np.int64)):
+    encoded = [encode(form) for form in ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "AVIF")]
+    for value in (*encoded, PIXELS[0], PIXELS[:1], PIXELS[0] > 127, PIXELS[0].astype(np.int64)):
         tile = tile_of(value, 60)
         assert tile is not None
         assert tile.shape == (40, 60, 3)
@@ -130,7 +131,8 @@ def test_a_waveform_has_ink_where_the_sound_is() -> None:
     [
         "text", 3, None, b"no picture", b"\xff\xd8\xff cut", [1, 2], {"a": 1}, np.arange(1000),
         np.zeros((3, 0, 4), np.uint8), np.zeros(8), np.array(["a"]), np.zeros((2, 2, 2, 2, 2)),
-        torch.tensor(1), np.zeros((4, 9, 7, 5), np.uint8),
+        torch.tensor(1), np.zeros((4, 9, 7, 5), np.uint8), torch.eye(30).to_sparse(),
+        torch.empty(3, 9, 9, device="meta"), np.zeros((9, 9), complex), np.datetime64("2020"),
     ],
 )  # fmt: skip
 def test_what_is_no_picture_is_a_text(value: Any) -> None:
@@ -189,7 +191,8 @@ def test_the_picture_holds_every_tile(tmp_path: Path) -> None:
     ]
     assert len(places) == 4
     has_ink = (drawn < 255).any(axis=2)
-    assert has_ink.sum() > 4 * 9 * flat[..., 0].size + 200  # the rest are texts
+    area = sum(tile[..., 0].size for cell in shown.cells for tile in cell.tiles.values())
+    assert has_ink.sum() > area + 200  # the rest are texts
 
 
 def test_texts_of_the_data_are_escaped(tmp_path: Path) -> None:
@@ -201,6 +204,15 @@ def test_texts_of_the_data_are_escaped(tmp_path: Path) -> None:
         assert mark not in page
     assert shown._repr_html_() in page
     shown.save(tmp_path / "a.png")
+
+
+def test_texts_of_any_characters_are_written(tmp_path: Path) -> None:
+    texts = "half a pair \udc80", "\0", "\x1b[2J", "写真", "", "a\nb", "x" * 10_000
+    shown = sw.show([{"__key__": text, "txt": text} for text in texts])
+    for name in ("a.png", "a.html"):
+        shown.save(tmp_path / name)
+    assert "写真" in (tmp_path / "a.html").read_text(encoding="utf-8")
+    sw.show({}).save(tmp_path / "b.png")
 
 
 def test_wrong_arguments_are_answered(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def show(
     """
     data = decoded(open_data(urls, index=index, accept_unfinished=accept_unfinished))
     with usage_errors():
-        whole("--first", first, least=0, most=len(data) - 1)
+        whole("--first", first, least=0, most=max(0, len(data) - 1))
         chosen = data.subset(range(first, min(first + num_samples, len(data))))
         shown = show_samples(chosen, num_samples=num_samples, side=160 if output else 48)
         if output:

@@ -18,6 +18,7 @@ from shardwise.base.arguments import path_text, suggest_names
 from shardwise.base.errors import ShardwiseError
 from shardwise.base.markup import png, short
 from shardwise.base.pillow_import import import_pillow
+from shardwise.base.shown import escaped
 from shardwise.dataset import Dataset
 from shardwise.extensions.show.tiles import tile_of
 from shardwise.plan.arguments import whole
@@ -91,7 +92,8 @@ class Shown:
 
     def _picture(self, pillow: Any) -> Any:
         """The samples in a grid."""
-        width = max(_LEAST_WIDTH, *(t.shape[1] for cell in self.cells for t in cell.tiles.values()))
+        tiles = [tile for cell in self.cells for tile in cell.tiles.values()]
+        width = max([_LEAST_WIDTH, *(tile.shape[1] for tile in tiles)])
         lines = [_lines(cell, width // _LETTER) for cell in self.cells]
         heights = [
             sum(len(tile) + _GAP for tile in cell.tiles.values()) + _LINE * len(texts)
@@ -134,7 +136,7 @@ def _cell(sample: Mapping[str, Any], side: int) -> Cell:
         if str(name).startswith("__"):
             continue
         value = value.item() if getattr(value, "shape", None) == () else value
-        texts[str(name)] = value if isinstance(value, str) else short(value)
+        texts[str(name)] = escaped(value if isinstance(value, str) else short(value), keep="\n\t")
         try:
             tile = tile_of(value, side)
         except ShardwiseError as error:
@@ -142,7 +144,7 @@ def _cell(sample: Mapping[str, Any], side: int) -> Cell:
         else:
             tiles |= {} if tile is None else {str(name): tile}
     is_padding = not sample.get("__valid__", True)
-    return Cell(f"{sample.get('__key__', '')}{' (padding)' * is_padding}", tiles, texts)
+    return Cell(escaped(str(sample.get("__key__", ""))) + " (padding)" * is_padding, tiles, texts)
 
 
 def _samples_of(value: Any) -> Iterator[Mapping[str, Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.plugins import find
-from shardwise.dataset.display import pixels_of
+from shardwise.dataset.display import PICTURE_BRANDS, pixels_of
 
 _FRAMES = 8  # of a clip, evenly spaced
 _SOUND_S = 60.0  # of an encoded sound
@@ -51,8 +51,9 @@ def tile_of(value: Any, side: int) -> NDArray[np.uint8] | None:
 
 
 def _is_media(data: bytes) -> bool:
-    is_wave = data[:4] == b"RIFF" and data[8:12] == b"WAVE"
-    return data[4:8] == b"ftyp" or is_wave or data.startswith(_MAGIC)
+    is_riff = data[:4] == b"RIFF" and data[8:12] in (b"WAVE", b"AVI ")
+    is_mp4 = data[4:8] == b"ftyp" and data[8:12] not in PICTURE_BRANDS
+    return is_riff or is_mp4 or data.startswith(_MAGIC)
 
 
 def _spread(count: int) -> NDArray[np.int64]:
@@ -62,13 +63,16 @@ def _spread(count: int) -> NDArray[np.int64]:
 def _numbers(value: Any) -> NDArray[Any] | None:
     """A tensor, an array or a Pillow image as an array of numbers; None of anything else."""
     if hasattr(value, "detach"):
+        if value.is_meta or value.is_quantized or str(value.layout) != "torch.strided":
+            return None
         value = value.detach().cpu()
         value = value.float() if value.is_floating_point() else value
     if not hasattr(value, "__array__") and not hasattr(value, "__array_interface__"):
         return None
     array = np.asarray(value)
     if array.dtype.kind == "f":
-        array = np.nan_to_num(array.astype(np.float32), posinf=0.0, neginf=0.0)
+        with np.errstate(over="ignore"):
+            array = np.nan_to_num(array.astype(np.float32), posinf=0.0, neginf=0.0)
     return array if array.dtype.kind in "buif" else None
 
 
