@@ -66,7 +66,7 @@ def draw_sizes(path: Path, sizes: Mapping[str, NDArray[np.int64]]) -> None:
     figure = _figure()
     panels = figure.subplots(1, max(1, len(sizes)), squeeze=False)[0]
     for axes, (name, found) in zip(panels, sizes.items(), strict=False):
-        low, high = max(1, found.min(initial=1 << 62)), found.max(initial=1)
+        low, high = max(1, found.min()), found.max()
         # Sizes of more than one order of magnitude: each bin is larger by the same factor.
         axes.hist(found, np.geomspace(low, high, 50) if high > 10 * low else 50)
         axes.set(title=name, xlabel="bytes", xscale="log" if high > 10 * low else "linear")
