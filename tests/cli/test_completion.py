@@ -12,6 +12,7 @@ from click.shell_completion import ShellComplete
 
 from shardwise.cli import COMMANDS, cli
 from tests.support.commands import document, run
+from tests.support.python_code import printed_by
 
 
 def completions(*words: str) -> list[tuple[str, str]]:
@@ -25,6 +26,16 @@ def test_commands_and_options_are_completed() -> None:
     assert [value for _, value in completions("")] == list(COMMANDS)
     assert ("plain", "--num-samples") in completions("plan", "--num")
     assert ("plain", "window") in completions("plan", "--shuffle", "")
+
+
+def test_the_names_of_commands_are_completed_without_importing_them() -> None:
+    heavy = ("numpy", "rich", "shardwise.dataset", "shardwise.cli.info")
+    code = (
+        "import sys; from shardwise.cli import cli; "
+        "cli.shell_complete(cli.make_context('shardwise', ['x']), 'in'); "
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    assert printed_by(code) == "[]"
 
 
 @pytest.mark.parametrize(

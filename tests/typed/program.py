@@ -35,6 +35,14 @@ for images, labels in sw.DataLoader(data, 64, as_tuple=("jpg", "cls"), output="t
     step(images, labels)
 
 
+def take(pair: tuple[Any, ...]) -> None: ...
+
+
+tuples: sw.DataLoader[tuple[Any, ...]] = sw.DataLoader(data, 64, as_tuple=("jpg", "cls"))
+for pair in tuples:
+    take(pair)
+
+
 class Pairs:
     def __init__(self, samples: list[Any]) -> None:
         self.count = len(samples)

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from shardwise.base.errors import ShardwiseError
 from shardwise.base.plugins import find, has, own_names
@@ -70,6 +71,12 @@ class Commands(click.Group):
         if alike and not ctx.resilient_parsing:
             ctx.fail(f"No such command {cmd_name!r}. Did you mean {alike[0]!r}?")
         return None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands without importing them, and the group's options."""
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        options = super(click.Group, self).shell_complete(ctx, incomplete)
+        return [*(CompletionItem(name, help=COMMANDS[name]) for name in names), *options]
 
     def format_commands(  # click's signature
         self,
