@@ -40,6 +40,7 @@ class BatchOptions:
     on_error: OnError
     output: str
     device: Any
+    sharding: Any
     pin_memory: bool
     group: Any = None
     share: Any = None
@@ -97,6 +98,8 @@ class BatchMaker:
         self.output = Output(
             options.output,
             device=options.device,
+            sharding=options.sharding,
+            remainder=options.remainder,
             pin_memory=options.pin_memory,
             as_tuple=names if options.makes_columns else None,
             not_nested=not_nested(dataset) if options.ragged == "nested" else None,

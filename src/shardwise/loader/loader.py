@@ -29,6 +29,7 @@ from shardwise.loader.plan_options import Grown, PlanOptions, plan_for
 from shardwise.loader.planned_order import PlannedOrder
 from shardwise.loader.questions import Questions
 from shardwise.loader.rank_check import CurrentRanks
+from shardwise.loader.returned_types import B
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.plan.arguments import DEFAULT_BATCH_SIZE
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 
-class DataLoader(Questions, FrameworkAttributes):
+class DataLoader(Questions[B], FrameworkAttributes[B]):
     """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
 
     Args:
@@ -60,12 +61,10 @@ class DataLoader(Questions, FrameworkAttributes):
         group: a process group or one dimension of a device mesh to take both from.
         share: the ranks that get the same batches, which one of them on each machine makes:
             dimensions of that mesh, such as ("tp", "cp"), or a process group.
-        halves: fields `[rows, length]` that are cut for context parallel, `{"cp": ["tokens"]}`:
-            of 2 n chunks rank r of n gets the r-th from either end.
+        halves: fields `[rows, length]` of which context-parallel ranks get parts, {"cp": ["x"]}.
         num_workers: worker processes; 0 for none. None is one per core of this rank, of several,
             if functions of yours run for each sample (a `map()`, a decoder that is a function).
-        num_threads: threads that read and decode, in each process; 0 for none. None is one per
-            core of this rank, or one per worker process.
+        num_threads: threads in each process; 0 for none. None is one per core or worker process.
         executor: None, "inline", "threads" or "processes"; None follows from the two above. Or
             `sw.service(...)`; or what makes one from a `shardwise.executors.BatchBuilder`.
         epoch_size: samples in an epoch, over all ranks: such epochs walk on through the data.
@@ -85,15 +84,15 @@ class DataLoader(Questions, FrameworkAttributes):
             shape; "nested" makes nested tensors of these. `collate=sw.pad(...)` pads to multiples.
         on_error: what a damaged sample does. "raise" raises its error; "skip" leaves its row out;
             "replace" puts another sample there, the same one in every run.
-        prefetch_factor: batches that are made ahead, for each worker process, or else each thread;
-            up to 16 times as many where they take different times.
+        prefetch_factor: batches made ahead per worker process or thread; at most 16 times as many.
         pin_memory: page-locked tensors, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None or 0 waits for ever.
-        decode_timeout: seconds that a decoder or function of a `map()` may take for one sample, in
+        decode_timeout: seconds that decoders or functions of a `map()` may take for one sample, in
             worker processes. The process of a late one is stopped, and its sample is damaged.
         prefetch_bytes: memory of this process, by default 1 GiB, for batches that are made ahead,
             the program's own batch and pictures of video decoders.
-        output: "torch" for tensors, "numpy" for arrays.
+        output: "torch" for tensors, "numpy" for arrays, "jax" for arrays of JAX.
+        sharding: of "jax": a `jax.sharding.Sharding`, which also tells ranks, or a device.
         device: where the tensors are to be: a `torch.device` or its name, such as "cuda". The
             next batch is copied while the program computes. None leaves them in host memory.
         coverage: a local directory to which each rank writes which samples it returned, for
@@ -144,7 +143,7 @@ class DataLoader(Questions, FrameworkAttributes):
         global_batch_size: int | None = None,
         balance: Any = None,
         hidden: int | None = None,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate: Callable[[list[Any]], B] | None = None,
         as_tuple: Sequence[str] | None = None,
         ragged: Ragged = "list",
         on_error: OnError = "raise",
@@ -153,11 +152,12 @@ class DataLoader(Questions, FrameworkAttributes):
         timeout: float | None = None,
         decode_timeout: float | None = None,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-        output: Literal["torch", "numpy"] = "torch",
+        output: Literal["torch", "numpy", "jax"] = "torch",
+        sharding: Any = None,
         device: Any = None,
         coverage: str | os.PathLike[str] | None = None,
         metrics: str | os.PathLike[str] | None = None,
-        **torch_names: Unpack[TorchArguments],
+        **torch_names: Unpack[TorchArguments[B]],
     ) -> None:
         remainder, collate = translate(
             torch_names, remainder=remainder, collate=collate, options=_OPTIONS
@@ -191,6 +191,7 @@ class DataLoader(Questions, FrameworkAttributes):
                 on_error=on_error,
                 output=output,
                 device=device,
+                sharding=sharding,
                 pin_memory=pin_memory,
                 group=group,
                 share=share,
@@ -206,6 +207,8 @@ class DataLoader(Questions, FrameworkAttributes):
                 decode_timeout=decode_timeout,
             ),
         )
+        if (arrays := self._maker.output.arrays) is not None:
+            rank, world_size = arrays.ranks(rank, world_size, group, global_batch_size)
         self._order = PlannedOrder(self.dataset, CurrentRanks(rank, world_size, group=group))
         self.drop_last = options.effective_remainder == "drop"
         self.pin_memory, self.prefetch_factor, self.timeout = pin_memory, prefetch_factor, timeout
@@ -214,8 +217,8 @@ class DataLoader(Questions, FrameworkAttributes):
         self._plan = plan_for(self.dataset, options, world_size=self.world_size).require_steps()
         counts.opened(time.perf_counter() - began)
         self.num_workers = self._maker.start(self._plan, local_world_size())
-        metrics = metrics if self._maker.accounts else None
-        written = None if metrics is None else find("metrics", "lines")(metrics, coverage)
+        wants_metrics = metrics is not None and self._maker.accounts
+        written = find("metrics", "lines")(metrics, coverage) if wants_metrics else None
         self._passes = Passes(self.dataset, counts, coverage, written, is_default=remainder is None)
         self._passes.account.is_others = not self._maker.accounts
 
@@ -334,7 +337,7 @@ class DataLoader(Questions, FrameworkAttributes):
             self._passes.metrics.close()
         self._maker.close()
 
-    def __enter__(self) -> DataLoader:
+    def __enter__(self) -> DataLoader[B]:
         return self
 
     def __exit__(self, *exc: object) -> None:
