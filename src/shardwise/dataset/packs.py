@@ -31,16 +31,7 @@ MADE_FIELDS = (
 
 @dataclass(frozen=True)
 class PackOptions:
-    """What a pack is made of.
-
-    Attributes:
-        fields: token fields of the documents, all of a document of one length.
-        pad: what stands in a field's places without a token.
-        window: neighbours that were packed with each other.
-        dtype: of the token fields.
-        max_documents: the room for documents in "cu_seqlens" and "documents"; None for as many as
-            the fullest pack has.
-    """
+    """What a pack is made of: the arguments of `sw.pack`."""
 
     fields: tuple[str, ...]
     pad: Mapping[str, int]
@@ -122,6 +113,12 @@ class PackSource:
             kind,
             [Shard(s.url, n, s.num_bytes) for s, n in zip(shards, counts, strict=True)],
         )
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The packs that have a part of a removed document."""
+        pieces = np.flatnonzero(np.isin(self.packs.documents, self.dataset.removed))
+        return np.unique(np.searchsorted(self.packs.starts, pieces, side="right") - 1)
 
     def costs(self, hidden: int) -> NDArray[np.float64]:
         """Cost of each pack by its documents' attention; see `Dataset.costs`."""
