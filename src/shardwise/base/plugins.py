@@ -43,6 +43,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "build": "shardwise.extensions.build.command:build",
         "cache": "shardwise.extensions.remote.cache.command:cache",
         "certify": "shardwise.extensions.certify.command:certify",
+        "redact": "shardwise.extensions.living.command:redact",
         "report": "shardwise.extensions.monitor.report_command:report",
         "watch": "shardwise.extensions.monitor.watch_command:watch",
         "convert": "shardwise.extensions.build.command:convert",
@@ -84,6 +85,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     # What a state of less data means: dataset, plan, state -> plan, state.
     "plans": {"grow": "shardwise.extensions.living.growth:grow"},
+    # What verifies that samples that an index says were removed are zeros.
+    "removal": {"check": "shardwise.extensions.living.redaction:find_left"},
     # Which public function opens the data that a file of this name describes: url -> name or None.
     "kinds": {
         ".jsonl": "shardwise.extensions.formats.jsonl.kind:kind_of_lines",
