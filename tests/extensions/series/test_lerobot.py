@@ -76,8 +76,10 @@ def test_each_window_comes_once_on_any_number_of_ranks(robots):
     ds = sw.lerobot(robots.root, deltas=DELTAS, size=(120, 160)).select("action", WRIST, TOP)
     seen = []
     for rank in range(2):
-        with sw.DataLoader(ds, batch_size=8, shuffle=True, rank=rank, world_size=2, num_threads=2,
-                           num_workers=0, remainder="uneven", output="numpy") as loader:  # fmt: skip
+        with sw.DataLoader(
+            ds, batch_size=8, shuffle=True, rank=rank, world_size=2, num_threads=2,
+            num_workers=0, remainder="uneven", output="numpy",
+        ) as loader:  # fmt: skip
             for batch in loader:
                 seen += batch["__index__"].tolist()
                 assert batch["action"].shape[1:] == (16, 2)
@@ -101,7 +103,7 @@ def test_worker_processes_give_the_same(robots):
 
 def test_a_set_without_deltas_has_one_row_and_one_picture_a_camera(robots):
     ds = sw.lerobot(robots.root, size=(60, 80))
-    sample = pickle.loads(pickle.dumps(ds))[12]  # noqa: S301 - our own bytes
+    sample = pickle.loads(pickle.dumps(ds))[12]
     assert sample["action"].tolist() == [24, 0]
     for camera in CAMERAS:
         assert sample[camera].shape == (3, 60, 80)
