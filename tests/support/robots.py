@@ -67,7 +67,10 @@ def write_robots(root: Path, lengths: Sequence[int] = (11, 1, 25, 8), **changes:
     """Write a set with two cameras: one whose episodes lie in two files, one with all in one."""
     one, two = [0] * len(lengths), [n * 2 // len(lengths) for n in range(len(lengths))]
     made = RobotSet(root, lengths, {TOP: two, WRIST: one})
-    features: dict[str, Any] = {camera: {"dtype": "video"} for camera in CAMERAS}
+    features: dict[str, Any] = {
+        TOP: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3]},
+        WRIST: {"dtype": "video"},
+    }
     features |= {PICTURE: {"dtype": "image"}, "action": {"dtype": "float32"}}
     info = {"codebase_version": "v3.0", "fps": FPS, "features": features, "video_path":
             "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"}  # fmt: skip

@@ -238,7 +238,7 @@ def test_wrong_arguments_are_named(options, error, words):
 
 def test_rows_of_a_series_that_are_apart_are_refused():
     rows = sw.wrap([{"run": run, "x": 0} for run in (0, 0, 1, 0)])
-    with pytest.raises(ValueError, match=r"by='run'.*rows of 0 lie in 2 places"):
+    with pytest.raises(ValueError, match=r"by='run'.*rows of 0 are not neighbours"):
         sw.windows(rows, by="run", deltas={"x": [0]}, fps=1)
     two = sw.concat([sw.wrap(samples((2, 2)))] * 2)
     with pytest.raises(ValueError, match=r"concat\(\) the windows"):

@@ -73,6 +73,5 @@ def _frames_at(track: Track, seconds: NDArray[np.float64], fps: float) -> NDArra
     frames = shown_at(track, np.floor(ticks + half).astype(np.int64))
     off = np.abs(track.pts[frames] - ticks)
     if frames.min() < 0 or off.max() > half:
-        at = seconds[off.argmax()]
-        raise DataError(f"the video has no frame at {at:g} s, where its episode has one")
+        raise DataError(f"no frame at {seconds[off.argmax()]:g} s, where an episode has one")
     return frames

@@ -53,7 +53,7 @@ def lerobot(
         root: the directory of the set, local or remote ("hf://datasets/ORG/NAME").
         deltas: by field the seconds from a sample's row to those of its window: LeRobot's
             `delta_timestamps`.
-        size: of the pictures, one number or (height, width); None keeps it.
+        size: of pictures, one number or (height, width); None for what the set says.
         cache: as for `tar`.
         storage: as for `tar`.
 
@@ -65,7 +65,7 @@ def lerobot(
     options = StorageOptions.of(storage, cache=cache)
     pictures = image(size=size)
     folder = path_text("root", root).rstrip("/")
-    fps, images, path = _read_info(f"{folder}/meta/info.json", options)
+    fps, sizes, images, path = _read_info(f"{folder}/meta/info.json", options)
     offsets = row_offsets({} if deltas is None else deltas, fps)
     files = "" if is_local(folder) else "/*/*.parquet"
     table = ParquetSource(f"{folder}/data{files}", storage=options)
@@ -74,10 +74,8 @@ def lerobot(
     order = np.argsort(begins, kind="stable")
     bounds = np.append(begins[order], table.manifest.num_samples)
     if bounds[0] or (np.diff(bounds) <= 0).any() or (ends[order] != bounds[1:]).any():
-        problem = f"the episodes do not cut the {bounds[-1]} rows of the tables"
-        raise DataError(problem, url=episodes.urls[0])
-    cameras = {}
-    decoders: dict[str, Any] = {}
+        raise DataError(f"no cut of the {bounds[-1]} rows of the tables", url=episodes.urls[0])
+    cameras, decoders = dict[str, Camera](), dict[str, Any]()
     for name in [match[1] for each in episodes.fields if (match := _CAMERA.fullmatch(each))]:
         places = [_numbers(episodes, f"videos/{name}/{kind}_index") for kind in ("chunk", "file")]
         begins_s = _numbers(episodes, f"videos/{name}/from_timestamp", "iuf")[order]
@@ -86,10 +84,9 @@ def lerobot(
             names = [_video(path, name, *place) for place in found.T.tolist()]
         videos = VideoFiles(folder, names, options)
         cameras[name] = Camera(videos, numbers.reshape(-1), begins_s, bounds, fps)
-        decoders[name] = ClipDecoder(
-            len(offsets.get(name, "1")), pictures.size, "stretch", "TCHW", "auto",
-            is_picture=name not in offsets,
-        )  # fmt: skip
+        form = (pictures.size or sizes.get(name), "stretch", "TCHW", "auto")
+        num_frames = len(offsets.get(name, "1"))
+        decoders[name] = ClipDecoder(num_frames, *form, is_picture=name not in offsets)
     rows = Dataset(table)
     if stored := [name for name in images if name in rows.fields]:
         rows = rows.decode(**dict.fromkeys(stored, pictures))
@@ -104,16 +101,19 @@ class _Texts(dict[int, str]):
     __call__ = dict.__getitem__  # as a decoder
 
 
-def _read_info(url: str, options: StorageOptions) -> tuple[float, list[str], str]:
-    """Rows per second, the columns of pictures, and where videos lie."""
+def _read_info(url: str, options: StorageOptions) -> tuple[float, dict[str, Any], list[str], str]:
+    """Rows per second, sizes of pictures, the columns that have some, and where videos lie."""
     with as_data_error("it is no description of a LeRobotDataset", url=url):
         info = json.loads(read_whole(url, options=options))
         version, fps = str(info["codebase_version"]), float(info["fps"])
-        images = [str(n) for n, f in info.get("features", {}).items() if f["dtype"] == "image"]
+        features = info.get("features", {}).items()
+        images = [str(name) for name, each in features if each["dtype"] == "image"]
+        # [height, width, channels] or [channels, height, width].
+        sides = {n: tuple(int(m) for m in each.get("shape", ()) if m > 4) for n, each in features}
+        sizes = {name: pair for name, pair in sides.items() if len(pair) == 2}
     if not version.startswith("v3.") or not 1e-9 <= fps <= 1e9:
-        problem = f"version {version!r:.40}, fps={fps:g}: only v3 can be read, to which LeRobot's "
-        raise DataError(problem + "convert_dataset_v21_to_v30 converts", url=url)
-    return fps, images, str(info.get("video_path"))
+        raise DataError(f"version {version!r:.40}, fps={fps:g}: only v3.0 can be read", url=url)
+    return fps, sizes, images, str(info.get("video_path"))
 
 
 def _numbers(table: ParquetSource, name: str, kinds: str = "iu") -> NDArray[Any]:

@@ -19,9 +19,8 @@ def cut_series(values: NDArray[Any], name: str) -> NDArray[np.int64]:
     found, counts = np.unique(values[firsts], return_counts=True)
     if counts.max(initial=1) > 1:
         raise ValueError(
-            f"windows(by={name!r}): the rows of {found[counts.argmax()]!s:.60} lie in "
-            f"{counts.max()} places, and those of a series must be neighbours: order them by "
-            "subset(), and concat() the windows of several sets"
+            f"windows(by={name!r}): the rows of {found[counts.argmax()]!s:.60} are not neighbours: "
+            "order them by subset(), and concat() the windows of several sets"
         )
     return np.append(firsts, len(values))
 
@@ -42,10 +41,8 @@ def find_rate(bounds: NDArray[np.int64], seconds: NDArray[Any], name: str) -> fl
     steps = np.delete(np.diff(times), bounds[1:-1] - 1)
     low, step, high = (steps.min(), steps.mean(), steps.max()) if len(steps) else (0.0,) * 3
     if not 0 < 0.75 * step <= low <= high <= 1.25 * step:
-        raise ValueError(
-            f"windows(fps={name!r}): rows of a series are {low:g} to {high:g} s apart there, not "
-            "a constant time: give the rows per second, or fps=1 for deltas in rows"
-        )
+        found = f"rows of a series are {low:g} to {high:g} s apart, not a constant time"
+        raise ValueError(f"windows(fps={name!r}): {found}: give the rows per second")
     return 1 / float(step)
 
 
@@ -64,9 +61,7 @@ def row_offsets(deltas: Any, fps: float) -> dict[str, NDArray[np.int64]]:
         near = np.rint(rows)
         off = np.abs(rows - near)
         if off.max() > _TOLERANCE_S * fps:
-            raise ValueError(
-                f"deltas[{field!r}]: {rows[off.argmax()] / fps:g} s lies between two rows, which "
-                f"are {1 / fps:g} s apart: use multiples of that"
-            )
+            odd = f"{rows[off.argmax()] / fps:g} s lies between two rows, {1 / fps:g} s apart"
+            raise ValueError(f"deltas[{field!r}]: {odd}")
         made[field] = near.astype(np.int64)
     return made
