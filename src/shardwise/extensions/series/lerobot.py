@@ -47,7 +47,7 @@ def lerobot(
     A sample has the row's columns, the text of its "task" and a picture `[C, H, W]` per camera.
     Fields of `deltas` are windows within the episode, as those of `sw.windows`; of a camera
     `[T, C, H, W]`. "<field>.mask" is the opposite of LeRobot's "<field>_is_pad". `select` leaves
-    cameras out, `filter` episodes. docs/robotics.md has a program.
+    cameras out, `filter` episodes. docs/tutorial-robotics.md has more.
 
     Args:
         root: the directory of the set, local or remote ("hf://datasets/ORG/NAME").
