@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import shardwise as sw
 
-FPS, SIDE, SIZE, EPISODES, CHUNK, EPOCHS = 10, 48, 24, 120, 4, 3
+FPS, SIDE, SIZE, EPISODES, CHUNK, EPOCHS = 10, 48, 24, 60, 4, 3
 CAMERA = "observation.images.top"
 
 
