@@ -97,9 +97,8 @@ class WindowSource(ReadsEpochs):
         )  # fmt: skip
         # Bytes are unknown where decoders run below.
         sizes, is_known = dataset.shard_sizes, dataset.cost.row_bytes is not None
-        urls, num_bytes = inner.urls[: len(sizes)], inner.shard_bytes[: len(sizes)] * is_known
-        kind = f"windows {dataset.fingerprint}"
-        self.manifest = Manifest.of_columns(kind, urls, sizes, num_bytes)
+        urls, lengths = inner.urls[: len(sizes)], inner.shard_bytes[: len(sizes)] * is_known
+        self.manifest = Manifest.of_columns(f"windows {dataset.fingerprint}", urls, sizes, lengths)
         self._parts: dict[tuple[str, ...], Dataset] = {}
 
     def __repr__(self) -> str:
