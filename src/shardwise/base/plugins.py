@@ -27,6 +27,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "join": "shardwise.extensions.fields.join:join",
         "jsonl": "shardwise.extensions.formats.functions:jsonl",
         "lance": "shardwise.extensions.tables.functions:lance",
+        "lerobot": "shardwise.extensions.series.lerobot:lerobot",
         "litdata": "shardwise.extensions.formats.functions:litdata",
         "mds": "shardwise.extensions.formats.functions:mds",
         "media": "shardwise.extensions.media.decoders.media:media",
@@ -37,12 +38,14 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "tokens": "shardwise.extensions.formats.functions:tokens",
         "trace": "shardwise.extensions.monitor.trace:trace",
         "video": "shardwise.extensions.media.decoders.video:video",
+        "windows": "shardwise.extensions.series.windows:windows",
     },
     # Commands of the shell: click commands.
     "commands": {
         "build": "shardwise.extensions.build.command:build",
         "cache": "shardwise.extensions.remote.cache.command:cache",
         "certify": "shardwise.extensions.certify.command:certify",
+        "redact": "shardwise.extensions.living.command:redact",
         "report": "shardwise.extensions.monitor.report_command:report",
         "watch": "shardwise.extensions.monitor.watch_command:watch",
         "convert": "shardwise.extensions.build.command:convert",
@@ -90,6 +93,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     # What a state of less data means: dataset, plan, state -> plan, state.
     "plans": {"grow": "shardwise.extensions.living.growth:grow"},
+    # What verifies that samples that an index says were removed are zeros.
+    "removal": {"check": "shardwise.extensions.living.redaction:find_left"},
     # Which public function opens the data that a file of this name describes: url -> name or None.
     "kinds": {
         ".jsonl": "shardwise.extensions.formats.jsonl.kind:kind_of_lines",

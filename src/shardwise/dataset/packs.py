@@ -127,6 +127,12 @@ class PackSource:
             [Shard(s.url, n, s.num_bytes) for s, n in zip(shards, counts, strict=True)],
         )
 
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The packs that have a part of a removed document."""
+        pieces = np.flatnonzero(np.isin(self.packs.documents, self.dataset.removed))
+        return np.unique(np.searchsorted(self.packs.starts, pieces, side="right") - 1)
+
     def costs(self, hidden: int) -> NDArray[np.float64]:
         """Cost of each pack by its documents' attention; see `Dataset.costs`."""
         sizes = self.packs.sizes.astype(np.float64)
