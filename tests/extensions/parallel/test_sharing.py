@@ -61,6 +61,7 @@ def test_a_running_pass_continues_after_regroup(ranks):
 
 def test_writing_into_a_batch_changes_no_other_ranks_batch(ranks):
     assert [rank["values"] for rank in ranks] == [[0], [1], [2], [3]]
+    assert {rank["num_kept"] for rank in ranks} == {NUM_SAMPLES // 3}
 
 
 def test_context_parallel_ranks_get_the_two_chunks_as_far_from_either_end(ranks):
