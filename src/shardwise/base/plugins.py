@@ -47,6 +47,11 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
     },
+    # Caches that nodes share: a cache -> this process's part in that, and what asks others.
+    "caches": {
+        "share": "shardwise.extensions.share.sharing:Sharing",
+        "peers": "shardwise.extensions.share.peers:Peers",
+    },
     # What writes down the counts of a loader: directory, coverage -> `MetricsFile`.
     "metrics": {"lines": "shardwise.extensions.monitor.metrics_file:MetricsFile"},
     # A `RemoteStorage` of `shardwise.storage.remote`.

@@ -58,6 +58,35 @@ def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
         return None
 
 
+def gathered(key: str, fact: str, *, timeout_s: float) -> list[str] | None:
+    """What each rank of the process group says under `key`, by rank; no collective either.
+
+    The n-th call of a process belongs to the n-th of all. None without a group or its store, and
+    where a rank says nothing in time.
+    """
+    ranks, store = group_rank_and_size(), _store()
+    if ranks is None or store is None:
+        return None
+    try:
+        key = f"{key}/{store.add(f'{key}/rank {ranks[0]}', 1)}"
+        store.set(f"{key}/{ranks[0]}", fact)
+        keys = [f"{key}/{rank}" for rank in range(ranks[1])]
+        store.wait(keys, timedelta(seconds=timeout_s))
+        facts = store.multi_get(keys) if store.has_extended_api() else map(store.get, keys)
+        return [bytes(each).decode() for each in facts]
+    except _NO_STORE:
+        return None
+
+
+def group_host() -> str | None:
+    """The host of the store that the process group was made with, where it has one."""
+    store = _store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    host = getattr(store, "host", None)
+    return host if isinstance(host, str) else None
+
+
 def made_once(key: str, make: Callable[[], bytes]) -> bytes:
     """Bytes that one rank of the process group makes, and all others get from it.
 

@@ -145,6 +145,9 @@ class BlockCache(Protocol):
     ) -> Any:
         """Expect a read of block `numbers[i]` of file `urls[files[i]]` at step `steps[i]`."""
 
+    def share(self, samples: Any, pool: Any, plan: Any, **where: Any) -> Any:
+        """Share the blocks of a pass with other nodes; None where they can't be."""
+
 
 class IsCached(Protocol):
     """A file behind a cache."""

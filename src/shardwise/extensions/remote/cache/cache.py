@@ -16,10 +16,12 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.plugins import find
 from shardwise.extensions.remote.cache.ahead import CacheAhead
 from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
@@ -43,6 +45,7 @@ from shardwise.extensions.remote.cache.eviction import (
 )
 from shardwise.extensions.remote.cache.expected import ExpectedUses
 from shardwise.extensions.remote.cache.hits import Hits
+from shardwise.extensions.remote.cache.loader_file import LoaderFile
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.counts import IO_COUNTS
@@ -83,12 +86,22 @@ class Cache:
         self._ahead = CacheAhead(self._limit // self.settings.block_bytes)
         self._eviction = Eviction(self.folder)
         self._usage_file: UsageFile | None = None
+        # This process's part in a cache that nodes share, once one of its loaders runs.
+        self.sharing: Any = None
+        self._peers: Any = None
         self.bypass = Bypass(self.settings.directory)
         self.hits = Hits(self.folder)
         # A cache that is dropped, and the interpreter's end, add the last hits to the usage file.
         weakref.finalize(self, self.hits.flush)
         # Last: another thread of a forked child must not use a lock that was held at the fork.
         self._pid = os.getpid()
+
+    @property
+    def peers(self) -> Any:
+        """What asks other nodes for blocks; None unless they share."""
+        if self.settings.share and self._peers is None:
+            self._peers = find("caches", "peers")(self)
+        return self._peers
 
     @property
     def ahead(self) -> CacheAhead:
@@ -113,6 +126,24 @@ class Cache:
         except OSError as error:
             self._degrade(error)
             return None
+
+    def share(self, samples: Any, pool: Any, plan: Any, **where: Any) -> LoaderFile | None:
+        """Share the blocks of a pass with other nodes; None if the disk refuses it."""
+        try:
+            if self.sharing is None:
+                self.sharing = find("caches", "share")(self)
+            shared: LoaderFile = self.sharing.share(samples, pool, plan, **where)
+        except OSError as error:
+            self._degrade(error)
+            return None
+        return shared
+
+    @property
+    def room(self) -> int:
+        """How many blocks its disk keeps beside those that are in flight."""
+        disk, used = os.statvfs(self.folder), self.usage_file().read().num_bytes
+        num_bytes = min(self._limit, used + disk.f_bavail * disk.f_frsize)
+        return num_bytes // space_of(self.settings.block_bytes + 4096) * 15 // 16
 
     def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> bool:
         """Read parts of a block into a buffer, if it is cached; whether it is.

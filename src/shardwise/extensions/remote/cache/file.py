@@ -6,6 +6,7 @@ Keeps I6: a block belongs to one version of one file, by URL and ETag, so a read
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from shardwise.base.shown import shown
@@ -138,6 +139,15 @@ class CachedFile(RemoteReads):
             fetch_ahead,
         )
 
+    def block_for_peer(self, name: str, ranges: Sequence[ByteRange]) -> MissingBlock | None:
+        """A block that another node asks for; None where this version has no such ranges in it."""
+        version, number = self._known(), int(name[33:41], 16)
+        block = self._block(version, number, ranges)
+        start, stop = block.info.offset, block.info.offset + block.info.num_bytes
+        are_in = all(start <= part.start < part.stop <= stop for part in ranges)
+        is_its = version.id and name == block.name and are_in
+        return replace(block, for_peer=True) if is_its else None
+
     def withdraw(self, owner: Hashable) -> None:
         """Drop what an owner announced; see `RemoteReads.withdraw`."""
         self._cache.ahead.withdraw(owner)
@@ -160,7 +170,10 @@ class CachedFile(RemoteReads):
             return False
         size = self._cache.settings.block_bytes
         numbers = range(offset // size, -(-(offset + length) // size))
-        removed = [self._cache.drop(block_name(version.id, number)) for number in numbers]
+        names = [block_name(version.id, number) for number in numbers]
+        if self._cache.peers is not None:
+            self._cache.peers.distrusted.update(names)
+        removed = [self._cache.drop(name) for name in names]
         return any(removed)
 
     def close(self) -> None:
