@@ -1,7 +1,9 @@
 """Waiting for samples whose times vary: torch's DataLoader and shardwise, order kept.
 
 Samples sleep, so that cores play no part: 5 % of them 20 times as long as the others, lognormal
-ones, or bursts of slow batches. A step takes 5 % more than the workers need on average.
+ones, or bursts of slow batches. A step takes 5 % more than the workers need on average. The share
+of the time that a program waits is printed for the whole epoch, with the start of the workers and
+the first batch, and for the steps after the first 16.
 
     python benchmarks/varying_times.py [--rounds 2]
 """
@@ -43,18 +45,18 @@ class Sleeping:
         return {"x": np.float32(index)}
 
 
-def wait_share(loader: Any, step_s: float) -> float:
-    """Train for an epoch; return the share of the time that was spent waiting."""
-    batches = iter(loader)
-    next(batches)
-    began, waited = time.perf_counter(), 0.0
-    while True:
-        asked = time.perf_counter()
-        batch = next(batches, None)
-        waited += time.perf_counter() - asked
-        if batch is None:
-            return waited / (time.perf_counter() - began)
+def wait_shares(loader: Any, step_s: float) -> tuple[float, float]:
+    """Train for an epoch; return the shares waited: of the whole, and after the first 16 steps."""
+    began, waits, batches = time.perf_counter(), [], iter(loader)
+    asked = began
+    while next(batches, None) is not None:
+        waits.append(time.perf_counter() - asked)
+        if len(waits) == 16:
+            warm = time.perf_counter()
         time.sleep(step_s)
+        asked = time.perf_counter()
+    now = time.perf_counter()
+    return sum(waits) / (now - began), sum(waits[16:]) / (now - warm)
 
 
 def main() -> None:
@@ -65,16 +67,15 @@ def main() -> None:
         step_s = data.seconds.sum() / WORKERS / (NUM_SAMPLES / BATCH) * 1.05
         for _ in range(parser.parse_args().rounds):
             torchs = torch.utils.data.DataLoader(data, BATCH, num_workers=WORKERS)
-            shares = {"torch": wait_share(torchs, step_s)}
+            shares = {"torch": wait_shares(torchs, step_s)}
             for name, options in (
                 ("threads", {"num_workers": 0, "num_threads": WORKERS}),
                 ("processes", {"num_workers": WORKERS}),
             ):
                 with sw.DataLoader(sw.wrap(data), BATCH, **options) as loader:
-                    shares[name] = wait_share(loader, step_s)
-            print(
-                kind, ", ".join(f"{name} {share:.1%}" for name, share in shares.items()), flush=True
-            )
+                    shares[name] = wait_shares(loader, step_s)
+            row = (f"{name} {whole:.1%} ({warm:.1%})" for name, (whole, warm) in shares.items())
+            print(kind, ", ".join(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import doctest
-import importlib
+import importlib.util
 import re
 import signal
 import sys
@@ -23,10 +23,13 @@ from tests.support.torchrun import run_program, torchrun
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-# They start torchrun twice.
+if importlib.util.find_spec("torchft") is None:  # there are wheels for Linux on x86-64 alone
+    EXAMPLES.remove(ROOT / "examples" / "torchft_replicas.py")
+# They start torch several times.
 VIDEO, SERVICE, LANGUAGE_MODEL = TRAININGS = [
     ROOT / "examples" / f"{name}.py" for name in ("video_classifier", "service", "language_model")
 ]
+IN_OWN_INTERPRETER = [*TRAININGS, ROOT / "examples" / "torchft_replicas.py"]
 
 
 @pytest.fixture
@@ -67,7 +70,7 @@ def test_the_titled_program_runs_on_two_ranks(page: Path, block: Block, here: Pa
     torchrun(program, nproc=2, timeout=280)
 
 
-@pytest.mark.parametrize("example", [p for p in EXAMPLES if p not in TRAININGS], ids=_name)
+@pytest.mark.parametrize("example", [p for p in EXAMPLES if p not in IN_OWN_INTERPRETER], ids=_name)
 def test_the_example_runs(example: Path, here: Path) -> None:
     run_several(Run((example,), None), timeout=280)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.commands import run
 
-PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "elastic_replicas.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,10 @@ def test_kills_and_joins_leave_every_global_batch_as_it_is_and_certify_content(
     options = {"changes": num_changes, "samples": num_samples, "seed": seed, "coverage": tmp_path}
     arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     done = subprocess.run(
-        [sys.executable, PROGRAM, *arguments], check=True, capture_output=True, timeout=300
+        [sys.executable, EXAMPLES / "elastic_replicas.py", *arguments],
+        check=True,
+        capture_output=True,
+        timeout=300,
     )
     report = json.loads(done.stdout)
     # The program has compared each committed global batch with that of one process.
@@ -32,3 +35,17 @@ def test_kills_and_joins_leave_every_global_batch_as_it_is_and_certify_content(
     assert report["kills"] + report["joins"] == num_changes
     assert min(report["kills"], report["joins"], len(report["worlds"]) - 1) > 0
     assert f"every one of {num_samples:,} samples exactly once" in run("certify", tmp_path).output
+
+
+@pytest.mark.long
+def test_torchfts_replicas_make_the_global_batches_of_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("torchft")
+    with (tmp_path / "log").open("w") as log:
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / "torchft_replicas.py"],
+            check=True, stdout=subprocess.PIPE, stderr=log, timeout=300,
+        )  # fmt: skip
+    # The program has compared each committed global batch with that of one process.
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["killed"] == -9
+    assert 3 in report["worlds"]

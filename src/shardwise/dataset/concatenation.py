@@ -167,6 +167,11 @@ class ConcatSource(ReadsEpochs):
         sizes = [source.manifest.num_samples for source in self.sources]
         return np.cumsum(sizes, dtype=np.int64)
 
+    def owner_of(self, sample_id: int) -> tuple[Source, int]:
+        """The part that holds a sample."""
+        number = int(np.searchsorted(self.ends, sample_id, side="right"))
+        return self.sources[number], sample_id - int(self.ends[number - 1] if number else 0)
+
     def costs(self, hidden: int) -> NDArray[np.float64]:
         """Costs of the packs of all sources; see `Dataset.costs`."""
         return np.concatenate([costs_of(source, hidden) for source in self.sources])

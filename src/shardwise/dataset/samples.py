@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.abilities import having
 from shardwise.base.columns import Layout
 from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
@@ -35,10 +34,10 @@ from shardwise.plan import Sampler, WindowShape
 from shardwise.plan.arguments import whole
 from shardwise.sources.manifest import Manifest, checked_ids
 from shardwise.sources.protocol import (
-    NamesUrls,
     Source,
     SourceTraits,
     costs_of,
+    owner_of,
     ranges_of,
     read_rows,
     traits_of,
@@ -315,10 +314,8 @@ class LoadedSamples:
         ]
 
     def _url_in_source(self, source_id: int) -> str:
-        own = having(self._source, NamesUrls)
-        if own is not None:
-            return own.url_of(source_id)
-        manifest = self._source.manifest
+        source, source_id = owner_of(self._source, source_id)
+        manifest = source.manifest
         shard, _ = manifest.locate(np.array([source_id], dtype=np.int64))
         return manifest.shards[int(shard[0])].url
 

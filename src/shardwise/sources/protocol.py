@@ -23,7 +23,7 @@ class Source(Protocol):
     Columns hold stored bytes, as a `BytesColumn`, unless the source's `traits`, a `SourceTraits`,
     say otherwise. Its optional abilities are the protocols below: `HasTraits`, `Undecodes`,
     `ReadsSample`, `ReadsEpochs`, `ReadsRuns`, `TellsRanges`, `KeepsFiles`, `HasVersion`,
-    `HasMediaFiles`, `NamesUrls`, `HasOwnNames`. A source has one by having its members.
+    `HasMediaFiles`, `HasOwners`, `HasOwnNames`. A source has one by having its members.
 
     A source opens files lazily, once a process (`shardwise.sources.PerProcess` does that), and
     pickles without them; `read` may be called by several threads at once and after a fork. The
@@ -183,11 +183,11 @@ class HasMediaFiles(Protocol):
         """Return them, as `shardwise.extensions.media.clips.files.MediaFiles`."""
 
 
-class NamesUrls(Protocol):
-    """Has samples that lie elsewhere than in their shard of the manifest."""
+class HasOwners(Protocol):
+    """Has samples of other sources, or parts of them: a concatenation, clips, segments."""
 
-    def url_of(self, sample_id: int) -> str:
-        """Return where a sample lies."""
+    def owner_of(self, sample_id: int) -> tuple[Source, int]:
+        """Return that source, and the id in it."""
 
 
 class HasOwnNames(Protocol):
@@ -217,6 +217,13 @@ def traits_of(source: Source) -> SourceTraits:
     """Return the `traits` of a source, or the default ones."""
     own = having(source, HasTraits)
     return (None if own is None else own.traits) or SourceTraits()
+
+
+def owner_of(source: Source, sample_id: int) -> tuple[Source, int]:
+    """Return the source that holds a sample, or what it is a part of, and the id there."""
+    while (own := having(source, HasOwners)) is not None:
+        source, sample_id = own.owner_of(sample_id)
+    return source, sample_id
 
 
 def directory_of(source: Source) -> str | None:

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.shown import escaped, shown
-from shardwise.dataset.concatenation import ConcatSource
 from shardwise.dataset.mix_source import MixSource
-from shardwise.sources.protocol import read_rows
+from shardwise.sources.protocol import owner_of, read_rows
 from shardwise.sources.tar.source import TarSource
 
 
@@ -88,14 +87,11 @@ def _leaf(dataset: Any, index: int) -> tuple[Any, int, str]:
         names.append(name)
     source, indices = dataset.source, dataset.transforms.indices
     index = index if indices is None else int(indices[index])
-    while isinstance(source, ConcatSource):
-        number = int(np.searchsorted(source.ends, index, side="right"))
-        index -= int(source.ends[number - 1]) if number else 0
-        source = source.sources[number]
     return source, index, "/".join(names)
 
 
 def _byte_range(source: Any, index: int) -> tuple[int, int] | None:
+    source, index = owner_of(source, index)
     if not isinstance(source, TarSource):
         return None
     shards = source.shards

@@ -117,11 +117,10 @@ class ClipSource(ReadsEpochs):
             digest.update(np.ascontiguousarray(getattr(self.table, name)).data)
         return self._owners.manifest("clips", digest.hexdigest(), self.table.clips_by)
 
-    def url_of(self, clip: int) -> str:
-        """The shard of a clip's video."""
+    def owner_of(self, clip: int) -> tuple[Source, int]:
+        """The sample of a clip's video."""
         spans, _ = self.table.locate(np.array([clip], np.int64))
-        shard, _ = self.source.manifest.locate(self._owners.ids(self.table.videos[spans]))
-        return self.source.manifest.urls[int(shard[0])]
+        return self.source, int(self._owners.ids(self.table.videos[spans])[0])
 
     def read_epoch(
         self,

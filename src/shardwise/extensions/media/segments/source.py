@@ -125,6 +125,10 @@ class SegmentSource:
             digest.update(np.ascontiguousarray(column).data)
         return self._owners.manifest("segments", digest.hexdigest(), table.segments_by)
 
+    def owner_of(self, segment: int) -> tuple[Source, int]:
+        """The sample of a segment's sound."""
+        return self.source, int(self._owners.ids(self.table.sounds[[segment]])[0])
+
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read segments: one range each, all remote ones in flight at once."""
         names = self.fields if fields is None else fields
