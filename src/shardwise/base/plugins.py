@@ -47,11 +47,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
     },
-    # Caches that nodes share: a cache -> this process's part in that, and what asks others.
-    "caches": {
-        "share": "shardwise.extensions.share.sharing:Sharing",
-        "peers": "shardwise.extensions.share.peers:Peers",
-    },
+    # A process's part in a cache that nodes share: a cache -> `Sharing`.
+    "caches": {"share": "shardwise.extensions.share.sharing:Sharing"},
     # What writes down the counts of a loader: directory, coverage -> `MetricsFile`.
     "metrics": {"lines": "shardwise.extensions.monitor.metrics_file:MetricsFile"},
     # A `RemoteStorage` of `shardwise.storage.remote`.

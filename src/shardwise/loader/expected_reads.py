@@ -52,9 +52,9 @@ class ExpectedReads:
         pools = {id(cache): (cache, pool) for cache, pool in self._caches()}
         caches = [cache for cache, _ in pools.values()]
         for cache, pool in pools.values():
-            if cache.settings.share:
-                where = {"epoch": epoch, "rank": rank, "first_step": self._first_step}
-                shared = cache.share(samples, pool, plan, **where)
+            if cache.peers is not None:
+                of_epoch = plan.resumed(plan.start, epoch=epoch)
+                shared = cache.peers.share(samples, pool, of_epoch, rank, self._first_step)
                 self._expected += [] if shared is None else [shared]
         if caches:
             threading.Thread(

@@ -135,6 +135,8 @@ class BlockCache(Protocol):
     """A cache of blocks, as a loader tells it what will be read."""
 
     settings: Any
+    # What shares its blocks with other nodes, or None.
+    peers: Any
 
     def expect(
         self,
@@ -144,9 +146,6 @@ class BlockCache(Protocol):
         steps: NDArray[np.int64],
     ) -> Any:
         """Expect a read of block `numbers[i]` of file `urls[files[i]]` at step `steps[i]`."""
-
-    def share(self, samples: Any, pool: Any, plan: Any, **where: Any) -> Any:
-        """Share the blocks of a pass with other nodes; None where they can't be."""
 
 
 class IsCached(Protocol):

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import ServiceError
-from shardwise.engine.processes.shared_memory import aligned
 from shardwise.extensions.remote.cache.block_file import DIGEST_NAME, digest
 from shardwise.extensions.remote.cache.cache import Cache
-from shardwise.extensions.remote.cache.homes import Homes
-from shardwise.extensions.remote.cache.loader_file import keys_of_names
-from shardwise.extensions.service.frames import (
-    FrameError,
-    Kind,
-    Limits,
-    encoded,
-    read_frame,
-    write,
-)
+from shardwise.extensions.remote.cache.homes import Homes, keys_of_names
+from shardwise.extensions.service import frames
+from shardwise.extensions.service.frames import FrameError
 from shardwise.extensions.service.greeting import ClientSide, greet
 from shardwise.extensions.service.tls import TlsFiles
 from shardwise.extensions.service.transport import Connection
@@ -44,8 +36,7 @@ _logger = logging.getLogger("shardwise")
 VERSION = VersionWord(VersionWord.release_here(), "blocks", DIGEST_NAME)
 # Until the nodes have found each other, at the start of a pass.
 JOIN_S = 10.0
-# For the answers to one read, of whatever nodes: a holder may fetch the block meanwhile. A machine
-# that is gone answers nothing, and one that is there accepts at once.
+# For the answers to one read, as a holder may fetch the block; a host that is up accepts at once.
 _ANSWER_S, _CONNECT_S = 10.0, 1.0
 # A node that fails is left alone for a while, one that sends wrong bytes for a minute.
 _PAUSE_S, _LIAR_PAUSE_S = 5.0, 60.0
@@ -54,29 +45,17 @@ _MAX_IDLE_S = 5.0
 # Of the blocks of a request, and of its header.
 MAX_BYTES, MAX_HEADER = 128 << 20, 1 << 20
 
+# The address of a node, the job's token, and whether the node fetches a block that it lacks.
+_Node = tuple[str, str, bool]
+_Wanted = tuple[Any, Sequence[ByteRange]]
+# What is wanted, and the nodes that are left to ask.
+_Ask = tuple[_Wanted, list[_Node]]
+
 
 def tls_files(settings: CacheSettings) -> TlsFiles | None:
     """The files of both ends of a connection; None without TLS."""
     cert, ca = (each and os.fspath(each) for each in (settings.tls_cert, settings.tls_ca))
     return TlsFiles(cert or None, ca=ca or None) if cert or ca else None
-
-
-@dataclass(frozen=True)
-class _Node:
-    """Whom to ask: its servers, the job's token, and whether it fetches the block."""
-
-    addresses: Sequence[str]
-    token: bytes
-    through: bool
-
-
-@dataclass
-class _Ask:
-    """What a read wants of a block, and the nodes that are not asked yet."""
-
-    block: Any
-    ranges: Sequence[ByteRange]
-    nodes: list[_Node]
 
 
 class Peers:
@@ -86,163 +65,130 @@ class Peers:
         self._settings, self._folder = cache.settings, Path(cache.folder) / "homes"
         # Blocks of which some node gave bytes that an index knows to be wrong.
         self.distrusted: set[str] = set()
-        self._start()
-
-    def _start(self) -> None:
-        self._pid, self._lock = os.getpid(), threading.Lock()
         self._homes: dict[Path, Homes] = {}
-        self._idle: defaultdict[str, list[tuple[float, Connection]]] = defaultdict(list)
+        # By process and address: a connection, and since when nobody uses it.
+        self._idle: dict[tuple[int, str], tuple[float, Connection]] = {}
         # By address: until when it is left alone.
         self._down: dict[str, float] = {}
 
-    def read(
-        self, wanted: Sequence[tuple[Any, Sequence[ByteRange]]], buffer: memoryview
-    ) -> list[tuple[Any, Sequence[ByteRange]]]:
+    def read(self, wanted: Sequence[_Wanted], buffer: memoryview) -> list[_Wanted]:
         """Fill a buffer with ranges of blocks; returns those that no other node gave."""
-        if self._pid != os.getpid():
-            self._start()
-        known = self._known_homes()
-        asks = [_Ask(block, ranges, self._nodes(block, known)) for block, ranges in wanted]
-        until, left = time.monotonic() + _ANSWER_S, []
+        if sum(num_bytes_of(ranges) for _, ranges in wanted) > MAX_BYTES:
+            return [*wanted]
+        known, until = self._known_homes(), time.monotonic() + _ANSWER_S
+        asks = [(each, self._holders(each[0], known)) for each in wanted]
+        left = []
         while asks:
-            by_address: defaultdict[str, list[_Ask]] = defaultdict(list)
-            for each in asks:
-                while each.nodes and not self._up(each.nodes[0].addresses):
-                    del each.nodes[0]
-                if each.nodes and time.monotonic() < until:
-                    up = self._up(each.nodes[0].addresses) or each.nodes[0].addresses
-                    by_address[up[each.block.number % len(up)]].append(each)
+            by_node: defaultdict[_Node, list[_Ask]] = defaultdict(list)
+            for each, holders in asks:
+                nodes = [node for node in holders if self._is_up(node[0])]
+                if nodes and time.monotonic() < until:
+                    by_node[nodes[0]].append((each, nodes[1:]))
                 else:
-                    left.append((each.block, each.ranges))
+                    left.append(each)
             asks = []
-            for address, some in by_address.items():
-                asks += self._ask(address, some, buffer, until)
+            for node, some in by_node.items():
+                given = self._ask(node, [each for each, _ in some], buffer, until)
+                asks += [each for number, each in enumerate(some) if number not in given]
         return left
+
+    def asks_holder(self, block: Any) -> bool:
+        """Whether a read of a block waits for another node, which may fetch it."""
+        return any(through for *_, through in self._holders(block, self._known_homes()))
 
     def _known_homes(self) -> list[Homes]:
         """What the loaders of this machine have computed; waits while one is about to."""
         while True:
             found, is_pending = {}, False
             for path in self._folder.glob("*"):
-                try:
+                with suppress(OSError, ValueError):  # its loader opens or closes it
                     homes = self._homes.get(path) or Homes(path)
-                    age_s = time.time() - path.stat().st_mtime if homes.is_pending else JOIN_S
-                except (OSError, ValueError):
-                    continue  # its loader opens or closes it
-                is_pending |= age_s < JOIN_S
-                if homes.facts:
-                    found[path] = homes
+                    is_pending |= not homes.facts and time.time() - path.stat().st_mtime < JOIN_S
+                    if homes.facts:
+                        found[path] = homes
             self._homes = found
             if not is_pending:
                 return list(found.values())
             time.sleep(2e-3)
 
-    def _nodes(self, block: Any, known: Sequence[Homes]) -> list[_Node]:
+    def _holders(self, block: Any, known: Sequence[Homes]) -> list[_Node]:
         """Who holds a block, who held it before, and who may have it from an earlier job."""
-        key = keys_of_names([block.name])
         for homes in known:
-            [row], [is_known] = homes.rows(key)
+            [row], [is_known] = homes.rows(keys_of_names([block.name]))
             if not is_known or block.name in self.distrusted:
                 continue
             addresses, me = homes.facts["addresses"], homes.facts["me"]
-            home, before = int(row["home"]), int(row["before"])
-            # The next node stands for one that fails: all ask the same one.
-            after = [(home + more) % len(addresses) for more in range(len(addresses))]
-            home = next(n for n in after if n == me or block.for_peer or self._up(addresses[n]))
-            others = dict.fromkeys([home, before, *homes.facts["warm"]])
-            token = bytes.fromhex(homes.facts["token"])
+            home = int(row["home"])
+            while home != me and not block.for_peer and not self._is_up(addresses[home]):
+                home = (home + 1) % len(addresses)  # in place of one that fails, for all who ask
             return [
-                _Node(addresses[n], token, through=n == home and not block.for_peer)
-                for n in others
+                (addresses[n], homes.facts["token"], n == home and not block.for_peer)
+                for n in dict.fromkeys([home, int(row["before"]), *homes.facts["warm"]])
                 if n not in (-1, me)
             ]
         return []
 
-    def _up(self, addresses: Sequence[str]) -> list[str]:
-        now = time.monotonic()
-        return [each for each in addresses if self._down.get(each, 0.0) <= now]
+    def _is_up(self, address: str) -> bool:
+        return self._down.get(address, 0.0) <= time.monotonic()
 
     def _ask(
-        self, address: str, asks: Sequence[_Ask], buffer: memoryview, until: float
-    ) -> list[_Ask]:
-        """Ask a node for blocks; returns what is left to ask others."""
-        nodes = [each.nodes.pop(0) for each in asks]
-        sizes = [num_bytes_of(each.ranges) for each in asks]
-        num_asked = max(1, int(np.searchsorted(np.cumsum(sizes), MAX_BYTES, side="right")))
-        body = [
-            [each.block.name, [[start, stop] for start, stop, _ in each.ranges], node.through]
-            for each, node in zip(asks[:num_asked], nodes, strict=False)
-        ]
-        most = Limits(MAX_HEADER, sum(map(aligned, sizes[:num_asked])))
-        connection: Connection | None = None
+        self, node: _Node, wanted: Sequence[_Wanted], buffer: memoryview, until: float
+    ) -> list[int]:
+        """Ask a node for blocks; returns the numbers of those that it gave."""
+        address, token, through = node
+        sizes = [num_bytes_of(ranges) for _, ranges in wanted]
+        body = [[block.name, [each[:2] for each in ranges]] for block, ranges in wanted]
+        link: list[Connection] = []
         # A node may send a byte now and then: the connection is closed when the time is over.
-        timer = threading.Timer(max(0.0, until - time.monotonic()), lambda: _close(connection))
+        timer = threading.Timer(until - time.monotonic(), _close, [link])
         timer.daemon = True
         try:
             timer.start()
-            connection, is_new = self._open(address)
-            if is_new:
-                side = ClientSide(VERSION, {}, bytes, needs_pickle=False, token=nodes[0].token)
-                greet(connection, side)
-            write(connection, Kind.REQUEST, 0, encoded(body))
-            frame = read_frame(connection, most)
-            given = _checked(frame.body, frame.arrays, sizes[:num_asked])
+            since, idle = self._idle.pop((os.getpid(), address), (0.0, None))
+            if idle is not None and time.monotonic() - since < _MAX_IDLE_S:
+                link.append(idle)
+            else:
+                connect = connect_to([address], files=tls_files(self._settings))
+                link.append(connect(address, timeout_s=_CONNECT_S))
+                side = ClientSide(
+                    VERSION, {}, bytes, needs_pickle=False, token=bytes.fromhex(token)
+                )
+                greet(link[0], side)
+                link[0].limit(None)
+            frames.write(link[0], frames.Kind.REQUEST, 0, frames.encoded([through, body]))
+            limits = frames.Limits(MAX_HEADER, sum(sizes) + 64)
+            given, data = _checked(frames.read_frame(link[0], limits), sizes)
         except (ServiceError, FrameError, EOFError, OSError, RuntimeError) as error:
-            _close(connection)
+            _close(link)
             if address not in self._down:
                 _logger.warning("the cache at %s fails (%r): it is passed over", address, error)
             pause_s = _LIAR_PAUSE_S if isinstance(error, FrameError) else _PAUSE_S
             self._down[address] = time.monotonic() + pause_s
-            return list(asks)
+            return []
         finally:
             timer.cancel()
         self._down.pop(address, None)
-        with self._lock:
-            self._idle[address].append((time.monotonic(), connection))
-        left = list(asks[num_asked:])
-        for each, data in zip(asks, given, strict=False):
-            if data is None:
-                left.append(each)
-                continue
-            begin = 0
-            for start, stop, at in each.ranges:
+        self._idle[os.getpid(), address] = time.monotonic(), link[0]
+        begin = 0
+        for number in given:
+            for start, stop, at in wanted[number][1]:
                 buffer[at : at + stop - start] = data[begin : begin + stop - start].data
                 begin += stop - start
-            IO_COUNTS.add(peer_bytes=begin)
-        return left
-
-    def _open(self, address: str) -> tuple[Connection, bool]:
-        """A connection that nobody uses, or a new one, and whether it is new."""
-        with self._lock:
-            while self._idle[address]:
-                since, connection = self._idle[address].pop()
-                if time.monotonic() - since < _MAX_IDLE_S:
-                    return connection, False
-                connection.close()
-        connect = connect_to([address], files=tls_files(self._settings))
-        connection = connect(address, timeout_s=_CONNECT_S)
-        connection.limit(None)
-        return connection, True
+        IO_COUNTS.add(peer_bytes=begin)
+        return given
 
 
-def _close(connection: Connection | None) -> None:
-    if connection is not None:
-        connection.close()
+def _close(links: Sequence[Connection]) -> None:
+    for each in links:
+        each.close()
 
 
-def _checked(
-    digests: Any, arrays: Sequence[NDArray[Any]], sizes: Sequence[int]
-) -> list[NDArray[np.uint8] | None]:
-    """The bytes of each block, None for one that the node lacks; FrameError for a wrong answer."""
-    rest = iter(arrays)
-    is_list = isinstance(digests, list) and len(digests) == len(sizes)
-    given = [None if each is None else next(rest, None) for each in digests] if is_list else []
-    for data, expected, size in zip(given, digests if is_list else (), sizes, strict=False):
-        form = None if data is None else (data.dtype.str, data.shape)
-        if expected is not None and (
-            form != ("|u1", (size,)) or data is None or digest(data.data) != expected
-        ):
-            raise FrameError(f"the digest of {size} bytes differs")
-    if not is_list or next(rest, None) is not None:
-        raise FrameError("an answer to another request")
-    return given
+def _checked(frame: frames.Frame, sizes: Sequence[int]) -> tuple[list[int], NDArray[Any]]:
+    """The numbers of the blocks that a node gives, and their bytes; FrameError for wrong ones."""
+    with frames.decoding("answer"):
+        given, expected = frame.body
+        [data] = frame.arrays
+        are_all = data.dtype == np.uint8 and data.shape == (sum(sizes[each] for each in given),)
+        if not are_all or sorted({*given}) != given or digest(data.data) != expected:
+            raise ValueError("it differs from its digest, or is of other blocks")
+    return given, data

@@ -45,7 +45,6 @@ from shardwise.extensions.remote.cache.eviction import (
 )
 from shardwise.extensions.remote.cache.expected import ExpectedUses
 from shardwise.extensions.remote.cache.hits import Hits
-from shardwise.extensions.remote.cache.loader_file import LoaderFile
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.counts import IO_COUNTS
@@ -86,8 +85,6 @@ class Cache:
         self._ahead = CacheAhead(self._limit // self.settings.block_bytes)
         self._eviction = Eviction(self.folder)
         self._usage_file: UsageFile | None = None
-        # This process's part in a cache that nodes share, once one of its loaders runs.
-        self.sharing: Any = None
         self._peers: Any = None
         self.bypass = Bypass(self.settings.directory)
         self.hits = Hits(self.folder)
@@ -98,9 +95,9 @@ class Cache:
 
     @property
     def peers(self) -> Any:
-        """What asks other nodes for blocks; None unless they share."""
+        """This process's part in a cache that nodes share: a `Sharing`; None unless they do."""
         if self.settings.share and self._peers is None:
-            self._peers = find("caches", "peers")(self)
+            self._peers = find("caches", "share")(self)
         return self._peers
 
     @property
@@ -126,17 +123,6 @@ class Cache:
         except OSError as error:
             self._degrade(error)
             return None
-
-    def share(self, samples: Any, pool: Any, plan: Any, **where: Any) -> LoaderFile | None:
-        """Share the blocks of a pass with other nodes; None if the disk refuses it."""
-        try:
-            if self.sharing is None:
-                self.sharing = find("caches", "share")(self)
-            shared: LoaderFile = self.sharing.share(samples, pool, plan, **where)
-        except OSError as error:
-            self._degrade(error)
-            return None
-        return shared
 
     @property
     def room(self) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.extensions.remote.cache.block_file import text_digest
-from shardwise.extensions.remote.cache.homes import Homes
-from shardwise.extensions.remote.cache.loader_file import (
+from shardwise.extensions.remote.cache.homes import (
     HEAD,
+    Homes,
     LoaderFile,
     block_keys,
     keys_of_names,
@@ -59,7 +59,7 @@ class NextUses:
 
     def __init__(self, folder: str) -> None:
         self._uses: list[tuple[NDArray[np.int64], BlockUses]] = []
-        self._homes = Homes.read_all(folder)
+        self._homes = [each for each in map(Homes, live_files(folder, "homes")) if each.facts]
         for path in live_files(folder, "uses"):
             head = np.memmap(path, np.int64, "r", shape=(2,))
             count = int(head[1])

@@ -121,7 +121,7 @@ def fetch_blocks(
             else:
                 left.append(block)
         if locked:
-            _fetch_locked(locked, num_bytes, view)
+            _fetch_locked(locked, view)
     except BaseException:
         for part in locked:
             part.abandon()
@@ -134,9 +134,16 @@ def fetch_blocks(
     return left, not num_fetched
 
 
-def _fetch_locked(locked: Sequence[_PartialBlock], num_bytes: int, view: memoryview) -> None:
+def _fetch_locked(locked: Sequence[_PartialBlock], view: memoryview) -> None:
     """Fetch whole blocks at once, copy the ranges that were asked for, publish the blocks."""
-    buffer = np.empty(num_bytes, np.uint8).data
+    peers = locked[0].block.cache.peers
+    theirs = [part for part in locked if peers is not None and peers.asks_holder(part.block)]
+    own = [part for part in locked if part not in theirs]
+    if theirs and own:
+        # The holder of a block may wait for one that this node holds: that one is not kept locked.
+        _fetch_locked(own, view)
+        locked = theirs
+    buffer = np.empty(sum(part.stop - part.start for part in locked), np.uint8).data
     wanted, payloads = [], []
     begin = 0
     for part in locked:
@@ -186,7 +193,7 @@ def fetch_ahead(blocks: Sequence[MissingBlock]) -> None:
             if isinstance(lock, BlockLock):
                 locked.append(_PartialBlock(block, lock))
         if locked:
-            _fetch_locked(locked, sum(part.stop - part.start for part in locked), memoryview(b""))
+            _fetch_locked(locked, memoryview(b""))
             IO_COUNTS.add(misses=len(locked))
     finally:
         for part in locked:

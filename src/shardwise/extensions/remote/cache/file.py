@@ -139,14 +139,12 @@ class CachedFile(RemoteReads):
             fetch_ahead,
         )
 
-    def block_for_peer(self, name: str, ranges: Sequence[ByteRange]) -> MissingBlock | None:
-        """A block that another node asks for; None where this version has no such ranges in it."""
-        version, number = self._known(), int(name[33:41], 16)
-        block = self._block(version, number, ranges)
+    def block_for_peer(self, number: int, ranges: Sequence[ByteRange]) -> MissingBlock | None:
+        """A block that another node asks for; None where it has no such ranges."""
+        block = self._block(self._known(), number, ranges)
         start, stop = block.info.offset, block.info.offset + block.info.num_bytes
         are_in = all(start <= part.start < part.stop <= stop for part in ranges)
-        is_its = version.id and name == block.name and are_in
-        return replace(block, for_peer=True) if is_its else None
+        return replace(block, for_peer=True) if block.version and are_in else None
 
     def withdraw(self, owner: Hashable) -> None:
         """Drop what an owner announced; see `RemoteReads.withdraw`."""
