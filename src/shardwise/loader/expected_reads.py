@@ -54,8 +54,7 @@ class ExpectedReads:
         for cache, pool in pools.values():
             if cache.peers is not None:
                 of_epoch = plan.resumed(plan.start, epoch=epoch)
-                shared = cache.peers.share(samples, pool, of_epoch, rank, self._first_step)
-                self._expected += [] if shared is None else [shared]
+                self._expected += cache.peers.share(samples, pool, of_epoch, rank, self._first_step)
         if caches:
             threading.Thread(
                 target=self._compute, args=(caches,), name="shardwise-uses",

@@ -33,16 +33,14 @@ class CacheSettings:
             fetch whole blocks too: for them, a smaller one is better.
         wait_s: seconds to wait for a block that another process is fetching, before reading past
             the cache.
-        share: read what the other nodes of the job hold from them, in place of the store.
-        peers: "tcp://host:port" of each node, in the order of their ranks, as many on each; by
-            default the ranks of a process group find each other. "tls://" needs `tls_cert`.
-        token_file: the file with the job's token, which `peers` needs; a process group has one.
-        tls_cert: a PEM file with this node's certificate and private key, for TLS between nodes.
-        tls_ca: a PEM file with the authorities of the other nodes' certificates.
+        share: read what other nodes of the job hold from them, in place of the store.
+        peers: "tcp://host:port" of each node in the order of their ranks, as many on each; by
+            default the ranks of a process group find each other.
+        token_file: with the token of the job; `peers` needs it, and a process group has one.
+        tls_cert, tls_ca: PEM files of this node, and of who signs all nodes' certificates.
 
     Raises:
         ValueError: a number is not above 0, or arguments do not go together.
-        ServiceError: the file of the token or of a certificate can't be used.
 
     Examples:
         >>> import shardwise as sw
@@ -85,7 +83,7 @@ class CacheSettings:
         if self.share:
             object.__setattr__(self, "peers", find("caches", "share").checked_peers(self))
         elif self.peers or self.token_file or self.tls_cert or self.tls_ca:
-            raise ValueError("peers=, token_file= and tls_...= are for share=True: add that")
+            raise ValueError("peers=, token_file=, tls_cert= and tls_ca= need share=True")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "opened": None}

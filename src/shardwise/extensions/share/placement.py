@@ -45,13 +45,13 @@ def places_of(plan: Plan, epoch: int, ids: Ints) -> Ints:
     return places[back]
 
 
-def holders(readers: Ints, following: Ints, *, nodes: Sequence[int], rooms: Sequence[int]) -> Ints:
-    """The node that holds each block, from the ranks that read it.
+def holders(readers: Ints, following: Ints, rooms: Sequence[int]) -> Ints:
+    """The node that holds each block, from the nodes that read it.
 
-    `nodes` has the node of each rank, `rooms` the number of blocks that each holds at most: it
-    lacks those of the last positions in the next epoch, `following`, in which -1 comes last.
+    `rooms` says how many blocks each holds at most: others hold those of the last positions in the
+    next epoch, `following`, in which -1 comes last.
     """
-    held = np.array(nodes, np.int64)[readers]
+    held = readers.copy()
     order = np.argsort(following.view(np.uint64), kind="stable")
     by_node = order[np.argsort(held[order], kind="stable")]
     counts = np.bincount(held, minlength=len(rooms))

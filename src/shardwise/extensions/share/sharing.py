@@ -8,12 +8,19 @@ import os
 import socket
 import threading
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
 from shardwise.base.errors import ServiceError
-from shardwise.base.process_group import default_group, gathered, group_host, shared_name
+from shardwise.base.process_group import (
+    NO_STORE,
+    default_group,
+    group_rank_and_size,
+    group_store,
+    shared_name,
+)
 from shardwise.extensions.remote.cache.block_file import text_digest
 from shardwise.extensions.remote.cache.cache import Cache
 from shardwise.extensions.remote.cache.homes import HOME, LoaderFile, block_keys
@@ -37,7 +44,7 @@ _logger = logging.getLogger("shardwise")
 
 
 class Sharing(Peers):
-    """What this process reads of other nodes, and does for them, over all passes of its loaders."""
+    """What this process reads of other nodes, and what it does for them."""
 
     def __init__(self, cache: Cache) -> None:
         super().__init__(cache)
@@ -49,14 +56,9 @@ class Sharing(Peers):
 
     @staticmethod
     def checked_peers(settings: CacheSettings) -> tuple[str, ...] | None:
-        """The addresses of `peers=`; ValueError or ServiceError for settings that do not fit."""
-        files = tls_files(settings)
-        if files is not None:
-            files.context(is_server=True)
-        if settings.token_file is not None:
-            read_token(settings.token_file)
+        """The addresses of `peers=`; ValueError for settings that do not go together."""
         peers = None if settings.peers is None else parse_addresses(settings.peers)
-        scheme = "tcp" if files is None else "tls"
+        scheme = "tcp" if tls_files(settings) is None else "tls"
         if peers and (not settings.token_file or {*map(scheme_of, peers)} != {scheme}):
             raise ValueError(
                 f"peers={list(peers)}: give token_file=, and addresses of tls:// with tls_cert= or "
@@ -66,17 +68,17 @@ class Sharing(Peers):
 
     def share(
         self, samples: Any, pool: FilePool, plan: Plan, rank: int, first_step: int
-    ) -> LoaderFile | None:
-        """Share the blocks of the plan's epoch; who holds them is computed beside the program.
+    ) -> list[LoaderFile]:
+        """Share the blocks of the plan's epoch; returns a file, or none if the disk refuses it.
 
-        Reads of missing blocks wait for that, up to `JOIN_S`. None if the disk refuses it.
+        It is filled beside the program; reads of missing blocks wait for it, up to `JOIN_S`.
         """
         try:
             homes = LoaderFile(self._cache.folder, "homes", self._cache.usage_file().lock)
         except OSError:
-            return None
+            return []
 
-        def compute() -> None:
+        def fill() -> None:
             try:
                 with self._joining:  # ranks may be threads of one process
                     self._join(rank, plan)
@@ -87,8 +89,8 @@ class Sharing(Peers):
                 if not homes.is_filled:
                     homes.close()
 
-        threading.Thread(target=compute, name="shardwise-homes", daemon=True).start()
-        return homes
+        threading.Thread(target=fill, name="shardwise-homes", daemon=True).start()
+        return [homes]
 
     def _place(
         self, homes: LoaderFile, samples: Any, pool: FilePool, plan: Plan, first_step: int
@@ -102,16 +104,12 @@ class Sharing(Peers):
         num_blocks = np.maximum(1, -(-manifest.shard_bytes // self._cache.settings.block_bytes))
         indices = samples.transforms.indices
         shards, numbers, ids = middle_samples(manifest.sizes, num_blocks, indices)
-        # By epoch, from the one before on; before the first one nobody holds anything.
         every = range(max(0, epoch - 1), epoch + 2)
         places = {each: places_of(plan, each, ids) for each in every}
-        held = {
-            each: holders(
-                reading_ranks(plan, each, places[each]), places[each + 1],
-                nodes=facts["ranks"], rooms=facts["rooms"],
-            )
-            for each in every[:-1]
-        }  # fmt: skip
+        held = {}
+        for each in every[:-1]:
+            readers = np.array(facts["ranks"])[reading_ranks(plan, each, places[each])]
+            held[each] = holders(readers, places[each + 1], facts["rooms"])
         rows = np.empty(len(ids), HOME)
         digests = np.array([int(text_digest(url), 16) for url in manifest.urls], np.uint64)
         rows["key"] = block_keys(digests[shards], numbers)
@@ -153,9 +151,7 @@ class Sharing(Peers):
             name = str(of_rank[rank])
         else:
             address = self._serve(0, token) if secret else ""
-            fact = json.dumps([rank, name, cache.room, address, is_warm])
-            said = gathered("shardwise/share", fact, timeout_s=JOIN_S) or ()
-            every = sorted(json.loads(each) for each in said)
+            every = sorted(_gather([rank, name, cache.room, address, is_warm]) if secret else [])
         if {each[0] for each in every} != {*range(world_size)}:
             raise ValueError(
                 f"the ranks did not meet within {JOIN_S:.0f} s: share=True needs a process group "
@@ -178,10 +174,33 @@ class Sharing(Peers):
         """Serve at all addresses of this machine; returns one for the others."""
         listener = listen("tcp", "0.0.0.0", port, files=tls_files(self._cache.settings))  # noqa: S104
         self._server = BlockServer(listener, token)
-        scheme, host = scheme_of(listener.address), socket.gethostname()
-        if scheme == "tcp":
-            # The one in the network of the group's store; a certificate has the name.
+        scheme, host, store = scheme_of(listener.address), socket.gethostname(), group_store()
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        if scheme == "tcp" and hasattr(store, "host"):
+            # In the network of the group's store; by TLS it is the name in the certificate.
             with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((group_host() or "", 1))  # sends nothing
+                probe.connect((store.host, 1))  # sends nothing
                 host = probe.getsockname()[0]
         return f"{scheme}://{host}:{host_and_port(listener.address)[1]}"
+
+
+def _gather(fact: list[Any]) -> list[Any]:
+    """What each rank of the process group says; empty if one says nothing in time."""
+    ranks, store = group_rank_and_size(), group_store()
+    if ranks is None:
+        return []
+    try:
+        # The n-th call of a process belongs to the n-th of all others.
+        key = f"shardwise/share/{store.add(f'shardwise/share {ranks[0]}', 1)}"
+        store.set(f"{key}/{ranks[0]}", json.dumps(fact))
+        keys = [f"{key}/{rank}" for rank in range(ranks[1])]
+        store.wait(keys, timedelta(seconds=JOIN_S))
+        return [
+            *map(
+                json.loads,
+                store.multi_get(keys) if store.has_extended_api() else map(store.get, keys),
+            )
+        ]
+    except NO_STORE:
+        return []
