@@ -147,6 +147,19 @@ def test_a_list_counts_from_the_loaded_state_on_also_on_other_ranks() -> None:
     assert sorted(before + after) == sorted({*before, *range(1, NUM, 2)})
 
 
+def test_another_list_than_the_states_counts_from_the_loaded_state_on() -> None:
+    first = loader(exclude=np.arange(0, NUM, 2))
+    before = ids_of(next(iter(first)) for _ in range(1))
+    state = first.state_dict()
+    it = loader(exclude=np.arange(0, NUM, 3))
+    it.load_state_dict(state)
+    after = ids_of(it)
+    assert it.state_dict()["excluded"]["since"] == [0, state["position"]]
+    left = {int(i) for i in it.plan.ids(0, np.arange(state["position"], NUM))}
+    assert sorted(after) == sorted(left - set(range(0, NUM, 3)))
+    assert not left & set(before)
+
+
 def test_a_short_list_is_in_the_state_and_a_long_one_by_its_digest() -> None:
     few, many = np.array([7, 3, 5]), np.arange(100)
     short, long = loader(exclude=few).state_dict(), loader(exclude=many).state_dict()

@@ -106,6 +106,27 @@ def test_a_sample_comes_where_a_run_has_it(order: str) -> None:
     assert asked.places_of(1) == asked.places_of(1, epochs=range(1))
 
 
+def test_places_count_from_a_state_that_was_taken_on_other_ranks() -> None:
+    first = loader("full", 0, 3)
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    asked = loader("full", 0, 2)
+    asked.load_state_dict(first.state_dict())
+    for step in range(5, len(asked)):
+        for rank in range(2):
+            for row, index in enumerate(asked.explain(step, rank).ids.tolist()):
+                assert asked.places_of(index) == [(0, step, rank, row)]
+
+
+def test_padding_is_no_place() -> None:
+    asked = sw.DataLoader(
+        sw.wrap(range(5)), 8, remainder="pad", executor="inline", rank=0, world_size=1
+    )
+    assert asked.explain(0).ids.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert asked.places_of(1) == [(0, 0, 0, 1)]
+
+
 @pytest.mark.parametrize(
     ("question", "message"),
     [

@@ -11,6 +11,19 @@ import shardwise as sw
 from shardwise.plan import Plan
 
 
+def test_what_is_left_is_dealt_by_its_own_costs():
+    costs = np.random.default_rng(0).lognormal(0, 2, 90)
+    rest = np.delete(np.arange(90), np.arange(0, 90, 4))
+    options = {"global_batch_size": 12, "world_size": 3, "remainder": "uneven"}
+    plan = Plan(90, exclude=np.arange(0, 90, 4), balance=costs, **options)
+    alone = Plan(len(rest), balance=costs[rest], **options)
+    for rank in range(3):
+        steps = range(alone.num_steps)
+        found = zip(plan.batches(0, steps, rank), alone.batches(0, steps, rank), strict=True)
+        for (ids, _), (places, _) in found:
+            assert ids.tolist() == rest[places].tolist()
+
+
 @given(st.data())
 def test_dealt_shares_of_what_is_left_have_each_sample_once(data):
     count = data.draw(st.integers(1, 60))

@@ -78,6 +78,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "keys": "shardwise.extensions.ask.lists:ids_of_keys",
         "order": "shardwise.extensions.ask.lists:read_order",
     },
+    # What a state of less data means: dataset, plan, state -> plan, state.
+    "plans": {"grow": "shardwise.extensions.living.growth:grow"},
     # Which public function opens the data that a file of this name describes: url -> name or None.
     "kinds": {
         ".jsonl": "shardwise.extensions.formats.jsonl.kind:kind_of_lines",

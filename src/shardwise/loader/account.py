@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shardwise.engine.request import BatchRows
 from shardwise.loader.certificate import RankNumbers, certificate_of, no_certificate
 from shardwise.loader.coverage_file import CoverageFile
-from shardwise.loader.plan_options import fingerprint_of, length_of, recipe_of
+from shardwise.loader.plan_options import fingerprint_of, recipe_of
 from shardwise.loader.position import Pass
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan
@@ -127,7 +127,7 @@ class PassAccount:
     @cached_property
     def word(self) -> IdWord:
         """The keyed sum for this data and epoch: `shardwise.plan.id_word`."""
-        return IdWord(fingerprint_of(self.dataset), self.current.epoch)
+        return IdWord(fingerprint_of(self.dataset, self.plan), self.current.epoch)
 
     def total(self) -> Counted:
         """What was handed out in this pass.
@@ -173,7 +173,7 @@ class PassAccount:
     def is_data_once(self) -> bool:
         """Whether the epoch's samples are the data's, each once."""
         parts = epoch_parts(self.plan.sampler, self.current.epoch) or []
-        whole = range(length_of(self.dataset))
+        whole = range(self.plan.order.num_ids)
         return len(parts) == 1 and isinstance(parts[0], range) and parts[0] == whole
 
     def _past(self, position: int) -> str:
@@ -209,7 +209,7 @@ class PassAccount:
             num_samples=plan.num_samples,
             is_end=current.is_whole,
             is_given=is_given,
-            fingerprint=fingerprint_of(self.dataset),
+            fingerprint=fingerprint_of(self.dataset, plan),
             recipe=self._recipe,
             order=plan.sampler.spec(),
             begin_past=self._past(current.start),
@@ -250,8 +250,11 @@ class Account:
     def begin(self, current: Pass, *, rank: int) -> None:
         """Begin the account of a pass."""
         self._num_passes += 1
-        dataset, number = self._dataset, self._num_passes
-        self._newest = PassAccount(current, rank=rank, dataset=dataset, number=number)
+        new = PassAccount(current, rank=rank, dataset=self._dataset, number=self._num_passes)
+        if self._newest is not None and self._newest.plan.fingerprint != new.plan.fingerprint:
+            # The data grew: each file has lines of one fingerprint.
+            self.resume(self.state_run)
+        self._newest = new
 
     def add(self, rows: BatchRows, num_batches: int = 1) -> None:
         """Count a batch that is being handed out, or the rows of some at once."""

@@ -25,7 +25,7 @@ from shardwise.loader.arguments import as_dataset
 from shardwise.loader.batch_maker import BatchMaker, BatchOptions
 from shardwise.loader.frameworks import FrameworkAttributes
 from shardwise.loader.passes import Passes
-from shardwise.loader.plan_options import PlanOptions, plan_for
+from shardwise.loader.plan_options import Grown, PlanOptions, plan_for
 from shardwise.loader.planned_order import PlannedOrder
 from shardwise.loader.questions import Questions
 from shardwise.loader.rank_check import CurrentRanks
@@ -276,13 +276,13 @@ class DataLoader(Questions, FrameworkAttributes):
             self.plan, *passes.position.after(), run=account.state_run, skipped=passes.skipped
         )
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
         """Go on where a state was taken, with any world size, batch size or executor.
 
-        Raises:
-            StateError: the state belongs to other data, another seed or another order.
+        With grown="next_epoch", shards may have come behind the state's: the epoch under way ends
+        without them. A `StateError` says what else differs: data, seed or order.
         """
-        self._plan, loaded = self._order.take_up(self.plan, state)
+        self._plan, loaded = self._order.take_up(self.plan, state, grown)
         self._passes.load(self._plan, loaded.in_next_epoch())
 
     def skip(self, num_steps: int) -> None:

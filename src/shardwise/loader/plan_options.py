@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from shardwise.sources.samples import (
 )
 
 T = TypeVar("T")
+Grown = Literal["next_epoch"] | None
 
 
 class PlanArguments(TypedDict, total=False):
@@ -198,8 +199,10 @@ def length_of(dataset: Sized | int) -> int:
     return dataset if isinstance(dataset, int) else len(dataset)
 
 
-def fingerprint_of(dataset: object) -> str:
-    """The fingerprint of a dataset of this package; "" for any other."""
+def fingerprint_of(dataset: object, plan: Plan | None = None) -> str:
+    """The fingerprint of a dataset, or of its samples in a plan; "" for one of other packages."""
+    if plan is not None and plan.fingerprint:
+        return plan.fingerprint
     own = having(dataset, FingerprintedSamples)
     return own.fingerprint if own is not None and isinstance(own.fingerprint, str) else ""
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shardwise.base.arguments import check_choice
 from shardwise.base.errors import RankError
+from shardwise.base.plugins import find
 from shardwise.base.process_group import shared_name
 from shardwise.loader.checkpoint_form import for_checkpoint, from_checkpoint
 from shardwise.loader.plan_options import fingerprint_of
@@ -63,7 +65,8 @@ class PlannedOrder:
 
     def state(self, plan: Plan, *position: int, **more: Any) -> dict[str, Any]:
         """Return a state of a plan in the form that the caller saves; see `DataOrder.state`."""
-        return for_checkpoint(self._order_of(plan).state(*position, **more).to_dict())
+        order = self._order_of(plan.of_epoch(position[0]))
+        return for_checkpoint(order.state(*position, **more).to_dict())
 
     def state_after(
         self, rest: Plan, epoch: int, num_batches: int, *, run: str = ""
@@ -72,14 +75,22 @@ class PlannedOrder:
         state = self._order_of(rest).state_after(rest, epoch, num_batches, run=run)
         return for_checkpoint(state.to_dict())
 
-    def take_up(self, plan: Plan, state: Mapping[str, Any]) -> tuple[Plan, LoaderState]:
+    def take_up(
+        self, plan: Plan, state: Mapping[str, Any], grown: str | None = None
+    ) -> tuple[Plan, LoaderState]:
         """Read a state, and return the plan in the order that it was taken in, too.
 
         Raises:
             StateError: it belongs to other data, another seed or another order.
+            ValueError: `grown` is something else.
         """
-        state = from_checkpoint(state)
-        plan = plan.in_order_of(state)
+        check_choice("grown", grown, (None, "next_epoch"))
+        state, may_grow = from_checkpoint(state), grown or plan.fingerprint
+        plan = plan.of_epoch().in_order_of(state)
+        if may_grow:
+            loaded = LoaderState.from_dict(state)
+            if loaded.fingerprint != fingerprint_of(self.dataset):
+                return find("plans", "grow")(self.dataset, plan, loaded)  # type: ignore[no-any-return]
         loaded, order = self._order_of(plan).read(state), plan.order
         now, spec = (loaded.epoch, loaded.position), loaded.excluded
         if spec is not None and state["num_samples"] != loaded.num_samples:
@@ -94,6 +105,7 @@ class PlannedOrder:
         """
         if not self.ranks.are_of_group():
             return
+        plan = plan.of_epoch(epoch)
         own = str(plan.order.excluded or "no samples")
         key = f"shardwise/exclude/{digest_of(plan.sampler.spec())}/{epoch}/{position}"
         others = shared_name(key, own, is_new=True)
@@ -104,7 +116,7 @@ class PlannedOrder:
             )
 
     def _order_of(self, plan: Plan) -> DataOrder:
-        return DataOrder(fingerprint_of(self.dataset), plan.sampler, plan.order.excluded)
+        return DataOrder(fingerprint_of(self.dataset, plan), plan.sampler, plan.order.excluded)
 
 
 class Divided:

@@ -68,6 +68,7 @@ class Plan:
 
     _base: Partition
     _costs: NDArray[np.float64] | None = None
+    fingerprint = ""  # of the data, if they are not all that the dataset has now
 
     def __init__(
         self,
@@ -203,9 +204,7 @@ class Plan:
         """Rows over all ranks that repeat a sample to fill the last batch."""
         return self.partition.num_padded
 
-    def positions(
-        self, epoch: int, steps: range, rank: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def positions(self, epoch: int, steps: range, rank: int) -> Rows:
         """One rank's positions at these steps, and which of them count: see `Partition.block`."""
         shift = first_lane_of(self.sampler, epoch)
         return self._partition_of(epoch).block(steps, rank, shift=shift)
@@ -213,8 +212,7 @@ class Plan:
     def batches(self, epoch: int, steps: range, rank: int) -> Iterator[Rows]:
         """One rank's `(ids, valid)` at each of these ascending steps, as views of one block."""
         positions, valid = self.positions(epoch, steps, rank)
-        ids = self.ids(epoch, positions)
-        begin = 0
+        ids, begin = self.ids(epoch, positions), 0
         for end in self._partition_of(epoch).row_ends(steps, rank).tolist():
             yield ids[begin:end], valid[begin:end]
             begin = end
@@ -245,6 +243,10 @@ class Plan:
         epoch = self.epoch if epoch is None else whole("epoch", epoch, least=0)
         return self._replace(epoch=epoch, start=whole("start", position))
 
+    def of_epoch(self, epoch: int | None = None) -> Plan:  # noqa: ARG002
+        """The plan that an epoch follows; for None, later ones. Data that grow have two."""
+        return self
+
     def in_order_of(self, state: Mapping[str, Any]) -> Plan:
         """This plan in the order of a loader's state, made for that one's global batches."""
         spec = state.get("order") if isinstance(state, Mapping) else None
@@ -259,8 +261,8 @@ class Plan:
 
     def excluding(self, excluded: Excluded | None) -> Plan:
         """The plan of the same order that leaves out these samples, in place of its own."""
-        is_same = excluded is self.order.excluded
-        return self if is_same else self._replace(order=replace(self.order, excluded=excluded))
+        order = replace(self.order, excluded=excluded)
+        return self if excluded is self.order.excluded else self._replace(order=order)
 
     def last_positions(self, count: int) -> NDArray[np.int64]:
         """The last positions of `epoch` that are not left out, int64 `[count]`."""
@@ -285,8 +287,8 @@ class Plan:
         """
         if self.num_steps:
             return self
-        has_even_steps = self.has_even_steps
-        raise ValueError(no_batch_reason(self.order, self._base, has_even_steps=has_even_steps))
+        is_even = self.has_even_steps
+        raise ValueError(no_batch_reason(self.order, self._base, has_even_steps=is_even))
 
     def _replace(
         self, *, order: Order | None = None, epoch: int | None = None, **changes: Any
@@ -316,9 +318,7 @@ class Plan:
             base = replace(base, costs=lambda positions: costs[self.ids(epoch, positions)])
         return cut(self.order, base, epoch)
 
-    def _rows(
-        self, epoch: int, step: int, rank: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _rows(self, epoch: int, step: int, rank: int) -> Rows:
         """A step's rows out of the block of steps that is kept."""
         epoch, step, rank = whole("epoch", epoch, least=0), whole("step", step), whole("rank", rank)
         num_steps = self._partition_of(epoch).num_steps

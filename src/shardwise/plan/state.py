@@ -22,7 +22,8 @@ _OPTIONAL = ("run", "excluded", "skipped")
 _MISSING = object()
 _OTHER_DATA = (
     "the fingerprint stands for the data: names, sizes and counts of shards, a subset, a filter; "
-    "open the data that the state was taken on, or start without it"
+    "open the data that the state was taken on, or start without it; or pass grown='next_epoch' to "
+    "load_state_dict if shards came behind those of the state"
 )
 
 

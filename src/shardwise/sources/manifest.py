@@ -141,6 +141,11 @@ class Manifest:
             digest.update(f"{name}\0{shard.num_samples}\0{shard.num_bytes}\n".encode())
         return digest.hexdigest()[:16]
 
+    def first(self, count: int) -> Manifest:
+        """The first shards."""
+        columns = (self.urls[:count], self.sizes[:count], self.shard_bytes[:count])
+        return Manifest.of_columns(self.kind, *columns)
+
     def check(self, ids: NDArray[np.int64]) -> None:
         """Refuse ids outside of [0, num_samples).
 

@@ -124,6 +124,6 @@ class TorchDataLoader(PositionedLoader):
         """The loader's state."""
         return self.loader.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> None:
         """Let the loader continue where a state was taken."""
-        self.loader.load_state_dict(state)
+        self.loader.load_state_dict(state, **options)

@@ -24,6 +24,7 @@ from shardwise.loader.drop_notice import DropNotice
 from shardwise.loader.epoch_notice import READ_AS_A_WHOLE, EpochNotice
 from shardwise.loader.output import Output
 from shardwise.loader.plan_options import (
+    Grown,
     PlanArguments,
     PlanOptions,
     plan_for,
@@ -239,8 +240,8 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
             raise StateError(NOT_COUNTED)
         return self._account.certificate(None, self._order.ranks, epoch=self.epoch)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next `iter(loader)` go on where a state was taken.
+    def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
+        """Let the next `iter(loader)` go on where a state was taken, as of `DataLoader`.
 
         Raises:
             StateError: the state belongs to other data, another seed or another order, or it is
@@ -250,7 +251,7 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
         if worker is not None:
             self._load_in_worker(state, worker.id, worker.num_workers)
             return
-        self._plan, loaded = self._order.take_up(self.plan, state)
+        self._plan, loaded = self._order.take_up(self.plan, state, grown)
         self._move(loaded.epoch, loaded.position)
         self._notice.load(loaded.epoch)
         self._pass = None

@@ -9,6 +9,7 @@ from typing import Any
 from shardwise.base.errors import RankError, StateError
 from shardwise.base.framework_guards import active_guards
 from shardwise.loader.epoch_notice import READ_AS_A_WHOLE, EpochNotice
+from shardwise.loader.plan_options import Grown
 from shardwise.loader.planned_order import PlannedOrder
 from shardwise.plan import Plan, checked_epoch
 from shardwise.torch.account import OrderAccount
@@ -87,13 +88,13 @@ class SamplerState:
             check_count("num_steps", num_steps, self._rest(cursor), cursor.epoch)
         return self._account.certificate(num_steps, self._order.ranks, epoch=cursor.epoch)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iterator go on where a state was taken, with any ranks and batch size.
+    def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
+        """Let the next iterator go on where a state was taken; see `DataLoader.load_state_dict`.
 
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        self._plan, loaded = self._order.take_up(self.plan, state)
+        self._plan, loaded = self._order.take_up(self.plan, state, grown)
         self._move(Cursor(loaded.epoch, loaded.position))
         self._notice.load(loaded.epoch)
         self._account.resume(loaded.run)

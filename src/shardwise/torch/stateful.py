@@ -13,6 +13,7 @@ from typing import Any
 from shardwise.loader.checkpoint_form import from_checkpoint
 from shardwise.loader.epoch_notice import EpochNotice
 from shardwise.loader.frameworks import batches_for_frameworks
+from shardwise.loader.plan_options import Grown
 from shardwise.plan import LoaderState, Plan
 from shardwise.tensors.torch_dataloader import PositionedLoader
 from shardwise.torch.iterable import IterableDataset
@@ -219,14 +220,14 @@ class StatefulDataLoader(PositionedLoader):
             return Plan(run.num_steps, batch_size=1)
         return stateful.plan.resumed(run.began["position"], epoch=run.began["epoch"])
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken, with any ranks, workers and batch size.
+    def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
+        """Go on where a state was taken, as of `shardwise.DataLoader`, with any number of workers.
 
         Raises:
             StateError: the state belongs to other data, another seed or another order.
         """
-        self._stateful.load_state_dict(state)
+        self._stateful.load_state_dict(state, grown=grown)
         loaded = LoaderState.from_dict(from_checkpoint(state)).in_next_epoch()
         if loaded.epoch != self._stateful.epoch:
-            self._stateful.load_state_dict(loaded.to_dict())
+            self._stateful.load_state_dict(loaded.to_dict(), grown=grown)
         self._pass = None

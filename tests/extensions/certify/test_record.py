@@ -92,6 +92,15 @@ def test_records_of_other_code_differ_in_the_recipe(tmp_path, program):
     assert "equal" in run("certify", records[0], "--compare", records[0]).stdout
 
 
+def test_entries_that_one_record_lacks_are_differences(tmp_path):
+    for name, parts in (("one", {"a": 1}), ("other", {"a": 1, "b": 2})):
+        (tmp_path / name).write_text(json.dumps({"version": 1, "parts": parts}))
+    paths = tmp_path / "one", tmp_path / "other"
+    for first, second in (paths, paths[::-1]):
+        found = document("certify", first, "--compare", second, exit_code=1)
+        assert [each["entry"] for each in found["differences"]] == ["parts.b"]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}'])
 def test_what_is_no_record_names_its_file(tmp_path, text):
     path = tmp_path / "odd.json"
