@@ -37,7 +37,8 @@ class BlockServer:
     Whatever a connection sends, only that connection is given up.
     """
 
-    def __init__(self, listener: Listener, token: bytes) -> None:
+    def __init__(self, listener: Listener, token: bytes, room: int) -> None:
+        self._room = room
         # By the digest of its URL: what opens a file.
         self._files: dict[str, tuple[str, FilePool]] = {}
         greet = partial(greeting_steps, token=token, has_dataset=True)
@@ -70,7 +71,12 @@ class BlockServer:
             connection.close()
 
     def _answer(self, body: Any) -> frames.Encoded:
-        """The numbers of the blocks that are here, the digest of their bytes, and these."""
+        """The numbers of the blocks that are here, the digest of their bytes, and these.
+
+        Of no request how many blocks this node holds.
+        """
+        if body is None:
+            return frames.encoded(self._room)
         with frames.decoding("request"):
             through, blocks = body
             asked = [(name, _parts(ranges), int(name[33:41], 16)) for name, ranges in blocks]

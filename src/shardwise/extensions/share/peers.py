@@ -45,6 +45,8 @@ _MAX_IDLE_S = 5.0
 # Of the blocks of a request, and of its header.
 MAX_BYTES, MAX_HEADER = 128 << 20, 1 << 20
 
+# What the end of a connection may be.
+FAILURES = (ServiceError, FrameError, EOFError, OSError, RuntimeError)
 # The address of a node, the job's token, and whether the node fetches a block that it lacks.
 _Node = tuple[str, str, bool]
 _Wanted = tuple[Any, Sequence[ByteRange]]
@@ -138,6 +140,28 @@ class Peers:
         address, token, through = node
         sizes = [num_bytes_of(ranges) for _, ranges in wanted]
         body = [[block.name, [each[:2] for each in ranges]] for block, ranges in wanted]
+        try:
+            frame = self._exchange(address, token, [through, body], sum(sizes), until)
+            given, data = _checked(frame, sizes)
+        except FAILURES as error:
+            if address not in self._down:
+                _logger.warning("the cache at %s fails (%r): it is passed over", address, error)
+            pause_s = _LIAR_PAUSE_S if isinstance(error, FrameError) else _PAUSE_S
+            self._down[address] = time.monotonic() + pause_s
+            return []
+        self._down.pop(address, None)
+        begin = 0
+        for number in given:
+            for start, stop, at in wanted[number][1]:
+                buffer[at : at + stop - start] = data[begin : begin + stop - start].data
+                begin += stop - start
+        IO_COUNTS.add(peer_bytes=begin)
+        return given
+
+    def _exchange(
+        self, address: str, token: str, body: Any, num_bytes: int, until: float
+    ) -> frames.Frame:
+        """Send a request and receive its answer; raises `FAILURES`."""
         link: list[Connection] = []
         # A node may send a byte now and then: the connection is closed when the time is over.
         timer = threading.Timer(until - time.monotonic(), _close, [link])
@@ -150,32 +174,18 @@ class Peers:
             else:
                 connect = connect_to([address], files=tls_files(self._settings))
                 link.append(connect(address, timeout_s=_CONNECT_S))
-                side = ClientSide(
-                    VERSION, {}, bytes, needs_pickle=False, token=bytes.fromhex(token)
-                )
+                side = ClientSide(VERSION, {}, bytes, needs_pickle=False, token=token.encode())
                 greet(link[0], side)
                 link[0].limit(None)
-            frames.write(link[0], frames.Kind.REQUEST, 0, frames.encoded([through, body]))
-            limits = frames.Limits(MAX_HEADER, sum(sizes) + 64)
-            given, data = _checked(frames.read_frame(link[0], limits), sizes)
-        except (ServiceError, FrameError, EOFError, OSError, RuntimeError) as error:
+            frames.write(link[0], frames.Kind.REQUEST, 0, frames.encoded(body))
+            frame = frames.read_frame(link[0], frames.Limits(MAX_HEADER, num_bytes + 64))
+        except FAILURES:
             _close(link)
-            if address not in self._down:
-                _logger.warning("the cache at %s fails (%r): it is passed over", address, error)
-            pause_s = _LIAR_PAUSE_S if isinstance(error, FrameError) else _PAUSE_S
-            self._down[address] = time.monotonic() + pause_s
-            return []
+            raise
         finally:
             timer.cancel()
-        self._down.pop(address, None)
         self._idle[os.getpid(), address] = time.monotonic(), link[0]
-        begin = 0
-        for number in given:
-            for start, stop, at in wanted[number][1]:
-                buffer[at : at + stop - start] = data[begin : begin + stop - start].data
-                begin += stop - start
-        IO_COUNTS.add(peer_bytes=begin)
-        return given
+        return frame
 
 
 def _close(links: Sequence[Connection]) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -28,7 +29,7 @@ from shardwise.extensions.service.addresses import host_and_port, parse_addresse
 from shardwise.extensions.service.token import new_nonce, read_token
 from shardwise.extensions.service.transports import listen
 from shardwise.extensions.share.block_server import BlockServer
-from shardwise.extensions.share.peers import JOIN_S, Peers, tls_files
+from shardwise.extensions.share.peers import FAILURES, JOIN_S, Peers, tls_files
 from shardwise.extensions.share.placement import (
     holders,
     middle_samples,
@@ -139,14 +140,15 @@ class Sharing(Peers):
         folder, is_warm = os.stat(cache.folder), cache.usage_file().read().num_bytes > 0  # noqa: PTH116
         name = f"{socket.gethostname()} {folder.st_dev} {folder.st_ino}"
         if settings.peers is not None:
-            # As many ranks on each, with disks like this one's.
+            # As many ranks on each.
             count = len(settings.peers)
             of_rank = [each * count // world_size for each in range(world_size)]
             with suppress(OSError):  # another rank of this node serves
                 self._serve(host_and_port(settings.peers[of_rank[rank]])[1], token)
+            rooms = [self._room_of(each, token) for each in settings.peers]
             every = [
-                [each, str(of_rank[each]), cache.room, settings.peers[of_rank[each]], True]
-                for each in range(world_size)
+                [each, str(node), rooms[node], settings.peers[node], True]
+                for each, node in enumerate(of_rank)
             ]
             name = str(of_rank[rank])
         else:
@@ -166,14 +168,23 @@ class Sharing(Peers):
             "me": names.index(name), "ranks": [reading[each] for each in range(world_size)],
             "rooms": [some[0][2] for some in of_node],
             # The ranks of another node serve the ranks of this one in turn.
-            "addresses": [some[rank % len(some)][3] for some in of_node], "token": token.hex(),
+            "addresses": [some[rank % len(some)][3] for some in of_node], "token": token.decode(),
             "warm": [number for number, some in enumerate(of_node) if some[0][4]],
         }  # fmt: skip
+
+    def _room_of(self, address: str, token: bytes) -> int:
+        """The room of a node, once it serves; 0 if it does not in time."""
+        until = time.monotonic() + JOIN_S
+        while time.monotonic() < until:
+            with suppress(*FAILURES, TypeError):
+                return int(self._exchange(address, token.decode(), None, 0, until).body)
+            time.sleep(0.05)
+        return 0
 
     def _serve(self, port: int, token: bytes) -> str:
         """Serve at all addresses of this machine; returns one for the others."""
         listener = listen("tcp", "0.0.0.0", port, files=tls_files(self._cache.settings))  # noqa: S104
-        self._server = BlockServer(listener, token)
+        self._server = BlockServer(listener, token, self._cache.room)
         scheme, host, store = scheme_of(listener.address), socket.gethostname(), group_store()
         while hasattr(store, "underlying_store"):
             store = store.underlying_store
