@@ -17,12 +17,14 @@ from typing import Any
 _OWN: Mapping[str, Mapping[str, str]] = {
     # Public names of `shardwise`.
     "names": {
+        "BuildReport": "shardwise.extensions.build:BuildReport",
         "audio": "shardwise.extensions.media.decoders.audio:audio",
         "build": "shardwise.extensions.build:build",
         "export_opentelemetry": "shardwise.extensions.monitor.exporters:export_opentelemetry",
         "export_prometheus": "shardwise.extensions.monitor.exporters:export_prometheus",
         "fetch": "shardwise.extensions.build:fetch",
         "from_webdataset": "shardwise.compat.native:from_webdataset",
+        "join": "shardwise.extensions.fields.join:join",
         "jsonl": "shardwise.extensions.formats.functions:jsonl",
         "lance": "shardwise.extensions.tables.functions:lance",
         "litdata": "shardwise.extensions.formats.functions:litdata",
@@ -30,6 +32,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "media": "shardwise.extensions.media.decoders.media:media",
         "parquet": "shardwise.extensions.tables.functions:parquet",
         "service": "shardwise.extensions.service.service:service",
+        "show": "shardwise.extensions.show.show:show",
         "tfrecord": "shardwise.extensions.formats.functions:tfrecord",
         "tokens": "shardwise.extensions.formats.functions:tokens",
         "trace": "shardwise.extensions.monitor.trace:trace",
@@ -46,6 +49,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "explain": "shardwise.extensions.ask.command:explain",
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
+        "show": "shardwise.extensions.show.command:show",
     },
     # A process's part in a cache that nodes share: a cache -> `Sharing`.
     "caches": {"share": "shardwise.extensions.share.sharing:Sharing"},
