@@ -40,6 +40,9 @@ NEIGHBOURS = {
     ("compat", "media"),
     # Streams of remote files, as WebDataset's `gopen` gives them.
     ("compat", "remote"),
+    # Nodes share what caches of remote files hold, by the frames, tokens and TLS of batch servers.
+    ("share", "remote"),
+    ("share", "service"),
     # The page of a run shows the verdict on its coverage.
     ("monitor", "certify"),
     # `explain --show` shows samples as `shardwise show` does.

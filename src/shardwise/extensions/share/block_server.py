@@ -23,7 +23,7 @@ from shardwise.extensions.service.reception import Reception
 from shardwise.extensions.service.transport import Connection, Listener
 from shardwise.extensions.share.peers import MAX_BYTES, MAX_HEADER, VERSION
 from shardwise.storage.file_pool import FilePool
-from shardwise.storage.protocol import ByteRange
+from shardwise.storage.protocol import byte_ranges, num_bytes_of
 
 _logger = logging.getLogger("shardwise")
 
@@ -79,8 +79,11 @@ class BlockServer:
             return frames.encoded(self._room)
         with frames.decoding("request"):
             through, blocks = body
-            asked = [(name, _parts(ranges), int(name[33:41], 16)) for name, ranges in blocks]
-            sizes = [parts[-1].begin + parts[-1].stop - parts[-1].start for _, parts, _ in asked]
+            asked = [
+                (name, byte_ranges([*map(int, starts)], [*map(int, ends)], 0), int(name[33:41], 16))
+                for name, starts, ends in blocks
+            ]
+            sizes = [num_bytes_of(parts) for _, parts, _ in asked]
             if min(sizes) <= 0 or sum(sizes) > MAX_BYTES:
                 raise ValueError(f"blocks of {sizes} bytes")
         buffer, end, given = np.empty(sum(sizes), np.uint8), 0, []
@@ -102,12 +105,3 @@ class BlockServer:
             given.append(each)
             end += sizes[each]
         return frames.encoded([given, digest(buffer[:end].data)], [buffer[:end]])
-
-
-def _parts(ranges: Iterable[tuple[int, int]]) -> list[ByteRange]:
-    """Ranges of a file, one behind the other in a buffer."""
-    parts, begin = [], 0
-    for start, stop in ranges:
-        parts.append(ByteRange(int(start), int(stop), begin))
-        begin += int(stop) - int(start)
-    return parts

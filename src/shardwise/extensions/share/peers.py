@@ -139,7 +139,11 @@ class Peers:
         """Ask a node for blocks; returns the numbers of those that it gave."""
         address, token, through = node
         sizes = [num_bytes_of(ranges) for _, ranges in wanted]
-        body = [[block.name, [each[:2] for each in ranges]] for block, ranges in wanted]
+        body = [
+            [block.name, [each.start for each in ranges],
+             np.cumsum([each.stop - each.start for each in ranges]).tolist()]
+            for block, ranges in wanted
+        ]  # fmt: skip
         try:
             frame = self._exchange(address, token, [through, body], sum(sizes), until)
             given, data = _checked(frame, sizes)
