@@ -17,8 +17,9 @@ from shardwise.extensions.share import peers
 from shardwise.extensions.share.block_server import BlockServer
 from tests.extensions.share.nodes import nodes, read_epoch, sent
 from tests.support.certificates import Authority
-from tests.support.remote_shards import body, put_indexed_shards
+from tests.support.remote_shards import body, loader, put_indexed_shards
 from tests.support.servers import S3Server
+from tests.support.tcp_proxy import TcpProxy
 
 SAMPLE_BYTES, SIZES = 20_000, [30] * 8
 STORED = sum(SIZES) * SAMPLE_BYTES
@@ -38,7 +39,7 @@ def ratios(s3: S3Server, prefix: str, folder: Path, num_nodes: int = 3, **option
     return found
 
 
-@pytest.mark.parametrize("shuffle", ["window", "full"])
+@pytest.mark.parametrize("shuffle", [pytest.param("window", marks=pytest.mark.long), "full"])
 def test_each_byte_leaves_the_store_once(s3: S3Server, tmp_path: Path, shuffle: str) -> None:
     first, *later = ratios(s3, f"once-{shuffle}", tmp_path, shuffle=shuffle)
     assert first <= 1.03
@@ -110,10 +111,11 @@ def _lose_all(server: BlockServer, answer: Any) -> None:
     server._answer = lambda _: frames.encoded([[], digest(b"")], [np.empty(0, np.uint8)])
 
 
-HOSTILE = [_close_server, _flip_a_bit, _send_other_blocks, _say_nothing, _lose_all]
-
-
-@pytest.mark.parametrize("harm", HOSTILE, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "harm",
+    [_close_server, _flip_a_bit, _say_nothing]
+    + [pytest.param(each, marks=pytest.mark.long) for each in (_send_other_blocks, _lose_all)],
+)
 def test_a_node_that_fails_costs_what_it_held_and_no_byte(s3, tmp_path, monkeypatch, harm) -> None:
     monkeypatch.setattr(peers, "_ANSWER_S", 0.5)
     prefix = f"harm{harm.__name__}"
@@ -126,3 +128,50 @@ def test_a_node_that_fails_costs_what_it_held_and_no_byte(s3, tmp_path, monkeypa
         assert read_epoch(loaders) == EXPECTED
     # It holds a third, which two others fetch, one of them in its place for the other.
     assert sent(s3, prefix) - before <= 0.8 * STORED
+
+
+@pytest.mark.long
+def test_a_store_whose_connections_break_sends_little_more(s3: S3Server, tmp_path: Path) -> None:
+    urls = put_indexed_shards(s3, "broken", SIZES, num_bytes=SAMPLE_BYTES)
+    with TcpProxy(int(s3.endpoint.rpartition(":")[2])) as proxy:
+        behind = s3.behind(f"http://127.0.0.1:{proxy.port}")
+        with nodes(behind, urls, tmp_path, ["a", "b", "c"], shuffle="full") as loaders:
+            before = sent(s3, "broken")
+            is_over = threading.Event()
+
+            def break_all() -> None:
+                while not is_over.wait(0.1):
+                    proxy.drop()
+
+            breaking = threading.Thread(target=break_all)
+            breaking.start()
+            try:
+                assert [read_epoch(loaders) for _ in range(3)] == [EXPECTED] * 3
+            finally:
+                is_over.set()
+                breaking.join()
+    assert sent(s3, "broken") - before <= 1.6 * STORED
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"share": 1}, "share=1"),
+        ({"peers": "tcp://a:1"}, "need share=True"),
+        ({"share": True, "peers": "tcp://a:1"}, "token_file="),
+        ({"share": True, "peers": "tls://a:1", "token_file": "t"}, "tls_cert="),
+        ({"share": True, "peers": "a"}, "no address"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(tmp_path, wrong, why) -> None:
+    with pytest.raises((TypeError, ValueError), match=why):
+        sw.CacheSettings(tmp_path, **wrong)
+
+
+def test_a_loader_without_other_ranks_says_so_and_reads_on(s3, tmp_path, caplog) -> None:
+    urls = put_indexed_shards(s3, "alone", [8], num_bytes=1000)
+    cache = sw.CacheSettings(tmp_path, share=True)
+    data = sw.tar(urls, storage={"config": s3.config}, cache=cache).select("bin")
+    with loader(data, batch_size=4) as batches:
+        assert sum(len(batch["bin"]) for batch in batches) == 8
+    assert "not shared" in caplog.text
