@@ -26,9 +26,17 @@ if TYPE_CHECKING:
         build as build,
         fetch as fetch,
     )
-    from shardwise.codecs import array as array, image as image, json as json, msgpack as msgpack
-    from shardwise.codecs import npy as npy, optional as optional, text as text
-    from shardwise.codecs import torch_tensor as torch_tensor, unpickle as unpickle
+    from shardwise.codecs import (
+        array as array,
+        image as image,
+        json as json,
+        msgpack as msgpack,
+        npy as npy,
+        optional as optional,
+        text as text,
+        torch_tensor as torch_tensor,
+        unpickle as unpickle,
+    )
     from shardwise.extensions.media.decoders.audio import audio as audio
     from shardwise.extensions.media.decoders.media import media as media
     from shardwise.extensions.media.decoders.video import video as video
@@ -38,33 +46,57 @@ if TYPE_CHECKING:
     from shardwise.dataset.mixture import mix as mix
     from shardwise.engine.batch.padding import pad as pad
     from shardwise.dataset.packing import pack as pack
-    from shardwise.base.errors import DataError as DataError
-    from shardwise.base.errors import DecodeTimeoutError as DecodeTimeoutError
-    from shardwise.base.errors import FrameworkError as FrameworkError
-    from shardwise.base.errors import MissingExtraError as MissingExtraError
-    from shardwise.base.errors import MissingShardError as MissingShardError, RankError as RankError
-    from shardwise.base.errors import ServiceError as ServiceError, ShardwiseError as ShardwiseError
-    from shardwise.base.errors import StaleIndexError as StaleIndexError, StallError as StallError
-    from shardwise.base.errors import StateError as StateError, StorageError as StorageError
-    from shardwise.base.errors import WorkerError as WorkerError
-    from shardwise.extensions.monitor.exporters import export_opentelemetry as export_opentelemetry
-    from shardwise.extensions.monitor.exporters import export_prometheus as export_prometheus
+    from shardwise.base.errors import (
+        DataError as DataError,
+        DecodeTimeoutError as DecodeTimeoutError,
+        FrameworkError as FrameworkError,
+        MissingExtraError as MissingExtraError,
+        MissingShardError as MissingShardError,
+        RankError as RankError,
+        ServiceError as ServiceError,
+        ShardwiseError as ShardwiseError,
+        StaleIndexError as StaleIndexError,
+        StallError as StallError,
+        StateError as StateError,
+        StorageError as StorageError,
+        WorkerError as WorkerError,
+    )
+    from shardwise.extensions.fields.join import join as join
+    from shardwise.extensions.monitor.exporters import (
+        export_opentelemetry as export_opentelemetry,
+        export_prometheus as export_prometheus,
+    )
     from shardwise.extensions.monitor.trace import trace as trace
     from shardwise.extensions.show.show import show as show
     from shardwise.extensions.tables.functions import lance as lance, parquet as parquet
-    from shardwise.extensions.formats.functions import jsonl as jsonl, litdata as litdata
-    from shardwise.extensions.formats.functions import mds as mds, tfrecord as tfrecord
-    from shardwise.extensions.formats.functions import tokens as tokens
-    from shardwise.dataset.formats import files as files, tar as tar, wrap as wrap
+    from shardwise.extensions.formats.functions import (
+        jsonl as jsonl,
+        litdata as litdata,
+        mds as mds,
+        tfrecord as tfrecord,
+        tokens as tokens,
+    )
+    from shardwise.dataset.formats import (
+        files as files,
+        tar as tar,
+        wrap as wrap,
+    )
     from shardwise.loader import DataLoader as DataLoader
-    from shardwise.loader.returned_types import Batch as Batch, Certificate as Certificate
-    from shardwise.loader.returned_types import Stats as Stats
-    from shardwise.plan import FullSampler as FullSampler, Plan as Plan
-    from shardwise.plan import SequentialSampler as SequentialSampler
-    from shardwise.plan import WeightedSampler as WeightedSampler, WindowSampler as WindowSampler
-    from shardwise.plan import buckets as buckets
+    from shardwise.plan import (
+        FullSampler as FullSampler,
+        Plan as Plan,
+        SequentialSampler as SequentialSampler,
+        WeightedSampler as WeightedSampler,
+        WindowSampler as WindowSampler,
+        buckets as buckets,
+    )
     from shardwise.extensions.service.service import service as service
     from shardwise.sources.tar.write.writer import TarWriter as TarWriter
+    from shardwise.loader.returned_types import (
+        Batch as Batch,
+        Certificate as Certificate,
+        Stats as Stats,
+    )
     from shardwise.storage.cache_settings import CacheSettings as CacheSettings
     from shardwise.storage.options import StorageOptions as StorageOptions
 
@@ -73,30 +105,52 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("compat", "testing", "torch")
 _NAMES = {
-    module: names.split()
-    for module, names in {
-        "shardwise.codecs": "array image json msgpack npy optional text torch_tensor unpickle",
-        "shardwise.dataset.concatenation": "concat",
-        "shardwise.dataset.mixture": "mix",
-        "shardwise.dataset.packing": "pack",
-        "shardwise.dataset": "Dataset",
-        "shardwise.engine.batch.padding": "pad",
-        "shardwise.base.errors": (
-            "DataError DecodeTimeoutError FrameworkError MissingExtraError MissingShardError "
-            "RankError ServiceError ShardwiseError StaleIndexError StallError StateError "
-            "StorageError WorkerError"
-        ),
-        "shardwise.dataset.formats": "files tar wrap",
-        "shardwise.loader": "DataLoader",
-        "shardwise.loader.returned_types": "Batch Certificate Stats",
-        "shardwise.plan": (
-            "FullSampler Plan SequentialSampler WeightedSampler WindowSampler buckets"
-        ),
-        "shardwise.sources.tar.write.writer": "TarWriter",
-        "shardwise.storage.cache_settings": "CacheSettings",
-        "shardwise.storage.options": "StorageOptions",
-        "shardwise.base.version": "__version__",
-    }.items()
+    "shardwise.codecs": (
+        "array",
+        "image",
+        "json",
+        "msgpack",
+        "npy",
+        "optional",
+        "text",
+        "torch_tensor",
+        "unpickle",
+    ),
+    "shardwise.dataset.concatenation": ("concat",),
+    "shardwise.dataset.mixture": ("mix",),
+    "shardwise.dataset.packing": ("pack",),
+    "shardwise.dataset": ("Dataset",),
+    "shardwise.engine.batch.padding": ("pad",),
+    "shardwise.base.errors": (
+        "DataError",
+        "DecodeTimeoutError",
+        "FrameworkError",
+        "MissingExtraError",
+        "MissingShardError",
+        "RankError",
+        "ServiceError",
+        "ShardwiseError",
+        "StaleIndexError",
+        "StallError",
+        "StateError",
+        "StorageError",
+        "WorkerError",
+    ),
+    "shardwise.dataset.formats": ("files", "tar", "wrap"),
+    "shardwise.loader": ("DataLoader",),
+    "shardwise.loader.returned_types": ("Batch", "Certificate", "Stats"),
+    "shardwise.plan": (
+        "FullSampler",
+        "Plan",
+        "SequentialSampler",
+        "WeightedSampler",
+        "WindowSampler",
+        "buckets",
+    ),
+    "shardwise.sources.tar.write.writer": ("TarWriter",),
+    "shardwise.storage.cache_settings": ("CacheSettings",),
+    "shardwise.storage.options": ("StorageOptions",),
+    "shardwise.base.version": ("__version__",),
 }
 
 _PUBLIC = [*(name for own in _NAMES.values() for name in own), *own_names("names")]

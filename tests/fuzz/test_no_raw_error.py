@@ -179,6 +179,8 @@ DOORS: dict[str, tuple[Callable[..., Any], list[str], bool]] = {
     "tokens": (first(sw.tokens, urls="sound.bin", dtype="uint16", block=4), of(sw.tokens), False),
     "pack": (lambda **o: list(sw.pack(**({"dataset": documents(), "length": 4} | o))),
              of(sw.pack, "progress"), False),
+    "join": (lambda **o: len(sw.join(**({"left": dataset(), "right": dataset().select()} | o))),
+             of(sw.join), False),
     "column": (lambda **o: dataset().column(**({"name": "cls"} | o)), ["name", "fn"], False),
     "columns": (lambda columns: dataset().filter(lambda _: np.ones(7, bool), columns=columns),
                 ["columns"], False),

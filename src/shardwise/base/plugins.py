@@ -24,6 +24,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "export_prometheus": "shardwise.extensions.monitor.exporters:export_prometheus",
         "fetch": "shardwise.extensions.build:fetch",
         "from_webdataset": "shardwise.compat.native:from_webdataset",
+        "join": "shardwise.extensions.fields.join:join",
         "jsonl": "shardwise.extensions.formats.functions:jsonl",
         "lance": "shardwise.extensions.tables.functions:lance",
         "litdata": "shardwise.extensions.formats.functions:litdata",

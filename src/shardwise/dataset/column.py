@@ -29,7 +29,14 @@ from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
 from shardwise.dataset.raw_rows import name_of
-from shardwise.sources.protocol import HasVersion, Source, directory_of, traits_of
+from shardwise.sources.protocol import (
+    HasVersion,
+    Source,
+    content_key_of,
+    directory_of,
+    parts_of,
+    traits_of,
+)
 from shardwise.storage import is_local, local_path
 
 # True or None: a bar where standard error is a terminal; a function of (done, total) samples.
@@ -78,11 +85,12 @@ class ColumnReader:
 
     def origin(self) -> str:
         """All that the values are made of, as text."""
-        transforms = self.samples.transforms
+        transforms, source = self.samples.transforms, self.samples.source
         decoders = [f"{n} {held_digest(d)}" for n, d in sorted(transforms.decoders.items())]
         return "\n".join([
             f"{self.name!r} {self.field!r} {self.path!r}",
-            f"{self.samples.fingerprint} {_version(self.samples.source)}",
+            f"{self.samples.fingerprint} {version_of(source)}",
+            *map(repr, content_key_of(source)),
             *decoders,
             *(f"map {held_digest(each.fn)}" for each in transforms.maps),
             "" if self.fn is None else held_digest(self.fn),
@@ -181,11 +189,13 @@ def _array(values: list[Any]) -> NDArray[Any]:
     return np.array(values, np.float64 if any(type(v) is float for v in values) else np.int64)
 
 
-def _version(source: Source) -> str:
+def version_of(source: Source) -> str:
     """What tells versions of the shards apart, beside the fingerprint of their names and sizes."""
     own = having(source, HasVersion)
     if own is not None:
         return own.version()
+    if parts_of(source):
+        return " ".join(map(version_of, parts_of(source)))
     times = []
     for shard in source.manifest.shards:
         if is_local(shard.url):
@@ -200,9 +210,13 @@ def kept_place(samples: IndexedSamples, name: str, origin: str) -> KeptArrays | 
     The fingerprint of a wrapped dataset is made of three samples, which is too little to trust a
     file of another run.
     """
-    if traits_of(samples.source).holds_objects:
+    if _holds_objects(samples.source):
         return None
     return KeptArrays(directory_of(samples.source), name=name, origin=origin)
+
+
+def _holds_objects(source: Any) -> bool:
+    return traits_of(source).holds_objects or any(map(_holds_objects, parts_of(source)))
 
 
 def computed_column(reader: ColumnReader, progress: Progress, num_workers: int) -> NDArray[Any]:

@@ -207,6 +207,10 @@ class Dataset(Segmented):
         check_column(name, fn, num_workers)
         return computed_column(self._column_reader(name, fn), progress, num_workers)
 
+    def column_origin(self, name: str) -> str:
+        """All that the values of a column are made of, as text."""
+        return self._column_reader(name, None).origin()
+
     def _column_reader(self, name: str, fn: Callable[[dict[str, Any]], Any] | None) -> ColumnReader:
         if fn is not None:
             return ColumnReader(name, self, None, fn=fn)

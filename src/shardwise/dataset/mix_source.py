@@ -36,6 +36,7 @@ class MixSource:
     def __init__(self, parts: Mapping[str, Dataset]) -> None:
         self.parts = dict(parts)
         self.named_parts = list(self.parts.items())
+        self.sources = [part.source for part in self.parts.values()]
         self.ends = np.cumsum([len(part) for part in self.parts.values()], dtype=np.int64)
 
     def __repr__(self) -> str:
