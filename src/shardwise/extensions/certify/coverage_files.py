@@ -31,7 +31,7 @@ _pass_of = attrgetter(
     "num_samples", "resumed",
 )  # fmt: skip
 _file_of = attrgetter("run", "rank", "fingerprint", "order")
-NO_SUMS = (0,) * 15
+NO_SUMS = (0,) * 16
 
 
 class End(NamedTuple):
@@ -39,7 +39,7 @@ class End(NamedTuple):
 
     Attributes:
         sums: of all lines up to it: counts and checksums of samples as recorded, skipped, replaced,
-            planned, of skipped steps and excluded; then padding, given indices, and lines.
+            planned, of skipped steps, excluded; then removed ones, padding, given indices, lines.
         past: the line's `last_past`.
     """
 
@@ -93,7 +93,7 @@ class Pass:
         counts = (
             *(done.count, done.word, skipped.count, skipped.word),
             *(replaced.count, replaced.word, planned.count, planned.word),
-            *(out.count, out.word, excluded.count, excluded.word),
+            *(out.count, out.word, excluded.count, excluded.word, line.removed),
             *(line.num_padded, done.count if line.is_given else 0, 1),
         )
         if line.steps_skipped:
