@@ -27,6 +27,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "join": "shardwise.extensions.fields.join:join",
         "jsonl": "shardwise.extensions.formats.functions:jsonl",
         "lance": "shardwise.extensions.tables.functions:lance",
+        "lerobot": "shardwise.extensions.series.lerobot:lerobot",
         "litdata": "shardwise.extensions.formats.functions:litdata",
         "mds": "shardwise.extensions.formats.functions:mds",
         "media": "shardwise.extensions.media.decoders.media:media",
@@ -37,6 +38,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "tokens": "shardwise.extensions.formats.functions:tokens",
         "trace": "shardwise.extensions.monitor.trace:trace",
         "video": "shardwise.extensions.media.decoders.video:video",
+        "windows": "shardwise.extensions.series.windows:windows",
     },
     # Commands of the shell: click commands.
     "commands": {
