@@ -156,7 +156,7 @@ class Image:
         return header, find_orientation(data, header.format)[0] if self.orient else 1
 
     def _upright(self, data: memoryview) -> Pixels:
-        """Decode at the stored size, turned if that is asked for."""
+        """Decode at the stored size, turned if that is requested."""
         header, orientation = self._measure(data)
         pixels = read_pixels(data, header, mode=self.mode, dtype=self.dtype)
         return turn_pixels(pixels, orientation)
@@ -218,7 +218,7 @@ class Image:
             self._write(pixels, out)
 
     def _shrink(self, header: ImageHeader, *, turned: bool) -> int:
-        """How far a JPEG may be shrunk in the DCT: by halves, never below the size asked for."""
+        """How far a JPEG may be shrunk in the DCT: by halves, never below the size requested."""
         assert self.size is not None
         if header.format != "jpeg" or self.interpolation not in _HALVED:
             return 1
@@ -231,7 +231,7 @@ class Image:
         return 1
 
     def _write(self, pixels: Pixels, out: NDArray[Any]) -> None:
-        """Copy pixels to `out` in the layout and dtype asked for."""
+        """Copy pixels to `out` in the layout and dtype requested."""
         channels_at = -1
         if self.layout == "CHW":
             planes = out if pixels.dtype == out.dtype else np.empty(out.shape, pixels.dtype)

@@ -102,7 +102,7 @@ def jpeg_segments(data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _jpeg_frame(data: memoryview) -> int:
-    """Where the payload of the frame header begins."""
+    """Where the payload of the frame header starts."""
     # A third of the time of `jpeg_segments`, which takes the oddities.
     at, fill, marker = 2, 0xFF, 0
     while fill == 0xFF and marker not in _ODD_MARKERS:
@@ -210,7 +210,7 @@ def find_orientation(data: memoryview, name: str) -> tuple[int, int]:
 
 
 def _exif_start(data: memoryview, name: str) -> int | None:
-    """Where the TIFF structure that holds the orientation begins."""
+    """Where the TIFF structure that holds the orientation starts."""
     if name == "tiff":
         return 0
     if name == "jpeg":
@@ -236,7 +236,7 @@ def _png_chunks(data: memoryview) -> Iterator[tuple[bytes, int]]:
 
 
 def _riff_chunk(data: memoryview, name: bytes) -> int | None:
-    """Where the TIFF structure in a WebP's chunk begins."""
+    """Where the TIFF structure in a WebP's chunk starts."""
     at = 12
     while at + 8 <= len(data):
         kind, length = struct.unpack_from("<4sI", data, at)

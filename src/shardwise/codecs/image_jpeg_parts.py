@@ -39,7 +39,7 @@ def may_end_early(data: memoryview, frame_at: int) -> bool:
     try:
         if data[frame_at - 3] not in _SEQUENTIAL:
             return False
-        # From the beginning: the restart interval may stand before the frame header.
+        # From the start: the restart interval may stand before the frame header.
         for marker, at in jpeg_segments(data):
             if marker == _START_OF_SCAN:
                 return data[at] == data[frame_at + 5] and data[at] in (1, 3)

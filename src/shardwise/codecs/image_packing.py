@@ -83,7 +83,7 @@ class DeviceShare:
         return is_left
 
     def begin(self) -> None:
-        """Begin a file; if it is a chunk's first, see how long the thread idled before."""
+        """Start a file; if it is a chunk's first, see how long the thread idled before."""
         local, now = self._local, time.perf_counter()
         if not hasattr(local, "began"):
             local.began, local.idle, local.ended = now, 0.0, None

@@ -103,7 +103,7 @@ def optional(decoder: Callable[..., Any] | None = None) -> OptionalDecoder:
         decoder: of the values that are there; None for the stored ones.
 
     Raises:
-        TypeError: it is no decoder.
+        TypeError: it is not a decoder.
 
     Examples:
         >>> import shardwise as sw

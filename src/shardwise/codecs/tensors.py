@@ -1,7 +1,7 @@
 """Decoders of arrays that say what they are: NumPy's .npy, torch.save files, and pickles by name.
 
 Nothing here runs code that data bring with them, but `unpickle`, which no field gets unless it is
-asked for.
+requested.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def torch_tensor() -> TorchTensor:
     With `weights_only`: files that would run code are refused.
 
     Raises:
-        ValueError: (when called) it is no such file, is cut, or would run code.
+        ValueError: (when called) it is not such a file, is cut, or would run code.
     """
     return TorchTensor()
 
@@ -127,6 +127,6 @@ def unpickle() -> Unpickle:
     No field is ever decoded by this unless it is named.
 
     Raises:
-        ValueError: (when called) it is no pickle, is cut, or what it ran has raised.
+        ValueError: (when called) it is not a pickle, is cut, or what it ran has raised.
     """
     return Unpickle()

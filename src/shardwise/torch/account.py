@@ -77,7 +77,7 @@ class OrderAccount:
     Attributes:
         writes: whether there is a directory.
         is_counted: whether a `StatefulDataLoader` is iterating, which says what the program has;
-            of others, what was yielded counts as handed out.
+            of others, what was yielded counts as returned.
         is_loaders: whether the newest pass is.
     """
 
@@ -97,13 +97,13 @@ class OrderAccount:
         self.is_counted = False
 
     def begin(self, plan: Plan, *, epoch: int, rank: int, progress: Progress) -> None:
-        """Begin a pass over `plan`, the rest of an epoch; it is known by its `progress`."""
+        """Start a pass over `plan`, the rest of an epoch; it is known by its `progress`."""
         self.is_loaders = self.is_counted
         self._pass, self._progress = Pass(epoch, plan.start, plan), progress
         self._account.begin(self._pass, rank=rank)
 
     def add(self, progress: Progress, rows: BatchRows, num_batches: int = 1) -> None:
-        """Count some batches that are given, unless another pass has begun."""
+        """Count some batches that are given, unless another pass has started."""
         if progress is self._progress:
             self._account.add(rows, num_batches)
 

@@ -21,9 +21,9 @@ class Cursor:
 
     Attributes:
         epoch: the epoch of the pass.
-        start: the position that the pass begins at.
+        start: the position that the pass starts at.
         num_yielded: steps yielded.
-        is_whole: whether these are all; the end need not have been asked for.
+        is_whole: whether these are all; the end need not have been requested.
     """
 
     epoch: int = 0
@@ -33,7 +33,7 @@ class Cursor:
 
     @property
     def num_repeated(self) -> int:
-        """What a pass that begins there again repeats: torch's loader takes steps ahead."""
+        """What a pass that starts there again repeats: torch's loader takes steps ahead."""
         return READ_AS_A_WHOLE if self.is_whole and self.num_yielded else min(self.num_yielded, 1)
 
     def again(self) -> Cursor:
@@ -41,7 +41,7 @@ class Cursor:
         return Cursor(self.epoch, 0 if self.is_whole else self.start)
 
     def moved_to(self, epoch: int) -> Cursor:
-        """The beginning of another epoch, or of one that is over; else the same epoch goes on."""
+        """The start of another epoch, or of one that is over; else the same epoch continues."""
         epoch = checked_epoch(epoch)
         return self if epoch == self.epoch and not self.is_whole else Cursor(epoch)
 
@@ -115,7 +115,7 @@ class SamplerState:
         return self._order.state_after(rest, cursor.epoch, num_steps, run=run)
 
     def _begin(self) -> tuple[Cursor, Plan]:
-        """Begin a pass: its cursor, and the plan of what is left of the epoch."""
+        """Start a pass: its cursor, and the plan of what is left of the epoch."""
         num_repeated = self._cursor.num_repeated
         cursor = self._cursor = self._cursor.again()
         rest, rank = self._rest(cursor), self._order.ranks.certain().rank
@@ -128,7 +128,7 @@ class SamplerState:
         self._move(self._cursor.moved_to(epoch))
 
     def _rest(self, cursor: Cursor) -> Plan:
-        """The plan of the epoch from where the cursor began."""
+        """The plan of the epoch from where the cursor started."""
         return self.plan.resumed(cursor.start, epoch=cursor.epoch)
 
     def _move(self, cursor: Cursor) -> None:

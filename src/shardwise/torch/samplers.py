@@ -142,7 +142,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         return rest.positions(self.epoch, range(rest.num_steps), self.rank)[1]
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
+        """Choose the epoch of the next iterator; the one that a loaded state stands in continues."""
         refuse_second_division(self, self.num_replicas)
         self._name(epoch)
 
@@ -267,7 +267,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
         return self.plan.valid(self.epoch, step, self.rank)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
+        """Choose the epoch of the next iterator; the one that a loaded state stands in continues."""
         refuse_second_division(self, self.world_size)
         self._name(epoch)
 

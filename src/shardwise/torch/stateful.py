@@ -26,10 +26,10 @@ class _Pass:
     """One pass over an epoch.
 
     Attributes:
-        began: the state of the dataset or sampler at its beginning.
+        began: the state of the dataset or sampler at its start.
         num_left: steps of the dataset or sampler from there on.
         num_steps: batches of these.
-        num_yielded: batches handed out.
+        num_yielded: batches returned.
     """
 
     began: dict[str, Any]
@@ -39,7 +39,7 @@ class _Pass:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all batches were handed out; the end need not have been asked for."""
+        """Whether all batches were returned; the end need not have been requested."""
         return self.num_yielded >= self.num_steps
 
 
@@ -52,8 +52,8 @@ class StatefulDataLoader(PositionedLoader):
         args: torch's own.
         kwargs: torch's own.
 
-    Iterating again after the end begins the next epoch, also where the last batch was taken and the
-    end not asked for; before the end, the same one again.
+    Iterating again after the end starts the next epoch, also where the last batch was taken and the
+    end not requested; before the end, the same one again.
 
     Raises:
         TypeError: none of the three is there, so that there is no order to keep a place in.
@@ -98,7 +98,7 @@ class StatefulDataLoader(PositionedLoader):
         stateful, num_left = self._stateful, 0
         if self._pass is not None and self._is_under_way:
             num_left = self._pass.num_yielded
-            # A pass that was left begins again where it began, however far workers read ahead.
+            # A pass that was left starts again where it started, however far workers read ahead.
             self._stateful.load_state_dict(self._pass.began)
         else:
             self._stateful.set_epoch(self._stateful.epoch)
@@ -142,14 +142,14 @@ class StatefulDataLoader(PositionedLoader):
         return num_left // size if self.drop_last else -(-num_left // size)
 
     def _num_taken(self, run: _Pass) -> int:
-        """Steps of the dataset or sampler that are in the batches handed out."""
+        """Steps of the dataset or sampler that are in the batches returned."""
         if not isinstance(self._stateful, DistributedSampler):
             return run.num_yielded
         return min(run.num_yielded * (self.batch_size or 1), run.num_left)
 
     @property
     def _refuses_skips(self) -> bool:  # type: ignore[override]
-        """Of a sampler at an epoch's beginning, batches may be skipped: the position is not."""
+        """Of a sampler at an epoch's start, batches may be skipped: the position is not."""
         return self._has_ids or self._num_batches(self._stateful.num_left) < len(self)
 
     @property
@@ -181,9 +181,9 @@ class StatefulDataLoader(PositionedLoader):
         return self._stateful.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iterator; the one that a loaded state stands in goes on.
+        """Choose the epoch of the next iterator; the one that a loaded state stands in continues.
 
-        So does the one under way; one whose last batch was handed out begins anew.
+        So does the one under way; one whose last batch was returned starts again.
         """
         self._end_if_whole()
         if epoch != self.epoch:
@@ -192,9 +192,9 @@ class StatefulDataLoader(PositionedLoader):
         self._notice.set(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks.
+        """The position after the batches returned: JSON, under 1 KB, equal on all ranks.
 
-        With `coverage=` of the dataset or sampler it also writes what this rank handed out since
+        With `coverage=` of the dataset or sampler it also writes what this rank returned since
         the last line, so call it on every rank.
         """
         if self._pass is None or not self._is_under_way:
@@ -206,10 +206,10 @@ class StatefulDataLoader(PositionedLoader):
         return self._stateful.state_dict(self._num_taken(self._pass))
 
     def certificate(self) -> dict[str, Any]:
-        """What was handed out in the newest pass, compared with the plan: a proof, or what differs.
+        """What was returned in the newest pass, compared with the plan: a proof, or what differs.
 
         As `shardwise.DataLoader.certificate`. Of an `IterableDataset` it counts the samples that
-        are in the batches handed out; of a sampler the indices that it gave for them.
+        are in the batches returned; of a sampler the indices that it gave for them.
         """
         return self._stateful.certificate()
 

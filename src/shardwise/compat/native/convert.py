@@ -69,7 +69,7 @@ def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> Converte
       samples are read whose values it looks at; which fields there are the index knows;
     - `with_epoch(n)`: epoch_size, which counts the samples of all ranks; without it a pipeline
       that has no end has epochs of one pass;
-    - `handler=warn_and_continue`, or a function that goes on after a `DataError`: on_error="skip",
+    - `handler=warn_and_continue`, or a function that continues after a `DataError`: on_error="skip",
       and the loader counts what it skipped;
     - a `WebLoader` or a torch DataLoader: its num_workers and its pipeline's options.
 
@@ -85,7 +85,7 @@ def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> Converte
     Raises:
         ValueError: a stage has no counterpart; the message names it, says why, and what to write
             instead.
-        TypeError: it is no pipeline; the message says what to write.
+        TypeError: it is not a pipeline; the message says what to write.
 
     Examples:
         ```python

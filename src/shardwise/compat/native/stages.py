@@ -91,7 +91,7 @@ def refusal(stage: Any, why: str, instead: str) -> ValueError:
 
 
 def why_no_pipeline(value: Any) -> str:
-    """The error about something that is no pipeline: what to write for those that it holds."""
+    """The error about something that is not a pipeline: what to write for those that it holds."""
     held = value.dataset if isinstance(value, DataLoader) else value
     parts = getattr(held, "datasets", None)
     names = [
@@ -142,7 +142,7 @@ def argument(stage: FilterFunction, place: int, name: str, default: Any) -> Any:
 
 
 def skips_errors(stage: Any) -> bool:
-    """Whether a stage's error handler goes on with the next sample."""
+    """Whether a stage's error handler continues with the next sample."""
     given: Callable[..., Any] | None = getattr(stage, "handler", None)
     if isinstance(stage, FilterFunction) and stage.f is not itertools.islice:
         bound = inspect.signature(stage.f).bind_partial(None, *stage.args, **stage.kw)
@@ -153,7 +153,7 @@ def skips_errors(stage: Any) -> bool:
         return True
     goes_on = given not in (handlers.ignore_and_stop, handlers.warn_and_stop)
     try:
-        # Strict: a handler that goes on after some errors only has all others raised.
+        # Strict: a handler that continues after some errors only has all others raised.
         goes_on = goes_on and given(DataError("from_webdataset asks if this handler goes on"))
     except Exception:  # noqa: BLE001 - the border to the user's handler
         return False
@@ -224,7 +224,7 @@ def urls_of(source: Any) -> tuple[list[str], bool]:
         return urls, False
     most = _MANY_LAPS * (len(urls) + 100)
     given = _urls(copy.copy(source), most)
-    # At this length it is no list with repetitions: the shards are drawn without end.
+    # At this length it is not a list with repetitions: the shards are drawn without end.
     return urls, len(given) == most or _is_another_order(source, given, urls)
 
 

@@ -29,7 +29,7 @@ def digest(url: str) -> str:
 
 
 def candidates(directory: Path, name: str, url: str) -> list[Path]:
-    """Paths where the file of a URL may lie: its name, or a name of its own if that is taken."""
+    """Paths where the file of a URL may lie: its name, or its own name if that is taken."""
     own = f"{digest(url)[:16]}-{name.rpartition('/')[2][-128:]}"
     parts = name.split("/")
     if name.startswith("/") or ".." in parts[:-1]:

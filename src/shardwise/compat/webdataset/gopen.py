@@ -123,7 +123,7 @@ gopen_schemes: dict[str, Callable[..., Any]] = {
 
 
 def rewrite_url(url: str) -> str:
-    """Rewrite a URL's beginning by the first rule of GOPEN_REWRITE, `pattern=replacement;...`."""
+    """Rewrite a URL's start by the first rule of GOPEN_REWRITE, `pattern=replacement;...`."""
     rules = variable("GOPEN_REWRITE")
     if rules is None:
         return url

@@ -47,7 +47,7 @@ class LeftOut:
             yield sample
 
     def clear(self) -> None:
-        """Begin anew, after a sample that is let through; not called where `num` is 0."""
+        """Start again, after a sample that is let through; not called where `num` is 0."""
         self.num = self._num_laps = 0
 
 

@@ -104,7 +104,7 @@ def torch_video(
         the second only with sound.
 
     Raises:
-        ValueError: the file can't be decoded, has fewer frames than are asked for, or takes more
+        ValueError: the file can't be decoded, has fewer frames than are requested, or takes more
             than `max_bytes`; or an argument is out of its range.
         MissingExtraError: PyAV is not installed.
     """

@@ -54,7 +54,7 @@ class DataPipeline(StageList):
         self.repetitions = 1
         self.nsamples = -1
         self._epochs = EpochCounter()
-        # Where a loaded state goes on, by worker.
+        # Where a loaded state continues, by worker.
         self._loaded: dict[int, Position] = {}
         self._inherited_ranks: Ranks | None = None
         self._position: Position | None = None
@@ -102,7 +102,7 @@ class DataPipeline(StageList):
     @property
     def goes_on(self) -> bool:
         """Whether such an epoch continues inside the pass where the last one stopped."""
-        # Where the program orders the shards, each epoch is a pass of its own, as in WebDataset:
+        # Where the program orders the shards, each epoch is its own pass, as in WebDataset:
         # readers in passes of different epochs would read the same shards.
         return self.is_sized and (self.shares_epoch or not is_steered(self.pipeline))
 
@@ -134,7 +134,7 @@ class DataPipeline(StageList):
                 warnings.warn(message, stacklevel=3)
 
     def _begin(self, reader: Reader) -> Position:
-        """The epoch that begins; inside another pipeline it is that one's pass."""
+        """The epoch that starts; inside another pipeline it is that one's pass."""
         current = readers.CURRENT_PASS.get()
         epoch = self._epochs.begin() if current is None else current.number
         return Position(epoch, reader, self._first_pass(epoch))
@@ -215,7 +215,7 @@ class DataPipeline(StageList):
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Have this epoch begin next, also in workers that live already."""
+        """Have this epoch start next, also in workers that live already."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch}: epochs are counted from 0")
         if epoch != self.next_epoch:
@@ -259,13 +259,13 @@ class DataPipeline(StageList):
         return {**self._state(epoch, places, reader), "worker": reader.worker}
 
     def _last_position(self) -> Position | None:
-        """Where the last epoch is, or the next one begins after a state was loaded."""
+        """Where the last epoch is, or the next one starts after a state was loaded."""
         if self._position is None:
             return self._loaded_at(Position(self.next_epoch, self._reader()))
         return self._position
 
     def _loaded_at(self, begin: Position) -> Position | None:
-        """Where a loaded state goes on in an epoch; None if it is of another epoch."""
+        """Where a loaded state continues in an epoch; None if it is of another epoch."""
         at = self._loaded.get(begin.reader.worker)
         if at is None or at.epoch != begin.epoch:
             return None

@@ -21,11 +21,11 @@ from shardwise.torch.shared_cursor import SharedIntegers
 
 _EPOCH_BITS = 32
 _EPOCH_MASK = (1 << _EPOCH_BITS) - 1
-# Cells of a counter: the epoch behind the last one, with a mark of who began that (0 for the main
+# Cells of a counter: the epoch after the last one, with a mark of who started that (0 for the main
 # process, else the workers' common seed); how often the epoch was set, and to which; whether the
 # pipeline has warned.
 _WORD, _NUM_SETS, _SET_TO, _HAS_WARNED = range(4)
-# Behind these each worker has a row for where its next epoch begins, if that continues another one:
+# Behind these each worker has a row for where its next epoch starts, if that continues another one:
 # the epoch + 1, the number of workers, and the numbers of a `Position`.
 _NUM_CELLS, _MAX_WORKERS = 6, 256
 # Of a state.
@@ -45,7 +45,7 @@ class EpochCounter:
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that begins next, as far as this process can see."""
+        """The epoch that starts next, as far as this process can see."""
         return int(self._cells[_WORD] & _EPOCH_MASK)
 
     @property

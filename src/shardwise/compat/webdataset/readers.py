@@ -45,7 +45,7 @@ class Position:
         num_discarded: whole items to leave out first, where `num_prefix` is not known.
         is_done: whether the epoch is over.
         rotation: by how many readers the shares are rotated in the pass.
-        loader_state: the state of the loader at the beginning of the pass, where there is one.
+        loader_state: the state of the loader at the start of the pass, where there is one.
         left_out: how many samples stages have left out, shared by copies.
         seed, num_keyed: while a pass is built: the pipeline's, and stages that have taken a key.
     """

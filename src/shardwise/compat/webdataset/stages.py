@@ -18,7 +18,7 @@ from shardwise.compat.webdataset.readers import CURRENT_PASS, Position, Reader, 
 from shardwise.compat.webdataset.shardlists import PASS_SHARDS, ResampledShards, SimpleShardList
 from shardwise.compat.webdataset.utils import FilterFunction, PipelineStage
 
-# Where the passes of an epoch begin that can't know where the last one ended.
+# Where the passes of an epoch start that can't know where the last one ended.
 PASSES_APART = 1 << 20
 
 
@@ -146,7 +146,7 @@ class StageList(IterableDataset[Any], PipelineStage):
         return True
 
     def _joined_passes(self, position: Position) -> Iterator[Any]:
-        """Passes as one stream: what the last stages gather continues behind the end of a pass."""
+        """Passes as one stream: what the last stages gather continues after the end of a pass."""
 
         def prefixes() -> Iterator[Any]:
             skip, rotation = position.num_prefix, position.number % PASSES_APART

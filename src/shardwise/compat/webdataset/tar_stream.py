@@ -1,8 +1,8 @@
 """The members of a tar that is read as a stream, and the samples that they make.
 
 Keeps I6: the library's scan follows the chain of headers and holds every checksum; damage, a cut,
-and data behind the end are errors that name url, key and offset. Compressed tars are unpacked. A
-sample is given on when the next one begins, so half a sample never comes out.
+and data after the end are errors that name url, key and offset. Compressed tars are unpacked. A
+sample is given on when the next one starts, so half a sample never comes out.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _is_seekable(stream: Any) -> bool:
 
 
 class _Earlier:
-    """The bytes of a stream by their offset from a start; the stream goes on where it was."""
+    """The bytes of a stream by their offset from a start; the stream continues where it was."""
 
     def __init__(self, stream: Any, start: int) -> None:
         self._stream, self._start = stream, start
@@ -179,7 +179,7 @@ SKIPPED = r"__[^/]*__($|/)"
 def base_plus_ext(path: str) -> tuple[str | None, str | None]:
     """Split a name into key and field at the first dot of its last part.
 
-    (None, None) where there is no dot, or the name begins with it.
+    (None, None) where there is no dot, or the name starts with it.
 
     >>> base_plus_ext("train/0001.seg.png")
     ('train/0001', 'seg.png')

@@ -68,7 +68,7 @@ def tar_file_iterator(
 ) -> Iterator[dict[str, Any]]:
     """The regular files of a tar stream, as `{"fname": ..., "data": ...}`.
 
-    Files whose name begins with `skip_meta` are left out. The handler is asked when something is
+    Files whose name starts with `skip_meta` are left out. The handler is asked when something is
     wrong with the stream, which ends then, or when `select_files` or `rename_files` raise.
     """
     tar = TarStream(fileobj, url or str(getattr(fileobj, "name", fileobj)))
@@ -87,7 +87,7 @@ def tar_file_expander(
     rename_files: Callable[[str], str] | None = None,
     eof_value: dict[str, Any] | None = _END_OF_SHARD,
 ) -> Iterator[dict[str, Any]]:
-    """The files of opened shards, and `eof_value` behind each shard unless that is None."""
+    """The files of opened shards, and `eof_value` after each shard unless that is None."""
     for shard in data:
         about = _origin(shard["url"], shard.get("local_path"))
         try:

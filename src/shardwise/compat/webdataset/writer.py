@@ -172,7 +172,7 @@ class TarWriter:
 
 
 def _packer(name: Any, compress: bool | str | None) -> Any:
-    """What compresses a tar: what was asked for, or what its name ends in."""
+    """What compresses a tar: what was requested, or what its name ends in."""
     asked = "gz" if compress is True else compress
     for ending, pack in _PACKERS.items():
         is_named = isinstance(name, str) and name.endswith(ending)

@@ -38,7 +38,7 @@ def chunked(start: int, stop: int, size: int) -> list[Range]:
 
 
 def shuffled(ranges: Sequence[Range], seed: int, epoch: int, *, turn: bool = False) -> list[Range]:
-    """The ranges in an epoch's order; with `turn` the line begins in the middle of itself."""
+    """The ranges in an epoch's order; with `turn` the line starts in the middle of itself."""
     order = Permutation(len(ranges), mix(_ORDER, seed, epoch))(np.arange(len(ranges)))
     line = [ranges[place] for place in order.tolist()]
     length = sum(stop - start for start, stop in line)
@@ -49,7 +49,7 @@ def shuffled(ranges: Sequence[Range], seed: int, epoch: int, *, turn: bool = Fal
 
 
 def cut(line: Sequence[Range], start: int, stop: int) -> list[Range]:
-    """The part of a line between two positions; past its end the line begins again."""
+    """The part of a line between two positions; past its end the line starts again."""
     filled = [piece for piece in line if piece[0] < piece[1]]
     ends = np.cumsum([high - low for low, high in filled])
     found: list[Range] = []
@@ -185,7 +185,7 @@ class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSamp
     """The chunks of one rank: an equal part of the epoch's line of all chunks.
 
     In the first epoch the line lies in storage order (unless `shufflefirst` is set); later it
-    begins elsewhere and has its chunks in another order, so that ranks get other samples.
+    starts elsewhere and has its chunks in another order, so that ranks get other samples.
 
     A `torch.utils.data.DistributedSampler`, so that Lightning and Ray leave it in its place. Where
     Accelerate divides the batches of a prepared loader, this sampler gives all of them. `rank` and

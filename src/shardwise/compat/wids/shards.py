@@ -31,7 +31,7 @@ from shardwise.storage import is_local, local_path
 
 
 def compute_file_md5sum(fname: Any) -> str:
-    """The MD5 of a path or open stream as 32 hex digits; a stream is read from its beginning."""
+    """The MD5 of a path or open stream as 32 hex digits; a stream is read from its start."""
     with open(fname, "rb") if isinstance(fname, str | Path) else nullcontext(fname) as file:
         file.seek(0)
         # Against accidents, not against attacks.
@@ -200,7 +200,7 @@ class LRUShards:
         return len(self.lru)
 
     def reset_stats(self) -> None:
-        """Count the calls of `get_shard` in this process, and those that opened one, anew."""
+        """Count the calls of `get_shard` in this process, and those that opened one, again."""
         self.accesses = 0
         self.misses = 0
         self.last_missed = False

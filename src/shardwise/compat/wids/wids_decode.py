@@ -71,13 +71,13 @@ def decode_basic(
     format: Any = True,  # noqa: A002, ARG001
     unpickle: bool = False,
 ) -> Sample:
-    """Decode what is no image, in place.
+    """Decode what is not an image, in place.
 
     `.txt .text` to str, `.cls .cls2` to int, `.json`, `.npy` to an array (without objects), `.mp`
     (msgpack), `.pth .pt` (tensors and plain values only) and `.safetensors`. A ".gz" behind these
     counts as unpacked already.
     """
-    # Pickles run any code: asked for by name.
+    # Pickles run any code: requested by name.
     pickles = dict.fromkeys(("pkl", "pickle"), pickle.loads if unpickle else _refuse_pickle)
     return _decode(sample, _BASIC | pickles, skips_gz=True)
 

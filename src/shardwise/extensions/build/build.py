@@ -67,7 +67,7 @@ def build(
     """Build shards of tar or Parquet, with indexes and a manifest, from a dataset or a list.
 
     Output shard j holds inputs [j S, (j + 1) S) of the order, filtered and mapped: it depends on
-    the input, the functions and j alone. So a build that was killed goes on where it was, in any
+    the input, the functions and j alone. So a build that was killed continues where it was, in any
     number of processes, here or on Ray, and ends in the same bytes. What is filtered shortens a
     shard, and moves no other; a shard of which nothing is left is not written.
 

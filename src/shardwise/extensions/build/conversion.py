@@ -27,7 +27,7 @@ def as_tar_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tar_key(key: str) -> str:
-    """A key whose last part has no dots, at which fields begin in a tar."""
+    """A key whose last part has no dots, at which fields start in a tar."""
     directory, slash, name = key.rpartition("/")
     return f"{directory}{slash}{name.replace('.', '_')}"
 

@@ -18,7 +18,7 @@ from shardwise.plan.arguments import whole
 
 # Before the second try, the third, ...: a server that is overloaded gets more time each time.
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 8.0
-# Fetches that are begun before the oldest of them is handed out, for each thread: one URL that
+# Fetches that are started before the oldest of them is returned, for each thread: one URL that
 # times out holds up its own thread, and the others go on meanwhile.
 _AHEAD = 4
 _MAX_TIMEOUT_S, _MAX_THREADS = 86_400, 1024
@@ -41,7 +41,7 @@ class Fetch:
     timeout_s: float
     retries: int
     max_bytes: int
-    # It changes no sample, so a build that goes on may have another.
+    # It changes no sample, so a build that continues may have another.
     concurrency: int = attribute(repr=False, compare=False)
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:

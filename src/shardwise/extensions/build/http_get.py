@@ -22,9 +22,9 @@ _MAX_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
 # Most pictures are a few pieces; a body that is too large is left after one piece too many.
 _PIECE_BYTES = 64 << 10
-# Unescaped in paths and queries; a % begins an escape that the URL has.
+# Unescaped in paths and queries; a % starts an escape that the URL has.
 _SAFE = "/%~!$&'()*+,;=:@?[]"
-# Servers refuse clients without a name, and some all that are no browser's.
+# Servers refuse clients without a name, and some all that are not browser's.
 _AGENT = "Mozilla/5.0 (compatible; shardwise)"
 
 

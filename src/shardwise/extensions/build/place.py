@@ -172,7 +172,7 @@ class Place:
                     f"another build writes to {shown(self.root)!r} now: wait until it has ended, "
                     "or give another directory"
                 )
-            # From here on no worker of another builder begins; then wait for those that have.
+            # From here on no worker of another builder starts; then wait for those that have.
             builder.truncate(0)
             builder.write(token.encode())
             builder.flush()

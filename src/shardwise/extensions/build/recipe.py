@@ -196,7 +196,7 @@ class Recipe:
                     f"{what} is a {type(sample).__name__}, no sample: a dict of fields, None to "
                     "leave it out, or a list of dicts"
                 )
-            # Of several, each needs a key of its own.
+            # Of several, each needs its own key.
             own = key if result is not results else f"{key}-{place:03d}"
             made = {"__key__": own, **sample}
             # Keys of other formats, "a.jsonl:7"; a key that a user chose is written as it is.

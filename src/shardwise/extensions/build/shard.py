@@ -53,7 +53,7 @@ class Job:
         return np.array(self.failed[number], np.int64)
 
     def copies(self) -> bool:
-        """Whether the first shard to make begins with samples that are copied as they stand."""
+        """Whether the first shard to make starts with samples that are copied as they stand."""
         parts = self.recipe.stored(self.ids(self.shards()[0]))
         return any(run is not None for _, run in islice(parts, 1))
 

@@ -34,7 +34,7 @@ from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.extensions.build.place import Place
 from shardwise.extensions.build.shard import Job, make_shard
 
-# Shards that are handed out beyond those that are being made: no worker waits.
+# Shards that are returned beyond those that are being made: no worker waits.
 AHEAD = 2
 # Workers that may die of one shard.
 _MAX_DEATHS = 5
@@ -58,7 +58,7 @@ class Workers(Protocol):
         ...
 
     def submit(self, number: int) -> None:
-        """Begin a shard; called while less than `limit` are under way."""
+        """Start a shard; called while less than `limit` are under way."""
         ...
 
     def wait(self) -> dict[int, BaseException | None]:
@@ -203,7 +203,7 @@ _WORKER = _State()
 
 
 def _start(pickled: bytes, place: Place, token: str, parent: int) -> None:
-    """Begin a worker: it ends with its builder, however that ends."""
+    """Start a worker: it ends with its builder, however that ends."""
     _WORKER.joined = place.join(token)
     _WORKER.pickled = pickled
     builder = parent_process()

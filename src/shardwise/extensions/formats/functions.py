@@ -44,7 +44,7 @@ def jsonl(
 
     Raises:
         MissingShardError: nothing is there under a url.
-        DataError: a file is of another format or damaged; a line is no JSON object.
+        DataError: a file is of another format or damaged; a line is not a JSON object.
 
     Examples:
         ```python
@@ -81,7 +81,7 @@ def mds(
 
     Args:
         urls: a directory with an `index.json`, local or remote, or a list of these (streams), whose
-            samples stand behind one another; all must have the same columns.
+            samples stand one after the other; all must have the same columns.
         memory_bytes: of the decompressed shards that a process keeps, which are four at least.
         cache: as for `tar`.
         storage: as for `tar`.
@@ -164,7 +164,7 @@ def tfrecord(
             of a SequenceExample "[]" is one value per step and `"[][]"` a list per step. A "?" at
             the end is for features that few records have. Names alone have the kinds of the first
             record, None takes all of its features, and `()` gives the records themselves as the
-            field "record", as does None where they are no Examples.
+            field "record", as does None where they are not Examples.
         index: the directory of the index files; None for beside the files.
         cache: as for `tar`.
         storage: as for `tar`.
@@ -172,7 +172,7 @@ def tfrecord(
     Raises:
         MissingShardError: nothing is there under a url.
         DataError: a file is cut, damaged, compressed, or no TFRecord file; a feature is not there,
-            or of another kind or number than asked for.
+            or of another kind or number than requested.
 
     Examples:
         ```python

@@ -49,7 +49,7 @@ def parquet(
 
     Raises:
         MissingShardError: nothing is there under a url.
-        DataError: a file is no table, or the files have different columns; a column is not there.
+        DataError: a file is not a table, or the files have different columns; a column is not there.
         ValueError: a value of `fill` does not fit its column.
 
     Examples:

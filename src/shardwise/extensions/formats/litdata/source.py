@@ -1,7 +1,7 @@
 """The source of LitData's chunks: what its `optimize` writes, read without conversion.
 
 `index.json` names the chunks, their counts, the tree of a sample and the serialiser of each leaf;
-each chunk begins with the offsets of its samples.
+each chunk starts with the offsets of its samples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The source of MDS shards: MosaicML Streaming's format, read without conversion.
 
-`index.json` names the shards, their counts and their columns; each shard begins with the offsets of
+`index.json` names the shards, their counts and their columns; each shard starts with the offsets of
 its samples. Compressed shards are decompressed whole, and kept.
 """
 

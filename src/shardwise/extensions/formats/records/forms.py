@@ -67,7 +67,7 @@ def column_of(form: Form, stored: BytesColumn) -> Column:
 
 
 class BadRowError(ValueError):
-    """A row, by its number in the column, whose bytes are no value of their field."""
+    """A row, by its number in the column, whose bytes are not value of their field."""
 
     def __init__(self, row: int, reason: str) -> None:
         self.row = row

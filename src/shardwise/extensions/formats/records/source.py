@@ -48,7 +48,7 @@ _MAX_LANES = 64
 
 @dataclass(frozen=True)
 class RecordShard:
-    """An opened shard: where records begin and end, int64 (or mapped); all bytes, if kept."""
+    """An opened shard: where records start and end, int64 (or mapped); all bytes, if kept."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -64,7 +64,7 @@ class RecordShard:
 
 @dataclass(frozen=True)
 class RecordFields:
-    """Records in a buffer, uint8 `[total]`: where each begins, and its length, int64 `[rows]`."""
+    """Records in a buffer, uint8 `[total]`: where each starts, and its length, int64 `[rows]`."""
 
     buffer: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -242,7 +242,7 @@ class RecordSource(ABC):
             begin, ends = total, total + np.cumsum(lengths[part])
             places[part] = ends - lengths[part]
             total = int(ends[-1])
-            # A record that begins where the one before ends is read along with it.
+            # A record that starts where the one before ends is read along with it.
             is_last = np.append(starts[part][1:] != stops[:-1], True)
             is_first = np.append(True, is_last[:-1])
             offsets, marks = starts[part][is_first], ends[is_last]

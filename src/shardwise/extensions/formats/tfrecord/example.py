@@ -94,7 +94,7 @@ def _steps(name: str, features: Collection[Any]) -> tuple[str, Steps]:
 
 @cache
 def _sequence_example() -> Any:
-    """The class of the message, in a pool of its own: TensorFlow's may be loaded, too."""
+    """The class of the message, in its own pool: TensorFlow's may be loaded, too."""
     file = descriptor_pb2.FileDescriptorProto(
         name="example.proto", package="tensorflow", syntax="proto3"
     )

@@ -1,6 +1,6 @@
 """Files of nothing but tokens: raw ones, those of llm.c with a header, and `.npy`.
 
-A raw file says nothing of itself, so its dtype must be given; one that begins as a file of another
+A raw file says nothing of itself, so its dtype must be given; one that starts as a file of another
 format is refused. llm.c's have 256 int32 before the tokens: a magic number for the dtype, a version
 (1 of GPT-2's tokens, 7 of Llama 3's) and the number of tokens. Of `.npy` the header is read by
 numpy; Python objects, which would be unpickled, are refused.
@@ -26,7 +26,7 @@ _LLMC_VERSIONS = (1, 7)
 _NPY_MAGIC = b"\x93NUMPY"
 # The header of one dimension has 80 to 128 bytes.
 _MAX_NPY_HEADER = 4096
-# What numpy raises of a header that is no literal of Python.
+# What numpy raises of a header that is not a literal of Python.
 _BAD_HEADERS = (
     ValueError, EOFError, SyntaxError, TypeError, LookupError, tokenize.TokenError,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""One file of tokens: where its tokens begin, how many there are, and where documents end."""
+"""One file of tokens: where its tokens start, how many there are, and where documents end."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class ChosenClip:
     def of(
         cls, sample: int, index: MediaIndex, part: Span, start: int, options: ClipOptions
     ) -> ChosenClip:
-        """The clip that begins at a frame of a part of a video."""
+        """The clip that starts at a frame of a part of a video."""
         numbers = options.rule.numbers(part, start)
         frames = np.where(numbers < 0, -1, numbers + part.first)
         first = int(part.pts[start])

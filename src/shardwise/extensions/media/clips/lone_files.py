@@ -86,7 +86,7 @@ class LoneFiles:
     def __init__(self, source: SourceOfFiles, field: str) -> None:
         self._source = source
         self._field = field
-        # A clip at the file's beginning looks like the begin of a sequence: nothing is read ahead.
+        # A clip at the file's start looks like the start of a sequence: nothing is read ahead.
         options = replace(source.storage or StorageOptions(), prefetch_bytes=0)
         self._pool = FilePool(options=options)
         self._recent: RecentIndexes[str] = RecentIndexes(_MAX_FRAMES)

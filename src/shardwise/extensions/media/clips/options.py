@@ -1,4 +1,4 @@
-"""What `Dataset.clips` was asked for, checked."""
+"""What `Dataset.clips` was requested, checked."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ClipOptions:
 
     @property
     def windows(self) -> ClipWindows:
-        """Where clips begin."""
+        """Where clips start."""
         is_counted = self.count is not None or (
             self.cuts is not None and self.step is None and self.seconds is None
         )

@@ -1,4 +1,4 @@
-"""Where the clips of videos begin, and which clip has which number. Pure: integers in and out."""
+"""Where the clips of videos start, and which clip has which number. Pure: integers in and out."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _JITTER = 0xC119
 
 @dataclass(frozen=True)
 class ClipWindows:
-    """Where clips begin, among the frames at which one can begin.
+    """Where clips start, among the frames at which one can start.
 
     Attributes:
-        step: frames from one begin to the next; None where `count` says how
+        step: frames from one start to the next; None where `count` says how
             many there are.
         count: clips of each video, in the middles of as many equal parts, where there is
             no `step`.
-        jitter: a clip begins up to this many frames later, less one; another number each epoch.
+        jitter: a clip starts up to this many frames later, less one; another number each epoch.
     """
 
     step: int | None = None
@@ -31,7 +31,7 @@ class ClipWindows:
     jitter: int = 0
 
     def num_clips(self, num_starts: int) -> int:
-        """The clips of a video in which a whole one can begin at `num_starts` frames.
+        """The clips of a video in which a whole one can start at `num_starts` frames.
 
         >>> ClipWindows(step=4).num_clips(9), ClipWindows(count=2).num_clips(9)
         (3, 2)
@@ -41,7 +41,7 @@ class ClipWindows:
         return self.count if self.step is None else -(-num_starts // self.step)
 
     def start(self, num_starts: int, number: int) -> int:
-        """Where a clip begins, before it is moved.
+        """Where a clip starts, before it is moved.
 
         >>> [ClipWindows(count=2).start(9, number) for number in range(2)]
         [2, 6]
@@ -51,7 +51,7 @@ class ClipWindows:
         return (2 * number + 1) * num_starts // (2 * self.count)
 
     def moved(self, start: int, num_starts: int, *, seed: int, epoch: int, clip: int) -> int:
-        """Where a clip begins in an epoch: keyed by (seed, epoch, clip), and inside the video."""
+        """Where a clip starts in an epoch: keyed by (seed, epoch, clip), and inside the video."""
         room = min(self.jitter, num_starts - start)
         return start if room < 2 else start + mix(seed, epoch, _JITTER, clip) % room
 
@@ -112,7 +112,7 @@ class ClipTable:
         """Clips of each run of videos, int64 `[runs]`.
 
         Args:
-            ends: the video behind each run's last.
+            ends: the video after each run's last.
         """
         spans = np.searchsorted(self.videos, ends, side="left")
         before = np.concatenate([[0], self._ends])[spans]

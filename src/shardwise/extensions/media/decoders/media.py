@@ -1,4 +1,4 @@
-"""The lazy media decoder: a value that holds a file's bytes, and decodes what it is asked for."""
+"""The lazy media decoder: a value that holds a file's bytes, and decodes what it is requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The video decoder: one clip a sample, of exactly the frames that are asked for.
+"""The video decoder: one clip a sample, of exactly the frames that are requested.
 
 Which frames follows from integers; the decoder has no say in it. With a size, every clip of a
 field has one shape, and its pictures are written straight into its row of the batch.
@@ -146,7 +146,7 @@ def video(
         stride: 1 takes each frame of the video, 4 each fourth one.
         fps: frames a second, in place of `stride`: frame i is the one on the screen i / fps seconds
             after the first, by integer arithmetic on the file's own times.
-        start: where the clip begins: "first" at the first frame, "center" so that the clip lies in
+        start: where the clip starts: "first" at the first frame, "center" so that the clip lies in
             the middle, "random" at any frame that leaves room for a whole clip, by a generator
             keyed by (seed, epoch, sample); or a frame's number.
         short: for a video that is too short: "error", "mask" for frames of zeros behind its end,

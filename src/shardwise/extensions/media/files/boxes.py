@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.byte_reader import RangeReader, read_exactly
 
-# Where a box's content begins and ends.
+# Where a box's content starts and ends.
 Span = tuple[int, int]
 
 # The first read of a file: takes ftyp, and where moov comes first, most often all of a short one.
@@ -50,17 +50,17 @@ def find(data: bytes | memoryview, span: Span, *path: bytes) -> Span | None:
 
 
 def read_head(reader: RangeReader) -> bytes | memoryview:
-    """The beginning of a file."""
+    """The start of a file."""
     return read_exactly(reader, 0, min(_FIRST_BYTES, reader.num_bytes))
 
 
 def locate_moov(
     reader: RangeReader, head: bytes | memoryview
 ) -> tuple[Span, int, bytes | memoryview] | None:
-    """Where `moov` lies, header included, in a file that begins with `head`.
+    """Where `moov` lies, header included, in a file that starts with `head`.
 
     Returns:
-        Its span, and a part of the file that was read already: where it begins, and its bytes.
+        Its span, and a part of the file that was read already: where it starts, and its bytes.
         None where the file has no `moov`.
     """
     at, base, data = 0, 0, head

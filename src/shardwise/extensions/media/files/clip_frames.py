@@ -33,7 +33,7 @@ class ClipRule:
     short: str = "error"
 
     def num_starts(self, track: Timeline) -> int:
-        """At how many frames a whole clip can begin; 0 for a video that is too short."""
+        """At how many frames a whole clip can start; 0 for a video that is too short."""
         if self.fps is None:
             return max(0, track.num_frames - (self.frames - 1) * self.stride)
         # The last frame is asked for before the video's end.

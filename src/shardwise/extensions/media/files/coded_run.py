@@ -19,7 +19,7 @@ class CodedRun:
 
     Attributes:
         track: the codec, and what the container tells of it.
-        segment: which frames of the track, and which of them are wanted.
+        segment: which frames of the track, and which of them are requested.
         payloads: the bytes of each frame of the segment.
         form: the size of the pictures, `form.scaled`.
         limits: the largest picture.
@@ -36,5 +36,5 @@ class CodedRun:
 
 
 # Raises DataError where a frame is damaged, or the decoder gives none for it; NotAKeyFrameError
-# where the run does not begin with a key frame, whatever the file says.
+# where the run does not start with a key frame, whatever the file says.
 VideoBackend: TypeAlias = Callable[[CodedRun], None]

@@ -129,7 +129,7 @@ def _track(stream: Any, packets: list[Any], data: bytes, limits: Limits) -> Trac
         height=context.height if is_video else 0,
         width=context.width if is_video else 0,
         rate=0 if is_video else context.sample_rate,
-        # Not its layout: PyAV frees the map of one with an order of its own twice.
+        # Not its layout: PyAV frees the map of one with its own order twice.
         num_channels=0 if is_video else context.channels,
     )
 
@@ -137,7 +137,7 @@ def _track(stream: Any, packets: list[Any], data: bytes, limits: Limits) -> Trac
 def _places(packets: list[Any], data: bytes) -> Any:
     """Where the payloads lie; all -1 where one does not lie in one piece at its place.
 
-    The packets of one page of Ogg have its place, and lie behind one another.
+    The packets of one page of Ogg have its place, and lie one after the other.
     """
     places = np.full(len(packets), -1, np.int64)
     end = 0
@@ -165,7 +165,7 @@ def _check_changes(packets: list[Any], context: Any) -> None:
 
 
 def _opened(data: bytes, av: Any, **options: str) -> Any:
-    """A container, also one whose tags are not UTF-8: before PyAV 19 that has to be asked for."""
+    """A container, also one whose tags are not UTF-8: before PyAV 19 that has to be requested."""
     asked = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
     return av.open(io.BytesIO(data), "r", options=options, **asked)
 

@@ -115,7 +115,7 @@ def _chosen(track: Track, backend: str) -> str:
 def _second_try(
     track: Track, segment: Segment, first: bytes | memoryview, error: DataError
 ) -> Segment | None:
-    """Where to begin again after an error that need not be damage; None if it must be."""
+    """Where to start again after an error that need not be damage; None if it must be."""
     if isinstance(error, NotAKeyFrameError):
         return track.earlier(segment, whole=False)
     if track.codec != "h264" or (not segment.may_fail and is_refresh(track, first)):

@@ -88,7 +88,7 @@ def _read_track(
     shift, start, stop = edit
     inside = (table.pts >= start) & (table.pts < stop)
     if is_video and start > 0 and inside.any():
-        # An edit that begins inside a frame: FFmpeg puts the next frame at the edit's begin.
+        # An edit that starts inside a frame: FFmpeg puts the next frame at the edit's start.
         shift -= int(table.pts[inside].min()) - start
     columns = TrackColumns(
         table.pts + shift, table.duration, table.size, table.offset, table.key, inside

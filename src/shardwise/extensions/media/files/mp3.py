@@ -64,7 +64,7 @@ def read_mp3(data: bytes | memoryview, limits: Limits) -> Track | None:
     if told is not None:
         offsets, sizes = offsets[1:], sizes[1:]
         if len(offsets) + (at > end) > told + 1:
-            return None  # files behind one another
+            return None  # files one after the other
     limits.check_frames(len(offsets), "packets")
     if at > end or (told is not None and len(offsets) < told - 1):
         raise DataError(
@@ -91,7 +91,7 @@ def read_mp3(data: bytes | memoryview, limits: Limits) -> Track | None:
 
 
 def _behind_tag(view: memoryview) -> int:
-    """Where the frames begin: behind tags of ID3, version 2."""
+    """Where the frames start: behind tags of ID3, version 2."""
     at = 0
     while bytes(view[at : at + 3]) == b"ID3" and at + 10 <= len(view):
         a, b, c, d = (byte & 127 for byte in view[at + 6 : at + 10])

@@ -35,7 +35,7 @@ def opus_samples(packet: bytes) -> int:
 
 
 def opus_delay(codec: str, config: bytes, said: int) -> int:
-    """Samples that the decoder leaves out at the begin: of Opus its header has them (RFC 7845)."""
+    """Samples that the decoder leaves out at the start: of Opus its header has them (RFC 7845)."""
     is_head = codec == "opus" and config[:8] == b"OpusHead" and len(config) >= 12
     return int.from_bytes(config[10:12], "little") if is_head else said
 

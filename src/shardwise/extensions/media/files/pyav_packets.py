@@ -38,7 +38,7 @@ def decoded_frames(
         samples: number in decode order and payload of each, the first one a key frame.
         limits: the largest picture, whatever the container says.
         may_fail: numbers of coded frames whose errors do not count.
-        wanted: numbers of those that are asked for, None for all: decoders leave out others that no
+        wanted: numbers of those that are requested, None for all: decoders leave out others that no
             picture needs, about a fifth of common H.264 files.
 
     Yields:

@@ -34,7 +34,7 @@ def read_ranges(
     Args:
         pool: opens the files.
         urls: of the files.
-        places: by sample the number of its file's URL, and where in it its bytes begin, and how
+        places: by sample the number of its file's URL, and where in it its bytes start, and how
             many they are.
         ranges_of: by sample the ranges (start, stop), in order and apart.
         field: for errors.

@@ -15,7 +15,7 @@ from shardwise.extensions.media.files.track import Track
 
 _INTRA_SLICES = (2, 4, 7, 9)
 _MESSAGES, _RECOVERY_POINT = 6, 6
-# Of a unit, the beginning that is looked at. Recovery points stand before long messages.
+# Of a unit, the start that is looked at. Recovery points stand before long messages.
 _LOOKED_AT = 64
 # A start code (ITU-T H.264, Annex B), and the zeros that may stand before it.
 _START = re.compile(rb"\x00+\x00\x00\x01|\x00\x00\x01")
@@ -69,7 +69,7 @@ def _with_lengths(track: Track, payload: bytes | memoryview) -> bytes | memoryvi
 
 
 def _units(payload: bytes | memoryview, num_length_bytes: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of each NAL unit; the end of a cut one lies behind the payload's."""
+    """Start and end of each NAL unit; the end of a cut one lies behind the payload's."""
     at = 0
     while at + num_length_bytes < len(payload):
         begin = at + num_length_bytes

@@ -60,7 +60,7 @@ def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -
     trim = sum(_skipped(packet)[1] for packet in packets[max(0, last - 3) : last + 1])
     lead = opus_delay(track.codec, track.config, lead)
     begin = 0 if columns.pts[first] == NO_TIME else int(columns.pts[first])
-    # Halves up, as FFmpeg: Opus begins 6.5 ticks late in mkv.
+    # Halves up, as FFmpeg: Opus starts 6.5 ticks late in mkv.
     origin = floor((begin + floor(lead / tick + Fraction(1, 2))) * tick + Fraction(1, 2))
     said = np.rint(columns.duration * float(tick)).astype(np.int64)
     timed = np.rint((columns.pts - columns.pts[0]) * float(tick)).astype(np.int64)
@@ -147,7 +147,7 @@ def natural_lengths(track: Track, lengths: NDArray[np.int64]) -> list[int]:
 
 
 def _skipped(packet: Any) -> tuple[int, int]:
-    """Samples to leave out at the begin and the end of a packet."""
+    """Samples to leave out at the start and the end of a packet."""
     if not packet.has_sidedata("skip_samples"):
         return 0, 0
     data = bytes(packet.get_sidedata("skip_samples"))

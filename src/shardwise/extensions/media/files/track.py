@@ -28,8 +28,8 @@ class TrackColumns:
         pts: int64, when it is shown, in ticks of the track's time base.
         duration: int64, in ticks.
         size: int64, bytes.
-        offset: int64, where its bytes begin in the file; -1 where they do not lie in one piece.
-        key: bool, decoding can begin here.
+        offset: int64, where its bytes start in the file; -1 where they do not lie in one piece.
+        key: bool, decoding can start here.
         shown: bool, it is shown.
     """
 
@@ -47,7 +47,7 @@ class Segment:
 
     Attributes:
         samples: int64, the numbers in decode order of the coded frames that are decoded.
-        wanted: int64, those of them whose pictures are asked for.
+        wanted: int64, those of them whose pictures are requested.
         may_fail: the numbers of those that need pictures before the first one, which are not there.
             No wanted picture needs them; they only fill the decoder.
     """
@@ -108,12 +108,12 @@ class Track:
 
     @cached_property
     def keys(self) -> NDArray[np.int64]:
-        """The coded frames at which decoding can begin."""
+        """The coded frames at which decoding can start."""
         return np.flatnonzero(self.columns.key)
 
     @cached_property
     def sample_bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of sound, the samples at which each packet begins and ends: int64 `[num_coded]` each.
+        """Of sound, the samples at which each packet starts and ends: int64 `[num_coded]` each.
 
         They count from the first one that is heard, at `rate`.
         """
@@ -147,7 +147,7 @@ class Track:
     def segments(self, frames: NDArray[np.int64]) -> list[Segment]:
         """What has to be decoded for some frames, as runs from a key frame each.
 
-        A run begins at the last key frame that is decoded and shown before the frame. Pictures
+        A run starts at the last key frame that is decoded and shown before the frame. Pictures
         that are shown before that key frame need what lies before it. They are left out, but of
         H.264, whose decoders take a missing number of a reference picture for an error.
         """
@@ -176,13 +176,13 @@ class Track:
         return segments
 
     def earlier(self, segment: Segment, *, whole: bool) -> Segment | None:
-        """A segment that begins earlier, for one whose key frame lets a decoder miss pictures.
+        """A segment that starts earlier, for one whose key frame lets a decoder miss pictures.
 
         Args:
             segment: what could not be decoded from its key frame on.
             whole: its key frame needs no other picture. Slices from it on name pictures before it
                 all the same, without using them: those from a key frame 16 frames earlier on will
-                do, as no decoder keeps more, and may be wrong. Otherwise (intra refresh) it begins
+                do, as no decoder keeps more, and may be wrong. Otherwise (intra refresh) it starts
                 with the file.
 
         Returns:
@@ -207,7 +207,7 @@ class Track:
         return 0
 
     def groups(self) -> NDArray[np.int64]:
-        """Where each group of pictures begins, and the end: int64 `[num_groups + 1]`."""
+        """Where each group of pictures starts, and the end: int64 `[num_groups + 1]`."""
         num_coded = len(self.columns.pts)
         starts = self.keys if len(self.keys) and self.keys[0] == 0 else np.append(0, self.keys)
         return np.append(starts, num_coded) if num_coded else np.zeros(1, np.int64)

@@ -14,7 +14,7 @@ from shardwise.base.errors import DataError
 from shardwise.extensions.media.clips.table import value_at
 from shardwise.sources.protocol import Source
 
-# Names of a row's begin and length, and of its end where it has one in place of a length.
+# Names of a row's start and length, and of its end where it has one in place of a length.
 _BEGINS, _LENGTHS, _ENDS = ("offset", "start", "begin"), ("duration",), ("end", "stop")
 _ROWS_AT_ONCE = 4096
 _MAX_SECONDS = 1e9
@@ -38,7 +38,7 @@ class SegmentTable:
     names: tuple[str, ...]
 
     def segments_by(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Segments of each run of sounds, by the sound behind each run's last."""
+        """Segments of each run of sounds, by the sound after each run's last."""
         return np.diff(np.searchsorted(self.sounds, ends), prepend=0).astype(np.int64)
 
 

@@ -56,7 +56,7 @@ class TarRanges:
         return read_ranges(self._pool, shards.manifest.urls, places, ranges_of, field=self._field)
 
     def _span(self, index: ShardIndex, row: int) -> tuple[int, int]:
-        """Where the file begins, and its bytes."""
+        """Where the file starts, and its bytes."""
         (span,) = index.locate_one((self._field,), row)
         return span
 

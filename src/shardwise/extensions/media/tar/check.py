@@ -94,7 +94,7 @@ def check_media(data: bytes) -> None:
     if "video" in kinds:
         form = form_of(index, size=(16, 16))
         num_frames = index.first("video").num_frames
-        # In large parts: each begins at a key frame.
+        # In large parts: each starts at a key frame.
         for start in range(0, num_frames, 1024):
             numbers = np.arange(start, min(start + 1024, num_frames))
             decode_frames(reader, index, numbers, form=form)

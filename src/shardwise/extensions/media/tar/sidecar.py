@@ -5,7 +5,7 @@
     blocks    a stored media index (see `files.index_format`), none where the sample lacks the
               field; or "!" and a message in UTF-8, for a file that can't be used
 
-A reader takes the columns once, and then a block per sample. A block has a checksum of its own.
+A reader takes the columns once, and then a block per sample. A block has its own checksum.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def encode_sidecar(header: SidecarHeader, blocks: Sequence[bytes]) -> bytes:
 
 
 class MediaSidecar:
-    """A sidecar that is read: header and table at once, a block when it is asked for.
+    """A sidecar that is read: header and table at once, a block when it is requested.
 
     `read(start, stop)` gives bytes of the sidecar; `path` is for messages.
 

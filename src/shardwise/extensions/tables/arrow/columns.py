@@ -136,7 +136,7 @@ def gather(
     return columns
 
 
-# For each column: where its rows begin among all rows, and the rows to take of it.
+# For each column: where its rows start among all rows, and the rows to take of it.
 Parts = Sequence[tuple[int, NDArray[np.int64]]]
 
 # Bytes that are copied to their places at a time: what stays in the processor's cache.

@@ -127,7 +127,7 @@ class DictionaryColumn:
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """Lists of any length: where they begin in `items`, and their lengths, -1 for missing."""
+    """Lists of any length: where they start in `items`, and their lengths, -1 for missing."""
 
     items: ArrowColumn
     starts: NDArray[np.int64]

@@ -1,7 +1,7 @@
 """The source of Lance tables: samples by id, from one version of a table.
 
 Opens the table at the first use, once a process; a forked child of a process that used Lance reads
-through a process of its own. Lance and pyarrow are imported where a table is opened.
+through its own process. Lance and pyarrow are imported where a table is opened.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def is_usable_here() -> bool:
 class Description:
     """A version of a table: schema (blobs as binaries) and, by fragment, live rows and bytes.
 
-    The digest names all files: a table made anew under the same name and version has another.
+    The digest names all files: a table made again under the same name and version has another.
     """
 
     version: int
@@ -139,7 +139,7 @@ class LanceTable:
             raise DataError(
                 f"filter={condition!r}: {error.reason}; the columns are {columns}", url=self.uri
             ) from error
-        # An index of the table returns rows in an order of its own.
+        # An index of the table returns rows in its own order.
         return np.sort(np.concatenate(places), kind="stable")
 
     def take(self, places: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:

@@ -5,7 +5,7 @@ decodes from there: so it needs no file system of its own, and reads are counted
 version and retried like all others. pyarrow's own threads are not used: the engine has threads,
 and a pool of them does not live through a fork. Format: https://parquet.apache.org/docs/file-format/
 
-Metadata of column chunks is never asked for: `RowGroupMetaData.column()` ends the process where a
+Metadata of column chunks is never requested: `RowGroupMetaData.column()` ends the process where a
 footer is damaged, or a column encrypted (pyarrow 26). Which bytes a row group needs is what
 `read_row_group`, whose errors can be caught, asks for.
 """
@@ -246,7 +246,7 @@ class _PyarrowFile:
 
 
 class _RangeRecorder(_PyarrowFile):
-    """A file that no column decodes from, which records what pyarrow reads: (begin, end)."""
+    """A file that no column decodes from, which records what pyarrow reads: (start, end)."""
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__(num_bytes)

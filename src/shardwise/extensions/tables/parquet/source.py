@@ -50,7 +50,7 @@ class ParquetSource:
     `shardwise.parquet` says what the arguments are.
 
     A shard is a row group. Opening reads the footers of all files: counts, columns, versions. A
-    row group is decoded whole, in the columns asked for, and stays in memory with others up to
+    row group is decoded whole, in the columns requested, and stays in memory with others up to
     `memory_bytes` a process; its threads share it. Structs are taken apart into fields "a.b";
     directories `name=value` are fields, too. A sample's key is the column "__key__" where there is
     one, else the file's base name and the row in it: "part-0:17".

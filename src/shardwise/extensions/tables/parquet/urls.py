@@ -40,7 +40,7 @@ def find_tables(
     """The files of a table, in order.
 
     A local directory stands for all files of tables under it, sorted by path, but for hidden ones
-    and those whose names begin with "_". What `save_to_disk` of Hugging Face datasets wrote is the
+    and those whose names start with "_". What `save_to_disk` of Hugging Face datasets wrote is the
     files that it lists, in its order. Everything else is as `shardwise.storage.expand` has it:
     a remote directory stands for the files in it, without those below.
     """
