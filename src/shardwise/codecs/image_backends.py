@@ -103,7 +103,7 @@ def read_pixels(
 
 
 def _first_reader(image_format: str, *, start: int = 0) -> tuple[str, Any]:
-    """The first package that decodes a format; those behind it are not imported."""
+    """The first package that decodes a format; later ones are not imported."""
     for name in _READERS[image_format][start:]:
         package = find_package(name)
         if package is not None:

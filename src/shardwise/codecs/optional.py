@@ -19,7 +19,7 @@ class OptionalDecoder:
     """Another decoder, or None for the stored value, that also takes None for a missing field."""
 
     decoder: Callable[..., Any] | None
-    # Of stored values, where they have one.
+    # The row of stored values, if they have one.
     stored_row: Layout | None = None
 
     takes_missing: ClassVar[bool] = True
@@ -34,7 +34,7 @@ class OptionalDecoder:
 
     @property
     def gives_mask(self) -> bool:
-        """Whether a missing field is zeros, and the mask says so."""
+        """Whether a missing field becomes zeros, marked in the mask."""
         return self.row is not None or has_mask(self.decoder)
 
     @property
@@ -103,7 +103,7 @@ def optional(decoder: Callable[..., Any] | None = None) -> OptionalDecoder:
         decoder: of the values that are there; None for the stored ones.
 
     Raises:
-        TypeError: it is not a decoder.
+        TypeError: `decoder` is not a decoder.
 
     Examples:
         >>> import shardwise as sw

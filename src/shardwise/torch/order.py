@@ -1,4 +1,4 @@
-"""What the samplers share: a cursor in an order, its state, and who may divide the data."""
+"""Code that samplers share: a cursor in an order, its state, and who may divide the data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cursor:
 
     @property
     def num_repeated(self) -> int:
-        """What a pass that starts there again repeats: torch's loader takes steps ahead."""
+        """The steps that a pass repeats if it starts again: torch's loader takes steps ahead."""
         return READ_AS_A_WHOLE if self.is_whole and self.num_yielded else min(self.num_yielded, 1)
 
     def again(self) -> Cursor:
@@ -103,7 +103,7 @@ class SamplerState:
         """The state after some steps of the pass under way, by default those yielded.
 
         Raises:
-            ValueError: the pass does not have as many; `name` is the argument that says so.
+            ValueError: the pass does not have as many; `name` is the argument in the message.
         """
         cursor = self._cursor
         rest = self._rest(cursor)

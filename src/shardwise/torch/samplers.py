@@ -54,17 +54,17 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         drop_last: leave out what does not fill all ranks, instead of repeating samples for it.
         group: a process group or one dimension of a device mesh to take the ranks from.
         coverage: a local directory for `shardwise certify`, as in `shardwise.DataLoader`; it
-            has the indices that were given, and says so: `StatefulDataLoader` counts what was got.
+            has the given indices, marked as such; a `StatefulDataLoader` counts the received ones.
 
     Rank r gets every num_replicas-th index from the r-th on. All ranks get `len(sampler)` of them.
     With drop_last=False the last ones of some ranks may be repeats: `num_padded` is their number
-    over all ranks, `valid` says which they are here, so that an evaluation can leave them out.
+    over all ranks, `valid` is False for them here, so that an evaluation can leave them out.
 
     As with torch's, an epoch is read in the same order until `set_epoch` names another.
 
     Raises:
         ValueError: an option is not usable.
-        RankError: rank and world size can't be told for certain.
+        RankError: rank and world size are not known for certain.
 
     Examples:
         >>> sampler = DistributedSampler(range(10), num_replicas=4, rank=3, shuffle=False)
@@ -142,7 +142,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         return rest.positions(self.epoch, range(rest.num_steps), self.rank)[1]
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iterator; the one that a loaded state stands in continues."""
+        """Choose the epoch of the next iterator; the epoch of a loaded state continues."""
         refuse_second_division(self, self.num_replicas)
         self._name(epoch)
 
@@ -210,7 +210,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
 
     Raises:
         ValueError: an option is not usable, or no rank would get a single batch.
-        RankError: rank and world size can't be told for certain.
+        RankError: rank and world size are not known for certain.
 
     Examples:
         >>> list(BatchSampler(10, 2, rank=1, world_size=2))
@@ -267,7 +267,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
         return self.plan.valid(self.epoch, step, self.rank)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iterator; the one that a loaded state stands in continues."""
+        """Choose the epoch of the next iterator; the epoch of a loaded state continues."""
         refuse_second_division(self, self.world_size)
         self._name(epoch)
 
@@ -285,7 +285,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
         return self._state_after("num_batches", num_batches)
 
     def _check_empty(self, plan: Plan) -> None:
-        """By default no rank gets an empty list, which torch's `collate_fn` fails on."""
+        """Refuse empty lists by default, since torch's `collate_fn` fails on them."""
         if self._is_default and plan.partition.has_empty:
             raise ValueError(
                 f"the last of {plan.num_samples} samples are fewer than world_size="

@@ -27,10 +27,10 @@ _MAX_WORKERS = 4096
 
 
 class EpochCursor(NamedTuple):
-    """Which epoch to read, from which position of its global order.
+    """The epoch to read, and the position in its global order to read from.
 
-    `times_set` counts the choices of the main process: it tells one choice of an epoch from the
-    next choice of the same.
+    `times_set` counts the choices of the main process: it distinguishes one choice of an epoch
+    from the next choice of the same.
     """
 
     epoch: int = 0
@@ -43,7 +43,7 @@ class WorkerPass:
     """One worker's part of a pass over an epoch.
 
     Attributes:
-        number: the worker's, in [0, num_workers); 0 of 1 where there are none.
+        number: the worker's, in [0, num_workers); 0 of 1 without workers.
         num_workers: how many share the pass.
         name: the same number in all workers of a pass, another one in each pass; not 0.
         num_yielded: batches that the worker yielded.
@@ -59,9 +59,9 @@ class WorkerPass:
         """The part of this process in its pass number `num_passes`.
 
         Args:
-            worker: what torch says of this worker; None without workers.
+            worker: torch's `WorkerInfo` of this worker; None without workers.
             num_passes: the passes that this process started, with this one.
-            num_skipped: batches of its own that the worker leaves out.
+            num_skipped: the worker's batches that it leaves out.
         """
         # torch draws a seed for all workers of a loader's iterator; those that live on keep it.
         seed = 0 if worker is None else worker.seed - worker.id
@@ -130,7 +130,7 @@ class SharedCursor:
         return bool(self._cells[_TIMES_SET_AT_END] == cursor.times_set)
 
     def beginning(self) -> int:
-        """Where the newest pass started, or the next one will."""
+        """The start of the newest pass, or of the next one."""
         return int(self._cells[_BEGAN])
 
     def first_notice(self) -> bool:

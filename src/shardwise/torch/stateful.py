@@ -28,7 +28,7 @@ class _Pass:
     Attributes:
         began: the state of the dataset or sampler at its start.
         num_left: steps of the dataset or sampler from there on.
-        num_steps: batches of these.
+        num_steps: batches that these steps make.
         num_yielded: batches returned.
     """
 
@@ -52,11 +52,11 @@ class StatefulDataLoader(PositionedLoader):
         args: torch's own.
         kwargs: torch's own.
 
-    Iterating again after the end starts the next epoch, also where the last batch was taken and the
-    end not requested; before the end, the same one again.
+    Iterating again after the end starts the next epoch, also if the last batch was taken but not
+    the end requested; before the end, it starts the same epoch again.
 
     Raises:
-        TypeError: none of the three is there, so that there is no order to keep a place in.
+        TypeError: none of the three is given, so that no order has a position to keep.
 
     Examples:
         >>> sampler = BatchSampler(range(6), 2)
@@ -142,14 +142,14 @@ class StatefulDataLoader(PositionedLoader):
         return num_left // size if self.drop_last else -(-num_left // size)
 
     def _num_taken(self, run: _Pass) -> int:
-        """Steps of the dataset or sampler that are in the batches returned."""
+        """Steps of the dataset or sampler that are in the returned batches."""
         if not isinstance(self._stateful, DistributedSampler):
             return run.num_yielded
         return min(run.num_yielded * (self.batch_size or 1), run.num_left)
 
     @property
     def _refuses_skips(self) -> bool:  # type: ignore[override]
-        """Of a sampler at an epoch's start, batches may be skipped: the position is not."""
+        """Whether skips are refused: not for a sampler at an epoch's start, without a position."""
         return self._has_ids or self._num_batches(self._stateful.num_left) < len(self)
 
     @property
@@ -181,7 +181,7 @@ class StatefulDataLoader(PositionedLoader):
         return self._stateful.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iterator; the one that a loaded state stands in continues.
+        """Choose the epoch of the next iterator; the epoch of a loaded state continues.
 
         So does the one under way; one whose last batch was returned starts again.
         """
@@ -192,7 +192,7 @@ class StatefulDataLoader(PositionedLoader):
         self._notice.set(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the batches returned: JSON, under 1 KB, equal on all ranks.
+        """The position after the returned batches: JSON, under 1 KB, equal on all ranks.
 
         With `coverage=` of the dataset or sampler it also writes what this rank returned since
         the last line, so call it on every rank.
@@ -206,10 +206,10 @@ class StatefulDataLoader(PositionedLoader):
         return self._stateful.state_dict(self._num_taken(self._pass))
 
     def certificate(self) -> dict[str, Any]:
-        """What was returned in the newest pass, compared with the plan: a proof, or what differs.
+        """Compare the batches of the newest pass with the plan: a proof, or what differs.
 
-        As `shardwise.DataLoader.certificate`. Of an `IterableDataset` it counts the samples that
-        are in the batches returned; of a sampler the indices that it gave for them.
+        As `shardwise.DataLoader.certificate`. For an `IterableDataset` it counts the samples in the
+        returned batches; for a sampler the indices that it gave for them.
         """
         return self._stateful.certificate()
 

@@ -82,7 +82,7 @@ class Collate:
 
     function: Callable[[list[Any]], Any] | None
     names: tuple[str, ...] | None
-    # What a loader without a batch size calls with each batch of its pipeline.
+    # Called with each batch of its pipeline by a loader without a batch size.
     after: Callable[[Any], Any] | None = None
 
     def __call__(self, samples: list[dict[str, Any]]) -> Any:
@@ -157,7 +157,7 @@ def chosen(
         try:
             mask[row] = bool(predicate(sample))
         finally:
-            # What the user's function catches is still an error of the reading.
+            # A failed read is an error even if the user's function caught the exception.
             if getattr(sample, "error", None) is not None:
                 raise sample.error
     return mask

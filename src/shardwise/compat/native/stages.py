@@ -1,7 +1,7 @@
-"""What each stage of a WebDataset pipeline says to a dataset and its loader, or why it can't.
+"""The stages of a WebDataset pipeline as options of a dataset and loader, or why they can't be.
 
-WebDataset's own stages are known by what they are. What a program's own do to the list of shards
-is tried once, on that list.
+WebDataset's own stages are recognized by their type or function. A program's own stages are tried
+once, on the list of shards.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ def kind_of(stage: Any) -> str:
 
 
 def refusal(stage: Any, why: str, instead: str) -> ValueError:
-    """The error that says which stage can't be taken, why, and what to write instead."""
+    """The error for a stage that can't be converted: its name, the reason and a substitute."""
     return ValueError(f"from_webdataset: the stage {name_of(stage)}: {why}; instead: {instead}")
 
 
 def why_no_pipeline(value: Any) -> str:
-    """The error about something that is not a pipeline: what to write for those that it holds."""
+    """The message for a value that is not a pipeline: what to write for pipelines that it holds."""
     held = value.dataset if isinstance(value, DataLoader) else value
     parts = getattr(held, "datasets", None)
     names = [
@@ -193,7 +193,7 @@ def fields_of(stage: FilterFunction) -> list[list[str]]:
 
 
 def tuple_names(fields: list[list[str]]) -> tuple[str, ...] | None:
-    """What the items of a tuple are called; None where two would have one name."""
+    """The names of a tuple's items; None if two would be equal."""
     names = tuple(alternatives[0] for alternatives in fields)
     return names if len(set(names)) == len(names) else None
 
@@ -278,7 +278,7 @@ def _raw(value: Any) -> Any:
 
 
 def warn_of_lists(pipeline: DataPipeline) -> None:
-    """Warn where each rank may have a list of shards of its own, which the loader would divide."""
+    """Warn if each rank may have its own list of shards, which the loader would divide."""
     is_drawn = isinstance(pipeline.pipeline[0], shardlists.ResampledShards)
     if not isinstance(pipeline, WebDataset) or not pipeline.is_split_asked or is_drawn:
         return

@@ -105,7 +105,7 @@ def get_video_dataset(
         if not isinstance(value, str):
             raise TypeError(f"{name}={value!r}: must be the name of a field")
     decode = _decoder(video_key, dict(decoder_kwargs or {}), cuts_key)
-    # Where it is None, the default has the field of the caption.
+    # None stands for the default: the field of the caption.
     enforced = ["txt"] if enforce_additional_keys is None else _names(enforce_additional_keys)
     selection = Selection(
         keys=(video_key, *enforced, *([cuts_key] if cuts_key and decode else [])),

@@ -60,7 +60,7 @@ def gopen_curl(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
 
 
 def gopen_ais(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
-    """Read or upload by `ais`, AIStore's own program, which also knows the buckets behind it."""
+    """Read or upload by `ais`, AIStore's own program, which also knows its backend buckets."""
     command = ["ais", "get", url, "-"] if mode[0] == "r" else ["ais", "put", "-", url]
     return _program(command, url, mode, bufsize)
 

@@ -42,9 +42,9 @@ def average_fps(track: Track) -> float:
 def first_frames(
     data: bytes, *, frames: int | None, stride: int, max_bytes: int
 ) -> tuple[Any, float, Any]:
-    """Each `stride`-th frame from the first on, frames a second, and their sound with its rate.
+    """Each `stride`-th frame from the first on, frames per second, and the sound with its rate.
 
-    The sound is None where there is none, and with all frames, for which `frames` is None.
+    The sound is None if the file has no sound, and if `frames` is None, for all frames.
     """
     reader = BytesReader(data)
     index = index_media(reader)
@@ -63,7 +63,7 @@ def first_frames(
     numerator, denominator = track.time_base
     seconds = (end - int(track.pts[0])) * numerator / denominator
     source = open_sound(reader, index=index)
-    # Sound may end before the pictures do: nothing is put behind it.
+    # Sound may end before the pictures do: it is not padded.
     count = min(round(seconds * source.rate), source.num_samples)
     check_bytes(4 * source.num_channels * count, max_bytes, f"{count} samples of sound")
     part = read_window(source, 0, count, rate=source.rate, channels=None)
@@ -99,9 +99,9 @@ def torch_video(
         max_bytes: the most that the frames may take, and that the sound may take.
 
     Returns:
-        `(frames, audio, info)`: uint8 `[T, H, W, 3]` RGB; float32 `[channels, samples]`, `[1, 0]`
-        where there is no sound, of the same span of time; `{"video_fps": float, "audio_fps": int}`,
-        the second only with sound.
+        `(frames, audio, info)`: uint8 `[T, H, W, 3]` RGB; float32 `[channels, samples]` of the same
+        span of time, `[1, 0]` without sound; `{"video_fps": float, "audio_fps": int}`, the second
+        only with sound.
 
     Raises:
         ValueError: the file can't be decoded, has fewer frames than are requested, or takes more
@@ -157,7 +157,7 @@ def _extension(key: str) -> str:
 
 @contextlib.contextmanager
 def _naming(kind: str, data: bytes, *errors: type[Exception]) -> Iterator[None]:
-    """Turn a decoder's errors into a `ValueError` that says what could not be decoded."""
+    """Turn a decoder's errors into a `ValueError` that names the kind and size of the data."""
     try:
         yield
     except errors as error:

@@ -1,4 +1,4 @@
-"""Where a pipeline's readers are, in memory that worker processes share.
+"""Positions of a pipeline's readers, in memory that worker processes share.
 
 A pass, one run of all stages, is the same each time it is run. So a position is the pass's number
 and how many items have come out of its prefix: the stages up to the last one that keeps items back.
@@ -25,10 +25,10 @@ _EPOCH_MASK = (1 << _EPOCH_BITS) - 1
 # process, else the workers' common seed); how often the epoch was set, and to which; whether the
 # pipeline has warned.
 _WORD, _NUM_SETS, _SET_TO, _HAS_WARNED = range(4)
-# Behind these each worker has a row for where its next epoch starts, if that continues another one:
+# Then each worker has a row for the start of its next epoch, if that continues another one:
 # the epoch + 1, the number of workers, and the numbers of a `Position`.
 _NUM_CELLS, _MAX_WORKERS = 6, 256
-# Of a state.
+# The format of a state.
 VERSION = 2
 
 
@@ -38,7 +38,7 @@ class EpochCounter:
     def __init__(self, next_epoch: int = 0) -> None:
         rows = [0] * (_NUM_CELLS * _MAX_WORKERS)
         self._cells = SharedIntegers([next_epoch, 0, next_epoch, 0, *rows])
-        # Of the worker process that `_own_mark` names: its generation, and what it has read.
+        # The generation of the worker process that `_own_mark` names, and what it has read.
         self._own_mark: tuple[int, int] | None = None
         self._seen_sets = 0
         self._epoch = -1

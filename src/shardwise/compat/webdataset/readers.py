@@ -1,4 +1,4 @@
-"""Which reader this is, and which pass it builds: what the random numbers of a stage depend on.
+"""The reader and the pass that it builds: the random numbers of a stage depend on both.
 
 Keeps I10: ranks are found in the process that iterates torch's DataLoader, and travel in the
 pickled pipeline to workers that were not forked, which have no process group. Keeps I1: shards are
@@ -36,7 +36,7 @@ class Reader:
 
 @dataclass
 class Position:
-    """How far a reader is.
+    """The position of a reader.
 
     Attributes:
         number: the pass, counted from 0.

@@ -2,7 +2,7 @@
 
 Keeps I6: the library's scan follows the chain of headers and holds every checksum; damage, a cut,
 and data after the end are errors that name url, key and offset. Compressed tars are unpacked. A
-sample is given on when the next one starts, so half a sample never comes out.
+sample is yielded when the next one starts, so half a sample is never yielded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardwise.storage import LocalFile
 Member = tuple[str, bytes]
 _logger = logging.getLogger("shardwise")
 
-# What unpacks a stream, by its first bytes.
+# Decompressors of a stream, by its first bytes.
 _COMPRESSIONS: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
     b"BZh": bz2.BZ2File,
@@ -50,8 +50,8 @@ class DamagedShardError(DataError, tarfile.ReadError):
 class TarStream:
     """The names and payloads of a tar's regular members, many at a time; iterated once.
 
-    After the iteration, `has_end` says whether the shard ended in a block of zeros. A damaged or
-    cut shard is a `DamagedShardError`, behind all members before the damage.
+    After the iteration, `has_end` is whether the shard ended in a block of zeros. A damaged or
+    cut shard raises a `DamagedShardError`, after all members before the damage.
     """
 
     stream: Any
@@ -102,7 +102,7 @@ class Unpacked:
                 self.earlier = None
 
     def read(self, size: int, /) -> bytes:
-        # Of a compressed stream that is cut, `read` would lose what was unpacked before the cut.
+        # `read` of a cut compressed stream would lose what was unpacked before the cut.
         read = getattr(self._stream, "read1", None) or self._stream.read
         try:
             data: bytes = read(size)
@@ -167,19 +167,19 @@ def why_no_tar(fname: str) -> str | None:
             for _ in parts:
                 pass
         except (DataError, OSError) as error:
-            # OSError: what bz2 says of damaged data.
+            # OSError: raised by bz2 for damaged data.
             return str(error)
     return None if tar.has_end else "it ends without the blocks of zeros of a tar: cut short"
 
 
-# What `skip_meta` is in WebDataset: names that are for programs, and not for samples.
+# WebDataset's `skip_meta`: names that are for programs, and not for samples.
 SKIPPED = r"__[^/]*__($|/)"
 
 
 def base_plus_ext(path: str) -> tuple[str | None, str | None]:
     """Split a name into key and field at the first dot of its last part.
 
-    (None, None) where there is no dot, or the name starts with it.
+    The result is (None, None) without a dot, or if the name starts with it.
 
     >>> base_plus_ext("train/0001.seg.png")
     ('train/0001', 'seg.png')

@@ -187,7 +187,7 @@ class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSamp
     In the first epoch the line lies in storage order (unless `shufflefirst` is set); later it
     starts elsewhere and has its chunks in another order, so that ranks get other samples.
 
-    A `torch.utils.data.DistributedSampler`, so that Lightning and Ray leave it in its place. Where
+    A `torch.utils.data.DistributedSampler`, so that Lightning and Ray do not replace it. Where
     Accelerate divides the batches of a prepared loader, this sampler gives all of them. `rank` and
     `num_replicas` are found where they are None.
 
@@ -199,7 +199,7 @@ class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSamp
         chunksize: samples in a chunk.
 
     Raises:
-        ValueError: there are no samples, or rank and num_replicas do not fit each other.
+        ValueError: there are too few samples, or rank and num_replicas do not fit each other.
         RankError: rank and world size are not known for certain.
 
     Example:
@@ -238,7 +238,7 @@ class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSamp
                 f"{count} samples for {ranks.world_size} ranks, drop_last={drop_last}: some ranks "
                 "would get none; use fewer ranks, or drop_last=False"
             )
-        # What torch's sampler says of itself, which frameworks read.
+        # The attributes of torch's sampler, which frameworks read.
         self.dataset = dataset  # type: ignore[assignment]
         self.num_replicas = ranks.world_size
         self.rank = ranks.rank

@@ -1,7 +1,7 @@
 """One shard of wids: its samples by number; and the shards that were used last.
 
-What a list says of a shard is held against it when it is opened (I6). Any thread may read; after a
-fork the child opens its own.
+A shard is checked against its entry in the list when it is opened (I6). Any thread may read; after
+a fork the child opens its own.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def open_copy(
 
 
 def open_local(shards: Iterable[Mapping[str, Any]]) -> dict[str, IndexedTarSamples]:
-    """The local shards of a list by URL, as parts of one source; each must be as the list says."""
+    """The local shards of a list by URL, as parts of one source; each must match its entry."""
     listed = {shard["url"]: shard for shard in shards}
     paths = list(map(local_path, listed))
     source = TarSource(paths, accept_unfinished=True)
@@ -181,7 +181,7 @@ class LRUShards:
         self.keep = keep
         self.lru_size = lru_size
         self._opener = opener or self._open_one
-        # What the parent reads remote shards by may not work in a forked child.
+        # The parent's reader of remote shards may not work in a forked child.
         self._opened: PerProcess[_Opened] = PerProcess()
         self.reset_stats()
 
@@ -200,7 +200,7 @@ class LRUShards:
         return len(self.lru)
 
     def reset_stats(self) -> None:
-        """Count the calls of `get_shard` in this process, and those that opened one, again."""
+        """Reset the counts of `get_shard` calls in this process and of opened shards."""
         self.accesses = 0
         self.misses = 0
         self.last_missed = False

@@ -42,7 +42,7 @@ class MMIndexedTar:
         self.cleanup_callback = cleanup_callback
         self._held: IO[bytes] | None = None
         if cleanup_callback is not None:
-            # its own descriptor, for the callback to lock.
+            # A separate descriptor, for the callback to lock.
             self._held = open(self.fname, "rb")  # noqa: SIM115 - until close()
             cleanup_callback(self.fname, self._held.fileno(), "start")
 

@@ -33,7 +33,7 @@ def tar_key(key: str) -> str:
 
 
 def _extension(field: str, value: Any) -> tuple[str, Any]:
-    """What a field's name needs behind it, and the value that is written."""
+    """The extension to append to a field's name, and the value that is written."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, list):

@@ -82,7 +82,7 @@ class Fetch:
                 f"{{{self.field!r}: url}} for each URL"
             )
         url = sample.get(self.field)
-        # Of a tar without decoders it is bytes.
+        # A tar without decoders gives bytes.
         if isinstance(url, bytes | bytearray | memoryview):
             url = bytes(url).decode("utf-8", "replace")
         if not isinstance(url, str) or not url.strip():

@@ -140,7 +140,7 @@ def _put_in_place(staged: str, path: str) -> None:
 
 
 def outcome_of(note: bytes) -> Outcome:
-    """What a note says."""
+    """The outcome in a note."""
     document = json.loads(note)
     failures = [Failure(**each) for each in document.pop("failures")]
     return Outcome(**document, failures=failures)

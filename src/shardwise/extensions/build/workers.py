@@ -34,14 +34,14 @@ from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.extensions.build.place import Place
 from shardwise.extensions.build.shard import Job, make_shard
 
-# Shards that are returned beyond those that are being made: no worker waits.
+# Shards that are submitted beyond those that are being made: no worker waits.
 AHEAD = 2
 # Workers that may die of one shard.
 _MAX_DEATHS = 5
 
 
 class WorkerDiedError(Exception):
-    """What made a shard is gone, by a kill, for lack of memory, or with its machine."""
+    """The maker of a shard is gone, by a kill, for lack of memory, or with its machine."""
 
 
 class Workers(Protocol):
@@ -54,7 +54,7 @@ class Workers(Protocol):
 
     @property
     def advice(self) -> str:
-        """What to change where workers die again and again."""
+        """Advice for workers that die again and again."""
         ...
 
     def submit(self, number: int) -> None:
@@ -175,7 +175,7 @@ class _Pool:
     def wait(self) -> dict[int, BaseException | None]:
         done, others = wait(self._running, return_when=FIRST_COMPLETED)
         if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
-            # All others are told, too.
+            # All others end with this error, too.
             done |= wait(others).done
             self.close()
         results: dict[int, BaseException | None] = {}

@@ -56,7 +56,7 @@ class _Index:
 
 
 class LitDataSource(RecordSource):
-    """Samples in LitData's chunks, by id; `shardwise.litdata` says what the arguments are."""
+    """Samples in LitData's chunks, by id; `shardwise.litdata` documents the arguments."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class _Index(NamedTuple):
 
 
 class MdsSource(RecordSource):
-    """Samples in MDS shards, by id; `shardwise.mds` says what the arguments are."""
+    """Samples in MDS shards, by id; `shardwise.mds` documents the arguments."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class MdsSource(RecordSource):
             try:
                 return self._open_zipped(stored)
             except MissingShardError:
-                # What a reader of MosaicML's has decompressed, and has not kept compressed.
+                # A reader of MosaicML's decompressed it, and did not keep the compressed shard.
                 pass
         shard = stored.shard
         found = self._first_stat(shard.url).num_bytes

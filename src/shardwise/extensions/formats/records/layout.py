@@ -2,7 +2,7 @@
 
     count: uint32 | offsets: uint32 [count + 1] | ... | records
 
-A record is the sizes (uint32) of those of its fields that have none of their own, then the fields.
+A record is the sizes (uint32) of its fields without a fixed size, then the fields.
 All numbers are little-endian.
 """
 

@@ -19,7 +19,7 @@ from shardwise.storage import expand
 from shardwise.storage.missing import explain_missing
 
 _THREADS = 16
-# What a scan finds in a file.
+# The result of scanning a file.
 _Found = TypeVar("_Found")
 
 
@@ -68,7 +68,7 @@ class ScannedSource(RecordSource, Generic[_Found]):
             return self._found.get(lambda: list(in_threads(self._scan, self.urls, _THREADS)))
 
     def _found_in(self, number: int) -> _Found:
-        """What this process found in a file, which must be the one of the manifest."""
+        """The result of this process's scan of a file, which must be the one of the manifest."""
         shard, found = self.manifest.shards[number], self._scanned()[number]
         now = self._shard_of(shard.url, found)
         if now != shard:

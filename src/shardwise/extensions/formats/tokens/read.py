@@ -103,7 +103,7 @@ class TokenReader:
 
 
 class _Map(NamedTuple):
-    """The tokens of a mapped file, and the open file that tells whether it was written to."""
+    """The tokens of a mapped file, and the open file, which detects writes to it."""
 
     file: LocalFile
     tokens: NDArray[Any]

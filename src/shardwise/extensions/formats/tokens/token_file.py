@@ -58,13 +58,13 @@ def checked_dtype(dtype: Any) -> np.dtype[Any] | None:
 
 
 def require_dtype(url: str, given: np.dtype[Any] | None, own: np.dtype[Any], source: str) -> None:
-    """Hold the user's dtype, if there is one, against what `source` says of a file."""
+    """Raise DataError if the user's dtype, if given, differs from the file's, found in `source`."""
     if given is not None and given != own:
         raise DataError(f"dtype={given.name} was given, and {source} says {own.name}", url=url)
 
 
 def tokens_between(url: str, offset: int, end: int, dtype: np.dtype[Any]) -> int:
-    """How many tokens lie between two bytes of a file, the last of them whole."""
+    """The number of tokens between two bytes of a file, the last of them whole."""
     count, rest = divmod(end - offset, dtype.itemsize)
     if rest:
         raise DataError(

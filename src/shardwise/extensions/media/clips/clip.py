@@ -128,7 +128,7 @@ class SoundDecoder:
     """Decodes the sound of clips.
 
     Attributes:
-        mask: where there is sound, in place of it: False before its start and behind its end.
+        mask: return a mask of the sound in its stead: False before its start and after its end.
     """
 
     mask: bool = False

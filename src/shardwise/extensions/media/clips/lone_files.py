@@ -46,7 +46,7 @@ class SourceOfFiles(Protocol):
 
     @property
     def storage(self) -> StorageOptions | None:
-        """How remote files are reached."""
+        """The options for remote files."""
         ...
 
     def opened_file(

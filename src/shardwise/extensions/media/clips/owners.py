@@ -49,7 +49,7 @@ class Owners:
     ) -> Manifest:
         """The source's shards with the counts of their parts.
 
-        `digest` tells other parts apart; `counts` gives those of runs of owners by the runs' ends.
+        `digest` differs for other parts; `counts` gives the counts of runs of owners by their ends.
         """
         inner, indices = self.source.manifest, self.indices
         sizes, fingerprint = inner.sizes, inner.fingerprint

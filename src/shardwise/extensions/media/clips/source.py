@@ -33,7 +33,7 @@ _LOOKED_AT = 64
 
 @dataclass(frozen=True)
 class ClipCounts:
-    """What became of the videos.
+    """Counts of used and dropped videos.
 
     Attributes:
         num_videos: videos, or cuts of them, that have clips.
@@ -187,7 +187,7 @@ class ClipSource(ReadsEpochs):
         return [ChosenClip.of(sample, index, part, start, self.options) for start in starts]
 
     def _described(self, clips: list[ChosenClip]) -> dict[str, Any]:
-        """What "__media__" says of the clips of a sample: lists of them with `per_sample`."""
+        """The values of a sample's clips in "__media__": lists of them with `per_sample`."""
         first, *_ = described = [clip.described() for clip in clips]
         if self.options.per_sample is None:
             return first

@@ -1,4 +1,4 @@
-"""Where the clips of videos start, and which clip has which number. Pure: integers in and out."""
+"""The starts and numbers of the clips of videos. Pure: integers in and out."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _JITTER = 0xC119
 
 @dataclass(frozen=True)
 class ClipWindows:
-    """Where clips start, among the frames at which one can start.
+    """The starts of clips, among the frames at which one can start.
 
     Attributes:
-        step: frames from one start to the next; None where `count` says how
-            many there are.
-        count: clips of each video, in the middles of as many equal parts, where there is
-            no `step`.
+        step: frames from one start to the next; None if `count` sets the
+            number of clips.
+        count: clips of each video, in the middles of as many equal parts, without
+            a `step`.
         jitter: a clip starts up to this many frames later, less one; another number each epoch.
     """
 
@@ -41,7 +41,7 @@ class ClipWindows:
         return self.count if self.step is None else -(-num_starts // self.step)
 
     def start(self, num_starts: int, number: int) -> int:
-        """Where a clip starts, before it is moved.
+        """The start of a clip, before it is moved.
 
         >>> [ClipWindows(count=2).start(9, number) for number in range(2)]
         [2, 6]
@@ -51,7 +51,7 @@ class ClipWindows:
         return (2 * number + 1) * num_starts // (2 * self.count)
 
     def moved(self, start: int, num_starts: int, *, seed: int, epoch: int, clip: int) -> int:
-        """Where a clip starts in an epoch: keyed by (seed, epoch, clip), and inside the video."""
+        """The start of a clip in an epoch: keyed by (seed, epoch, clip), and inside the video."""
         room = min(self.jitter, num_starts - start)
         return start if room < 2 else start + mix(seed, epoch, _JITTER, clip) % room
 
@@ -65,7 +65,7 @@ class ClipTable:
     Attributes:
         videos: int64 `[spans]`, ascending: the video that a span is of.
         firsts: int32 `[spans]`, its first frame.
-        stops: int32 `[spans]`, the frame behind its last one.
+        stops: int32 `[spans]`, the frame after its last one.
         cuts: int32 `[spans]`, the number of the cut; -1 for a whole video.
         counts: int32 `[spans]`, its clips.
         num_short: spans that are too short for a clip.

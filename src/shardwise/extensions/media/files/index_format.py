@@ -34,7 +34,7 @@ _PLAIN = (
     "kind", "codec", "height", "width", "rotation", "rate", "num_channels", "origin", "lead",
     "length",
 )  # fmt: skip
-# What headers have in common. Another text is another version of the format.
+# Text that headers have in common. Another text is another version of the format.
 _DICTIONARY = (
     b"\1d\0\x1f\xff\xe1\0"
     b'{"num_bytes":1,"tracks":[{"kind":"audio","codec":"aac","kind":"video","codec":"h264",'

@@ -27,7 +27,7 @@ _MP4 = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp")
 
 @dataclass(frozen=True)
 class MediaIndex:
-    """Where everything lies in one media file.
+    """The locations of all coded frames in one media file.
 
     Attributes:
         num_bytes: the file's size.
@@ -118,7 +118,7 @@ def checksum_of(payloads: Iterable[bytes | memoryview]) -> int:
 
 
 def checksum_groups(track: Track) -> NDArray[np.int64]:
-    """What one checksum covers: a group of pictures, or 64 packets of sound (each is a key)."""
+    """The bounds of each checksum: a group of pictures, or 64 packets of sound (each is a key)."""
     if track.kind == "video" and not track.columns.key.all():
         return track.groups()
     num_coded = len(track.columns.pts)

@@ -135,7 +135,7 @@ def _check_places(table: SampleTable, num_bytes: int, kind: str) -> None:
 def _read_edits(
     moov: bytes, elst: Span | None, movie_scale: int, scale: int
 ) -> tuple[int, int, int] | None:
-    """How an edit list maps a track: (shift of times, first and last media time shown).
+    """The effect of an edit list on a track: (shift of times, first and last media time shown).
 
     None where there are several edits, or one changes the speed.
     """
@@ -156,7 +156,7 @@ def _read_edits(
     if len(entries) != 1 or entries[0][2] != _ONE:
         return None
     duration, media_time, _ = entries[0]
-    # To the nearest tick, as FFmpeg does.
+    # Round to the nearest tick, as FFmpeg does.
     ticks = (duration * scale * 2 + movie_scale) // (movie_scale * 2)
     delay_ticks = (delay * scale * 2 + movie_scale) // (movie_scale * 2)
     return delay_ticks - media_time, media_time, media_time + ticks if duration else forever

@@ -1,4 +1,4 @@
-"""How many samples a packet of Opus or Vorbis holds: nothing is decoded."""
+"""The number of samples in a packet of Opus or Vorbis: nothing is decoded."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def vorbis_lengths(config: bytes) -> NDArray[np.int64]:
 def vorbis_samples(head: bytes, setup: bytes, packets: Sequence[bytes]) -> NDArray[np.int64]:
     """Samples of each packet of Vorbis: int64 `[packets]`, 0 of the first, which only prepares.
 
-    The mode of a packet says how long its block is, and modes stand at the end of the setup header.
+    The mode of a packet sets its block's length; modes stand at the end of the setup header.
     """
     short, _, long = vorbis_lengths(head)
     flags = _mode_flags(setup)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Pixels = NDArray[Any]
 
-# What `sw.video` and `Dataset.clips` take alike.
+# Choices that `sw.video` and `Dataset.clips` share.
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "fit": ("stretch", "crop"),
     "layout": ("TCHW", "THWC", "CTHW"),
@@ -26,7 +26,7 @@ _FORMATS = {"rgb": ("rgb24", "rgb48le"), "gray": ("gray", "gray16le")}
 
 @dataclass(frozen=True)
 class PictureForm:
-    """What pictures of one video become, stored as height, width and a rotation counterclockwise.
+    """The output form of pictures that are stored as height, width and rotation counterclockwise.
 
     The options are those of `sw.video`; without a size it is the picture's, turned.
     """

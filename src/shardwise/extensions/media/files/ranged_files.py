@@ -43,7 +43,7 @@ def read_ranges(
         A sample, and pairs of a range's start and its bytes.
     """
     owners: list[tuple[int, int]] = []
-    # By range its file, offset and bytes.
+    # The file, offset and bytes of each range.
     parts: list[tuple[int, int, int]] = []
     for sample, ranges in ranges_of.items():
         file, base, size = places[sample]

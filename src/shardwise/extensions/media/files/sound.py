@@ -37,9 +37,9 @@ _LONG_MEMORY = frozenset((
     "ac3", "eac3", "speex", "amr_nb", "amr_wb", "gsm", "gsm_ms", "qcelp", "evrc", "wmav1", "wmav2",
     "g723_1", "g729", "ilbc", "nellymoser", "ra_144", "ra_288", "sipr", "truespeech",
 ))  # fmt: skip
-# Of ADPCM, whose other kinds go on where the packet before ended, those with a header per block.
+# Kinds of ADPCM with a header per block; other kinds continue where the packet before ended.
 _WITH_HEADERS = ("adpcm_ms", "adpcm_ima_wav", "adpcm_swf")
-# Packets from which a decoder tells rate and channels. No part of a sound is of fewer.
+# Packets from which a decoder finds rate and channels. No part of a sound has fewer.
 _TELLING = 4
 # The codec's tag in mp4.
 _MP4A = str(int.from_bytes(b"mp4a", "little"))
@@ -188,7 +188,7 @@ def packets_of(track: Track, start: int, stop: int) -> tuple[int, int, int]:
     """The packets of samples `[start, stop)` at the track's rate.
 
     Returns:
-        The packet at which decoding starts, the first one that is heard, and the one behind the
+        The packet at which decoding starts, the first one that is heard, and the one after the
         last.
     """
     starts, _ = track.sample_bounds

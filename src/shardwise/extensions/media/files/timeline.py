@@ -23,12 +23,12 @@ class Span:
 
     @property
     def num_frames(self) -> int:
-        """How many."""
+        """The number of frames."""
         return self.stop - self.first
 
     @property
     def pts(self) -> NDArray[np.int64]:
-        """When each is shown, in ticks."""
+        """The times at which frames are shown, in ticks."""
         return self.track.pts[self.first : self.stop]
 
     @property

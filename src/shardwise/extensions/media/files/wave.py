@@ -16,7 +16,7 @@ from shardwise.extensions.media.files.container_ends import UNKNOWN, check_size
 from shardwise.extensions.media.files.limits import Limits
 from shardwise.extensions.media.files.track import Track, TrackColumns
 
-# By code and bits FFmpeg's names, without the order of bytes.
+# FFmpeg's names by code and bits, without the order of bytes.
 _CODECS = {
     (1, 8): "pcm_u8", (1, 16): "pcm_s16", (1, 24): "pcm_s24", (1, 32): "pcm_s32",
     (3, 32): "pcm_f32", (3, 64): "pcm_f64", (6, 8): "pcm_alaw", (7, 8): "pcm_mulaw",
@@ -65,7 +65,7 @@ def read_wave(reader: RangeReader, head: bytes | memoryview, limits: Limits) -> 
 
 
 def _to_data(reader: RangeReader, held: bytes, order: str) -> tuple[int, int, dict[bytes, bytes]]:
-    """Where the data start, their size as it is written, and the chunks before (40 bytes each)."""
+    """The start of the data, their size as it is written, and the chunks before (40 bytes each)."""
     at = 12
     chunks: dict[bytes, bytes] = {}
     while True:

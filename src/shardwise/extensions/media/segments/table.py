@@ -1,4 +1,4 @@
-"""Which segments the sounds of a dataset have: from their rows alone, no sound is read."""
+"""The segments of a dataset's sounds: found from their rows alone, no sound is read."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def segment_table(
 
 
 def rows_in(value: Any, cuts: str) -> list[Mapping[str, Any]]:
-    """The rows of segments in the JSON of a sample; DataError if there are none."""
+    """The rows of segments in the JSON of a sample; DataError if it has no rows."""
     value = value_at(value, cuts)
     rows = [value] if isinstance(value, Mapping) else value
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):

@@ -56,7 +56,7 @@ class TarRanges:
         return read_ranges(self._pool, shards.manifest.urls, places, ranges_of, field=self._field)
 
     def _span(self, index: ShardIndex, row: int) -> tuple[int, int]:
-        """Where the file starts, and its bytes."""
+        """The start of the file, and its number of bytes."""
         (span,) = index.locate_one((self._field,), row)
         return span
 
@@ -84,7 +84,7 @@ class TarMedia(TarRanges):
         return digest.hexdigest()[:16]
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file; DataError if there is none that can be used."""
+        """The index of a sample's file; DataError if it has no usable index."""
         try:
             return self._indexes.get(sample, self._index)
         except DataError as error:

@@ -34,7 +34,7 @@ _BAD = b"!"
 
 
 def sidecar_path(index_path: str) -> str:
-    """Where a sidecar lies: beside the shard's index, with another ending.
+    """The path of a sidecar: beside the shard's index, with another ending.
 
     Examples:
         >>> sidecar_path("a/b.tar.swi"), sidecar_path("http://x/b.tar.swi?version=3")
@@ -51,7 +51,7 @@ def bad_block(reason: str) -> bytes:
 
 @dataclass(frozen=True)
 class SidecarHeader:
-    """What a sidecar says of its shard.
+    """The record of a shard in its sidecar.
 
     `fields` are those that have media, in the order of the table; `layout` is a CRC-32 of where
     they lie: another shard of the same size has another one.
@@ -77,7 +77,7 @@ class MediaSidecar:
     `read(start, stop)` gives bytes of the sidecar; `path` is for messages.
 
     Attributes:
-        header: what it says of its shard.
+        header: the record of its shard.
         identity: bytes that are others for another shard, or other media in it.
     """
 

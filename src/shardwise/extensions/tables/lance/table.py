@@ -1,8 +1,8 @@
 """One version of a Lance table, open in this process: all that this library asks of Lance.
 
 Lance's threads do not survive a fork, and a forked child that continues with them hangs or crashes
-now and then: the rest of the package asks `is_usable_here`. Rows are read by their place among the
-live rows of the version, ascending: Lance skips deleted ones. Lance's errors become ours (I6).
+now and then: the rest of the package asks `is_usable_here`. Rows are read by their position among
+the live rows of the version, ascending: Lance skips deleted ones. Lance's errors become ours (I6).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ except ImportError as error:
 _HOME_PID = os.getpid()
 _BLOB_METADATA = b"lance-encoding:blob"
 _BLOB_EXTENSION = "lance.blob.v2"
-# Where in its own source Lance raised an error.
+# The position in Lance's source where it raised an error.
 _PLACE = re.compile(r", /\S+\.rs:\d+:\d+")
 # Errors of storage; all others are the data's, against which no retry helps.
 _IO_ERRORS = ("LanceError(IO): Generic", "LanceError(IO): Execution")
@@ -88,7 +88,7 @@ class LanceTable:
             raise MissingShardError(gone, url=uri) from error
 
     def versions(self) -> list[int] | None:
-        """The numbers of all versions there are now; None if there is no table."""
+        """The numbers of all versions that exist now; None without a table."""
         try:
             with _as_ours(self.uri):
                 latest = lance.dataset(self.uri, storage_options=self._settings)
@@ -102,7 +102,7 @@ class LanceTable:
         return f"its tags are {', '.join(map(repr, sorted(tags)))}" if tags else "it has no tags"
 
     def description(self) -> Description:
-        """What the version holds; O(fragments), reads no data."""
+        """The content of the version; O(fragments), reads no data."""
         dataset = self._dataset
         digest = hashlib.sha256()
         rows: list[tuple[int, int, int]] = []

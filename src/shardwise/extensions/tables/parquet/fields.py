@@ -34,7 +34,7 @@ class ColumnOptions:
 
     @classmethod
     def of(cls, columns: Sequence[str] | None, schema: Any, fill: Any) -> ColumnOptions:
-        """From what `sw.parquet` takes."""
+        """Make options from the arguments of `sw.parquet`."""
         columns = None if columns is None else tuple(columns)
         if schema is None:
             return cls(columns, fill=fill)
