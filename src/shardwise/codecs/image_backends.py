@@ -57,7 +57,7 @@ def find_package(name: str) -> Any:
 
 @functools.cache
 def _say_slow() -> None:
-    """Say once a process that JPEG files are read by the slowest of the three packages."""
+    """Warn once per process that JPEG files are read by the slowest of the three packages."""
     logging.getLogger("shardwise").warning(
         "JPEG files are decoded by Pillow, which takes more than twice the time of simplejpeg or "
         "OpenCV: pip install 'shardwise[image]' brings both"

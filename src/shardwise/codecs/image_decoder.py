@@ -182,7 +182,7 @@ class Image:
         # copy is made then.
         last = out if self.layout == "HWC" else out.transpose(1, 2, 0)
         _, width, channels = last.shape
-        # OpenCV asks for these strides where an axis has one entry, too.
+        # OpenCV requires these strides if an axis has one entry, too.
         is_plain = self.dtype == "uint8" and last.strides == (width * channels, channels, 1)
         place = last if is_plain else None
         exact = (

@@ -176,7 +176,7 @@ def check_complete(data: memoryview, header: ImageHeader) -> None:
     """Refuse a JPEG or PNG without its end, for packages that do not.
 
     Some versions of OpenCV and Pillow fill the rest of a cut JPEG with gray in silence; OpenCV
-    takes gigabytes of memory for a PNG's chunk of such a length.
+    allocates the stated length of a PNG's chunk, even gigabytes.
     """
     if header.format == "jpeg" and bytes(data[-2:]) != b"\xff\xd9":
         # FF in a scan is always followed by 0 or a restart: FF D9 there is the end of the image.

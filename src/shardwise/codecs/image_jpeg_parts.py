@@ -1,6 +1,6 @@
 """A part of a JPEG's pixels, without decoding the rest of the image.
 
-libjpeg decodes as many rows as the frame header has. In a copy with a smaller height there it
+libjpeg decodes as many rows as the frame header states. In a copy with a smaller height there it
 stops early, and then looks for the end marker alone: a file that is cut is still an error, damage
 that shows only below the rows is not seen. Of the rows above and the columns beside the part,
 TurboJPEG 3 reads the codes only, and gives the same pixels.

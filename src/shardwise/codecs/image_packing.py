@@ -105,7 +105,7 @@ class DeviceShare:
 
 
 class PackingImage:
-    """A decoder that leaves an image's files to a device: all, or as `decode_on` demands."""
+    """A decoder that leaves image files to a device: all, or with `decode_on="auto"` a share."""
 
     def __init__(self, image: Image) -> None:
         self.image = image

@@ -95,7 +95,7 @@ class DrawingDecoder(Protocol):
     """
 
     def draw(self, data: bytes | memoryview, rng: np.random.Generator) -> Any:
-        """All that it takes from `rng` for one payload."""
+        """Draw all that it takes from `rng` for one payload."""
 
     def decode_drawn_into(self, data: bytes | memoryview, out: NDArray[Any], drawn: Any) -> None:
         """Decode with what `draw` returned."""

@@ -20,7 +20,7 @@ def answer_versions() -> None:
 
 
 class _Versions(metadata.DistributionFinder):
-    """It finds distributions only: the modules are there already."""
+    """A finder of distributions only: the modules are there already."""
 
     def find_spec(self, *_: Any) -> None: ...
 

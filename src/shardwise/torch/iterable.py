@@ -126,7 +126,7 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
         self._lives_on = False
         self._pass: WorkerPass | None = None
         self._account = OrderAccount(dataset, coverage)
-        # For the next pass: the worker's batches that were returned before, by its own state.
+        # Batches of the worker that the next pass skips: by its state they were returned before.
         self._num_skipped = 0
         self._is_loaded = False
         self._num_passes = 0

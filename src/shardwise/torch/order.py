@@ -33,7 +33,7 @@ class Cursor:
 
     @property
     def num_repeated(self) -> int:
-        """The steps that a pass repeats if it starts again: torch's loader takes steps ahead."""
+        """The number of steps that a restarted pass repeats: torch's loader takes steps ahead."""
         return READ_AS_A_WHOLE if self.is_whole and self.num_yielded else min(self.num_yielded, 1)
 
     def again(self) -> Cursor:
@@ -89,7 +89,7 @@ class SamplerState:
         return self._account.certificate(num_steps, self._order.ranks, epoch=cursor.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
-        """Let the next iterator go on where a state was taken; see `DataLoader.load_state_dict`.
+        """Let the next iterator continue where a state was taken; see `DataLoader.load_state_dict`.
 
         Raises:
             StateError: the state belongs to other data, another seed or another order.

@@ -90,7 +90,7 @@ class StatefulDataLoader(PositionedLoader):
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Go through the epoch from where it stands."""
+        """Iterate the epoch from its current position."""
         return batches_for_frameworks(self._batches(), lambda: self._pass_plan, is_known=True)
 
     def _batches(self) -> Generator[Any, None, None]:
@@ -149,7 +149,7 @@ class StatefulDataLoader(PositionedLoader):
 
     @property
     def _refuses_skips(self) -> bool:  # type: ignore[override]
-        """Whether skips are refused: not for a sampler at an epoch's start, without a position."""
+        """Whether skips are refused; a sampler at an epoch's start allows them."""
         return self._has_ids or self._num_batches(self._stateful.num_left) < len(self)
 
     @property
@@ -163,7 +163,7 @@ class StatefulDataLoader(PositionedLoader):
         return self._pass is not None and self._pass.began["epoch"] == self._stateful.epoch
 
     def _end_if_whole(self) -> None:
-        """Move on to the next epoch: who counts steps takes the last batch and asks for no end."""
+        """Move on to the next epoch: a program that counts steps never requests the end."""
         if self._pass is not None and self._pass.is_whole:
             if self._is_under_way:
                 self._stateful.set_epoch(self._stateful.epoch + 1)
@@ -221,7 +221,7 @@ class StatefulDataLoader(PositionedLoader):
         return stateful.plan.resumed(run.began["position"], epoch=run.began["epoch"])
 
     def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
-        """Go on where a state was taken, as of `shardwise.DataLoader`, with any number of workers.
+        """Continue where a state was taken, as `shardwise.DataLoader`, with any number of workers.
 
         Raises:
             StateError: the state belongs to other data, another seed or another order.

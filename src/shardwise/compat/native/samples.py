@@ -146,7 +146,7 @@ def _only_looks_up(function: Any) -> bool:
 def chosen(
     dataset: Dataset, predicate: Callable[[Any], Any], names: tuple[str, ...] | None
 ) -> NDArray[np.bool_]:
-    """For each sample, whether the predicate holds: bool `[num_samples]`.
+    """Evaluate the predicate for each sample: bool `[num_samples]`.
 
     The predicate is called once per sample, in order, as in a pipeline: it may count, draw random
     numbers or catch exceptions. Samples whose values it never looks at are not read.

@@ -1,4 +1,4 @@
-"""Decoders for the clip of a video and the sound of a file: the options in `decoder_kwargs`.
+"""Decode the clip of a video and the sound of a file by the options in `decoder_kwargs`.
 
 Keeps I3 and I5: what is drawn (rate, scene, first frame) comes from the sample's generator.
 """
@@ -182,7 +182,7 @@ class SoundDecoder:
     """Decodes the first seconds of a sound; video2dataset's `AudioDecoder`.
 
     Args:
-        sample_rate: samples a second of the result.
+        sample_rate: samples per second of the result.
         num_channels: 1 for the mean of all; None for the file's.
         extension: has no effect: the format is detected from the file.
         max_length: seconds; zeros follow a shorter sound.

@@ -56,9 +56,9 @@ def get_video_dataset(
 
     Args:
         urls: tar shards: a text (brace patterns, `::`) or a list; any store, or `pipe:`.
-        batch_size: samples a batch.
+        batch_size: samples per batch.
         shuffle: above 0, shards come in another order each epoch.
-        repeat: passes an epoch; -1 or None for no end.
+        repeat: passes per epoch; -1 or None for no end.
         drop_last: leave out a worker's last batch if it is smaller; counted.
         video_key: the field of the video; of sound if it is mp3, wav, flac or m4a.
         cuts_key: a field of pairs of frames (first, stop), one a scene: a clip lies in one of them.

@@ -52,7 +52,7 @@ class LeftOut:
 
 
 def with_draws(source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Give each sample what its draws depend on beside itself: the seed and the pass."""
+    """Add the seed and the pass to each sample: its draws depend on them."""
     current = CURRENT_PASS.get()
     draw = (0, 0) if current is None else (current.seed, current.number)
     return (sample | {DRAW: draw} for sample in source)

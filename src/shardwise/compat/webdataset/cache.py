@@ -172,7 +172,7 @@ class FileCache(_Opener):
         return str(place), stream
 
     def _tidy(self, place: Path, *, is_new: bool) -> None:
-        """See to it that what was used last is deleted last, and that the limit is kept."""
+        """Mark a file as used last, so that it is deleted last, and keep the limit."""
         # A cache that is only read keeps its times.
         with contextlib.suppress(PermissionError):
             os.utime(place)

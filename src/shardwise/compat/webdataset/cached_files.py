@@ -1,4 +1,4 @@
-"""The files of a cache directory: whether they are ours, their URLs, and whether they are in use.
+"""The files of a cache directory: their owners, their URLs, and whether they are in use.
 
 Beside a cached file `name` lies its record `.name.url` with a digest of the URL; a file without one
 is another program's, neither read nor deleted. While a stream of it is open, a file is locked.

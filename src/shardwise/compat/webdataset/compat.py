@@ -75,7 +75,7 @@ class FluidInterface:
         return self.compose(filters.map(autodecode.make_decoder(*args, **kw), handler=handler))
 
     def ddp_equalize(self, length: int, with_length: bool = True) -> Self:
-        """Give each rank length // world_size items an epoch. Old: use `with_epoch`."""
+        """Give each rank length // world_size items per epoch. Deprecated: use `with_epoch`."""
         warnings.warn(
             "ddp_equalize is deprecated: use .with_epoch(length // world_size)",
             DeprecationWarning,
@@ -125,7 +125,7 @@ class WebDataset(DataPipeline, FluidInterface):
         shardshuffle: another order of shards each epoch; a number is the same as True.
         cache_size: bytes for the cache; -1 for no limit, 0 for no cache.
         nodesplitter: a stage that gives each rank its shards; None for all shards on all ranks.
-            The default is `split_by_node`, with one report of how many shards a rank gets.
+            The default is `split_by_node`, with one warning about how many shards a rank gets.
         seed: drives shuffles and resampling, together with the number of the epoch; None for the
             environment's `WDS_SEED`, or 0. It must be the same on all ranks.
 
@@ -196,7 +196,7 @@ class WebDataset(DataPipeline, FluidInterface):
 
 
 class FluidWrapper(DataPipeline, FluidInterface):
-    """Any iterable, with the stages as methods."""
+    """A pipeline of any iterable, with the stages as methods."""
 
     shares_epoch = True
 

@@ -170,7 +170,7 @@ class StatefulLoader(DataLoader[Any]):
         self._is_done, self._is_loaded = False, True
 
     def set_epoch(self, epoch: int) -> None:
-        """Have this epoch start next; the epoch that was just loaded keeps its position."""
+        """Make this epoch the next one; the epoch that was just loaded keeps its position."""
         if self.has_state:
             self._tagged.dataset.set_epoch(epoch)
 

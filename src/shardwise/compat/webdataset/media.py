@@ -44,7 +44,7 @@ def first_frames(
 ) -> tuple[Any, float, Any]:
     """Each `stride`-th frame from the first on, frames per second, and the sound with its rate.
 
-    The sound is None if the file has no sound, and if `frames` is None, for all frames.
+    The sound is None if the file has no sound, or if `frames` is None (all frames).
     """
     reader = BytesReader(data)
     index = index_media(reader)
@@ -89,7 +89,7 @@ def torch_video(
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]] | None:
     """Decode a video, or its first frames; None if the key's extension is not that of a video.
 
-    A minute of 640 x 360 at 30 frames a second takes 1.2 GB; sixteen frames take 11 MB.
+    A minute of 640 x 360 at 30 frames per second takes 1.2 GB; sixteen frames take 11 MB.
 
     Args:
         key: the field's name, with its extension.
@@ -128,7 +128,7 @@ def torch_audio(
     """Decode a whole audio file; None if the key's extension is not that of audio.
 
     Returns:
-        float32 `[channels, samples]` from -1 to 1, and the samples a second.
+        float32 `[channels, samples]` from -1 to 1, and the samples per second.
 
     Raises:
         ValueError: the file can't be decoded, holds no sound, or takes more than `max_bytes`.

@@ -91,7 +91,7 @@ def find(module: str, name: str) -> Any:
 
 
 def answer_for(package: str, modules: Iterable[str]) -> None:
-    """Have `find` answer for the modules of the package, and for those that are gone."""
+    """Make `find` answer for the modules of the package, and for those that are gone."""
     for name in (*modules, *_GONE_MODULES, "multi"):
         full = f"{package}.{name}"
         if name in _GONE_MODULES:

@@ -127,7 +127,7 @@ class DataPipeline(StageList):
         return readers.find_reader(inherited=self._inherited_ranks)
 
     def _warn_of_division(self, reader: Reader, ranks: Ranks) -> None:
-        """Say once how shards are divided among the ranks, where the program may mean otherwise."""
+        """Warn once how shards are divided among the ranks, if the program may mean otherwise."""
         if reader.worker == 0:
             message = division_warning(self.pipeline, reader, ranks, is_asked=self.is_split_asked)
             if message is not None and self._epochs.is_first_warning():
@@ -195,7 +195,7 @@ class DataPipeline(StageList):
         position.is_done = True
 
     def _note_end(self, position: Position) -> None:
-        """Have the reader's next epoch go on there, also in another process."""
+        """Let the reader's next epoch continue there, also in another process."""
         end = replace(position, epoch=position.epoch + 1, num_yielded=0)
         if self._is_resampled and end.num_prefix > _MAX_AGAIN:
             # Shards without end promise no sample: new ones cost less than the way back.
@@ -215,7 +215,7 @@ class DataPipeline(StageList):
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Have this epoch start next, also in workers that live already."""
+        """Make this epoch the next one, also in workers that live already."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch}: epochs are counted from 0")
         if epoch != self.next_epoch:
@@ -259,7 +259,7 @@ class DataPipeline(StageList):
         return {**self._state(epoch, places, reader), "worker": reader.worker}
 
     def _last_position(self) -> Position | None:
-        """The position in the last epoch; or the next one's start, after a state was loaded."""
+        """The position in the last epoch, or the loaded state's position in the next one."""
         if self._position is None:
             return self._loaded_at(Position(self.next_epoch, self._reader()))
         return self._position

@@ -121,7 +121,7 @@ _SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 
 def envsubst(s: str, *, in_shell: bool = False) -> str:
-    """Replace `${name}` with the value of `WDS_<name>`; `in_shell` only where that is set."""
+    """Replace `${name}` with the value of `WDS_<name>`; with `in_shell` only if it is set."""
 
     def value_of(m: re.Match[str]) -> str:
         value = variable(f"WDS_{m[1]}", m[0] if in_shell else None)

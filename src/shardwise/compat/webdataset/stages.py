@@ -23,7 +23,7 @@ PASSES_APART = 1 << 20
 
 
 def is_stateless(stage: Any) -> bool:
-    """Whether the number of items that went into a stage determines its position."""
+    """Whether a stage's position is known from the number of its input items."""
     if isinstance(stage, FilterFunction):
         # Those of `mapping` treat one sample at a time.
         return stage.f is filters._batched or stage.f.__module__ == mapping.__name__

@@ -239,7 +239,7 @@ class ShardSamples:
         return bool(self._seen)
 
     def add(self, members: Iterable[Member]) -> Iterator[dict[str, Any]]:
-        """Take up members; the samples that are done with come out."""
+        """Add members; yield the samples that are complete."""
         sample = self.sample
         key = None if sample is None else sample["__key__"]
         for name, payload in members:
@@ -262,7 +262,7 @@ class ShardSamples:
     def put(
         self, key: str, field: str, payload: bytes, *, is_wanted: bool = True
     ) -> dict[str, Any] | None:
-        """Take up one member; returns the sample that is done with, if one is."""
+        """Add one member; return the sample that it completes, if any."""
         sample = self.sample
         if sample is not None and key == sample["__key__"]:
             if field in sample:

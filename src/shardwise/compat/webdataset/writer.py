@@ -90,7 +90,7 @@ class TarWriter:
         self.abort(None)
 
     def abort(self, error: BaseException | None) -> None:
-        """Give up because of an error: a local tar is removed."""
+        """Abort because of an error: a local tar is removed."""
         if self._closing is not None:
             closing, self._closing = self._closing, None
             closing.__exit__(type(error) if error else None, error, None)

@@ -128,7 +128,7 @@ class IndexedTarSamples:
         return f"<IndexedTarSamples {self.path} {self._length} samples>"
 
     def close(self) -> None:
-        """Nothing: files are closed with their last reader."""
+        """Do nothing: files are closed with their last reader."""
 
 
 def compute_num_samples(fname: str | os.PathLike[str]) -> int:
@@ -206,7 +206,7 @@ class LRUShards:
         self.last_missed = False
 
     def clear(self) -> None:
-        """Let go of all shards; copies stay where they are."""
+        """Release all shards; copies stay where they are."""
         lru, _, lock = self._here
         with lock:
             lru.clear()

@@ -19,7 +19,7 @@ from shardwise.plan.arguments import whole
 # Before the second try, the third, ...: a server that is overloaded gets more time each time.
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 8.0
 # Fetches that are started before the oldest of them is returned, for each thread: one URL that
-# times out holds up its own thread, and the others go on meanwhile.
+# times out holds up its own thread, and the others continue meanwhile.
 _AHEAD = 4
 _MAX_TIMEOUT_S, _MAX_THREADS = 86_400, 1024
 
@@ -34,7 +34,7 @@ class FetchError(DataError):
 
 @dataclass(frozen=True)
 class Fetch:
-    """See `fetch`, which makes it. A map function; pickles for worker processes."""
+    """A map function that `fetch` makes; pickles for worker processes."""
 
     field: str
     into: str
@@ -49,7 +49,7 @@ class Fetch:
         return self._fetched(sample, threading.Event())
 
     def map_many(self, samples: Iterable[Any]) -> Generator[Any, None, None]:
-        """For each sample in turn what calling this gives, or the error that it raises."""
+        """Yield the result for each sample in turn, or the error that it raises."""
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="shardwise-fetch")
         waiting: deque[Future[Any]] = deque()
         ended = threading.Event()

@@ -57,7 +57,7 @@ class Input(Protocol):
 
 @dataclass(frozen=True)
 class DatasetInput(Input):
-    """The samples of a dataset, decoded and mapped by it."""
+    """The samples of a dataset, with its decoders and maps."""
 
     has_own_keys = True
 
@@ -102,7 +102,7 @@ class DatasetInput(Input):
                 yield from zip(block.tolist(), samples, strict=True)
 
     def stored(self, ids: NDArray[np.int64]) -> Iterator[StoredRun] | None:
-        """See `Input.stored`: of neighbours in tar shards that nothing is done to."""
+        """See `Input.stored`: for neighbours in tar shards without decoders, maps, selection."""
         source, transforms = self.samples.source, self.samples.transforms
         is_touched = transforms.decoders or transforms.maps or transforms.selected is not None
         if is_touched or transforms.indices is not None or not isinstance(source, TarSource):

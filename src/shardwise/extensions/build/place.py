@@ -204,7 +204,7 @@ class Place:
                 return path.open("ab")
 
     def join(self, token: str) -> AbstractContextManager[object]:
-        """Tell later builders that this one's worker runs, until the returned object is closed."""
+        """Show later builders that this one's worker runs, until the returned object is closed."""
         if not self.is_local:
             return nullcontext()
         try:

@@ -36,7 +36,7 @@ class Job:
         return list(range(self.recipe.num_shards)) if self.failed is None else sorted(self.failed)
 
     def name(self, number: int) -> str:
-        """The name of a shard's file: of a retry, with its number behind."""
+        """The name of a shard's file; for a retry, its number is appended."""
         name = self.pattern.format(shard=number)
         if not self.generation:
             return name
@@ -132,7 +132,7 @@ def _check_keys(new: list[str], keys: set[str]) -> None:
 
 
 def _put_in_place(staged: str, path: str) -> None:
-    """Give a staged shard its name; its index and sidecar first: no shard is without them."""
+    """Give a staged shard its name, after its index and sidecar: no shard is without them."""
     for suffix in (".swi", ".media"):
         if Path(staged + suffix).exists():
             os.replace(staged + suffix, path + suffix)  # noqa: PTH105 - texts

@@ -1,4 +1,4 @@
-"""Beside the shards: `build.json`, whose output this is and how far, and the failed inputs."""
+"""The state beside the shards: `build.json`, with the build and its progress, and failed inputs."""
 
 from __future__ import annotations
 

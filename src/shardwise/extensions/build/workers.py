@@ -54,7 +54,7 @@ class Workers(Protocol):
 
     @property
     def advice(self) -> str:
-        """Advice for workers that die again and again."""
+        """The advice for when workers die again and again."""
         ...
 
     def submit(self, number: int) -> None:
@@ -69,7 +69,7 @@ class Workers(Protocol):
 def hand_out(
     workers: Workers, numbers: Sequence[int], *, is_done: Callable[[int], bool]
 ) -> Iterator[int]:
-    """Make shards, in any order; the number of each as it is done."""
+    """Make shards, in any order; yield the number of each as it is done."""
     todo, num_running, deaths = deque(numbers), 0, Counter[int]()
     while todo or num_running:
         while todo and num_running < workers.limit:

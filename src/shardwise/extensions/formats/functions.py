@@ -74,7 +74,7 @@ def mds(
 ) -> Dataset:
     """Samples in MDS shards, as MosaicML Streaming's `MDSWriter` wrote them.
 
-    Columns of numbers and of arrays of one shape are arrays, texts are str, JSON is its value;
+    Columns of numbers and of arrays of one shape are arrays, texts are str, JSON is parsed;
     "bytes", "jpeg" and "png" are bytes that decoders read, and so is "pkl": nothing is unpickled.
     The key is the shard's name and the number in it. Compressed shards (zstd, gzip, bz2, brotli,
     snappy) need pyarrow; each is decompressed whole.

@@ -96,7 +96,7 @@ def lance(
         columns: the columns to read, as `select` takes them, where a struct's name stands for all
             its fields; None for all. "_rowid" and "_rowaddr" are Lance's own numbers of a row.
         filter: keep the rows for which this holds, in SQL as Lance takes it. It is worked out once
-            and kept as 4 bytes a row; it has to give the same rows on every rank.
+            and kept as 4 bytes per row; it has to give the same rows on every rank.
         version: a number or a tag; None for the latest.
         fill: as for `parquet`.
         memory_bytes: of the blocks of rows that a process keeps for the next batches.

@@ -152,7 +152,7 @@ def _encodings(columns: Sequence[_Column]) -> dict[str, str]:
 
 
 def _parse(shard: Mapping[str, Any], url: str) -> tuple[_Stored, list[_Column]]:
-    """One entry of the index; KeyError, TypeError and ValueError say what is wrong with it."""
+    """Parse an entry of the index; KeyError, TypeError and ValueError report what is wrong."""
     kind = (shard["format"], shard["version"])
     if kind != ("mds", 2):
         raise ValueError(f"it is of the format {kind}, and ('mds', 2) is read")

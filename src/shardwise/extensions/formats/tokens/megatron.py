@@ -35,7 +35,7 @@ def index_url(url: str) -> str:
 def open_megatron(
     url: str, stat: FileStat, dtype: np.dtype[Any] | None, options: StorageOptions
 ) -> TokenFile | None:
-    """The tokens of a `.bin` by the first 46 bytes of its `.idx`; None without one."""
+    """The tokens of a `.bin`, by 46 bytes of its `.idx`; None without an `.idx`."""
     name = index_url(url)
     try:
         file = open_file(name, options=options)

@@ -1,6 +1,6 @@
 """Files of nothing but tokens: raw ones, those of llm.c with a header, and `.npy`.
 
-A raw file does not store its dtype, so it must be given; a file that starts as one of another
+A raw file does not describe itself: its dtype must be given. A file that starts as one of another
 format is refused. llm.c's have 256 int32 before the tokens: a magic number for the dtype, a version
 (1 of GPT-2's tokens, 7 of Llama 3's) and the number of tokens. Of `.npy` the header is read by
 numpy; Python objects, which would be unpickled, are refused.

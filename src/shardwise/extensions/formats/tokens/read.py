@@ -53,7 +53,7 @@ class TokenReader:
     def runs(
         self, files: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> NDArray[Any]:
-        """Runs of tokens, one behind the other: `[sum of counts]`."""
+        """Runs of tokens, one after the other: `[sum of counts]`."""
         out = np.empty(int(counts.sum()), self.dtype)
         ends = np.cumsum(counts)
         if not self.are_local:

@@ -23,9 +23,9 @@ class TokenFile:
         stat: its version when it was opened.
         dtype: of a token, little-endian.
         offset: the byte of the first token.
-        num_tokens: tokens, which lie one behind the other.
+        num_tokens: tokens, which lie one after the other.
         read_documents: reads where the documents end: int64 `[documents]`, ascending, the last one
-            is `num_tokens`. None where the format does not say.
+            is `num_tokens`. None if the format does not have them.
     """
 
     url: str

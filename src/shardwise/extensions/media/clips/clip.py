@@ -128,7 +128,7 @@ class SoundDecoder:
     """Decodes the sound of clips.
 
     Attributes:
-        mask: return a mask of the sound in its stead: False before its start and after its end.
+        mask: return a mask instead of the sound: False before its start and after its end.
     """
 
     mask: bool = False

@@ -66,8 +66,8 @@ class _Indexes:
 
     Attributes:
         samples: int64 `[files]`, ascending.
-        ends: int64 `[files]`, where each index ends in `blocks`.
-        blocks: uint8, one behind the other.
+        ends: int64 `[files]`, the end of each index in `blocks`.
+        blocks: uint8, one after the other.
         stats: uint8, JSON: bytes, time and ETag of each file.
     """
 
@@ -93,7 +93,7 @@ class LoneFiles:
         self._versions: dict[str, FileStat] = {}
 
     def identity(self) -> str:
-        """That of the list."""
+        """The fingerprint of the list."""
         return self._source.manifest.fingerprint
 
     def index(self, sample: int) -> MediaIndex:

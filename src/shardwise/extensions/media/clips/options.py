@@ -64,7 +64,7 @@ class ClipOptions:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """All fields of videos; times are those of the first one."""
+        """The fields of all videos; times are those of the first one."""
         return (self.field, *self.others)
 
     @property
@@ -85,7 +85,7 @@ class ClipOptions:
 
     @property
     def windows(self) -> ClipWindows:
-        """The starts of clips."""
+        """The rules for the starts of clips."""
         is_counted = self.count is not None or (
             self.cuts is not None and self.step is None and self.seconds is None
         )

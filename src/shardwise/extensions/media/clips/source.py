@@ -49,7 +49,7 @@ class ClipCounts:
 class ClipSource(ReadsEpochs):
     """Clips of the videos of a source; satisfies `shardwise.sources.protocol.Source`.
 
-    The table of clips, 24 bytes a video, travels with the pickled source.
+    The table of clips, 24 bytes per video, travels with the pickled source.
 
     Args:
         source: the videos.
@@ -57,7 +57,7 @@ class ClipSource(ReadsEpochs):
         fields: of a clip, copied from its sample, beside those of videos.
         files: the videos' bytes and indexes, by field of `options.fields`.
         options: see there.
-        table: which clips each video has.
+        table: the clips of each video.
         identity: of the videos' indexes.
     """
 

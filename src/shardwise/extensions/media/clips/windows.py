@@ -16,13 +16,11 @@ _JITTER = 0xC119
 
 @dataclass(frozen=True)
 class ClipWindows:
-    """The starts of clips, among the frames at which one can start.
+    """Rules for the starts of clips, among the frames at which one can start.
 
     Attributes:
-        step: frames from one start to the next; None if `count` sets the
-            number of clips.
-        count: clips of each video, in the middles of as many equal parts, without
-            a `step`.
+        step: frames from one start to the next; None if `count` sets the number of clips.
+            count: clips of each video without a `step`, in the middles of as many equal parts.
         jitter: a clip starts up to this many frames later, less one; another number each epoch.
     """
 
@@ -95,7 +93,7 @@ class ClipTable:
 
     @property
     def num_clips(self) -> int:
-        """All clips."""
+        """The number of all clips."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

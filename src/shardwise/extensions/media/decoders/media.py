@@ -123,7 +123,7 @@ class MediaFile:
         """The frames that are on the screen at some times: uint8 `[T, H, W, 3]`.
 
         Raises:
-            DataError: a time is before or behind the video, or a frame is damaged.
+            DataError: a time is before or after the video, or a frame is damaged.
         """
         times = np.atleast_1d(np.asarray(seconds, np.float64))
         return self._decode(frames_at_seconds(self._index.first("video"), times))

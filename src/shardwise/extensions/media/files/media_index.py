@@ -110,7 +110,7 @@ def with_checksums(index: MediaIndex, reader: RangeReader) -> MediaIndex:
 
 
 def checksum_of(payloads: Iterable[bytes | memoryview]) -> int:
-    """The CRC-32 of coded frames, one behind the other."""
+    """The CRC-32 of coded frames, one after the other."""
     digest = 0
     for payload in payloads:
         digest = crc32(payload, digest)

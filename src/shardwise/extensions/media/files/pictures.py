@@ -1,4 +1,4 @@
-"""Decoded pictures to the rows of a clip: resized, turned, cut, in the layout requested.
+"""Decoded pictures to the rows of a clip: resized, turned, cut, in the requested layout.
 
 Rotation is applied. Pictures of another size than the header's (a stream may change it) are resized
 to the header's. Pixels of other than square shape stay as they are stored.

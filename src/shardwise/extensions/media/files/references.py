@@ -78,7 +78,7 @@ def _units(payload: bytes | memoryview, num_length_bytes: int) -> Iterator[tuple
 
 
 def _recovery_frames(messages: bytes) -> int:
-    """The number of frames until all are right, by a picture's messages; 0 without such one."""
+    """The number of frames until all are right, by a picture's messages; 0 if unknown."""
     at = 0
     while at + 2 < len(messages):
         kind, num_bytes, at = messages[at], messages[at + 1], at + 2

@@ -156,7 +156,7 @@ def check_channel_order(place: Span | None, data: bytes | memoryview) -> None:
 def _without_user_data(config: bytes) -> bytes:
     """An `hvcC` without the text that x265 puts into it: 1.4 kB, which no decoder needs.
 
-    As it is, if it is not such a box (ISO/IEC 14496-15, 8.3.3.1).
+    Anything but such a box (ISO/IEC 14496-15, 8.3.3.1) is returned unchanged.
     """
     if len(config) < 23:
         return config

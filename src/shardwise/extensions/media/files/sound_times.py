@@ -89,7 +89,7 @@ def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -
 def _lengths(
     track: Track, payloads: list[bytes], said: NDArray[np.int64], *, is_exact: bool
 ) -> NDArray[np.int64]:
-    """Samples of each packet, exact where `said` has the container's rounded counts."""
+    """Exact samples of each packet; `said` has the container's rounded counts."""
     pcm = _PCM.match(track.codec)
     if pcm or track.codec in ("pcm_mulaw", "pcm_alaw"):
         bits = int(pcm[1]) if pcm else 8
@@ -113,7 +113,7 @@ def _lengths(
 def _decoded_lengths(
     track: Track, payloads: list[bytes], said: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """All packets hold as many samples as the first ones, and the last one what it decodes to."""
+    """Samples of each packet: the first ones' count for all, and the last one's decoded count."""
     last = len(payloads) - 1
     try:
         if track.codec in _UNTOLD:

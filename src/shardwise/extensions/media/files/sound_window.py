@@ -1,4 +1,4 @@
-"""A part of a sound in the rate and the channels requested.
+"""A part of a sound in the requested rate and channels.
 
 soxr resamples it, at its quality HQ, in blocks that are the same for every part: a part of a sound
 is to the bit what it is in the whole. Output sample j lies at time j / rate; edges are as if there
@@ -45,7 +45,7 @@ def length_at(sound: Sound, rate: int) -> int:
 def read_window(
     sound: Sound, start: int, count: int, *, rate: int, channels: int | None
 ) -> NDArray[np.float32]:
-    """Samples `[start, start + count)` at `rate`; zeros behind and before the sound.
+    """Samples `[start, start + count)` at `rate`; zeros before and after the sound.
 
     Args:
         sound: where from.

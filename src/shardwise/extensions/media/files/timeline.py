@@ -1,4 +1,4 @@
-"""When the frames of a video, or of a part of it, are shown."""
+"""The times at which the frames of a video, or of a part of it, are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One track of a media file: where each coded frame lies, and when it is shown.
+"""One track of a media file: the position of each coded frame, and the time when it is shown.
 
 Columns are in decode order, the order in which a file stores frames. A frame that is decoded and
 never shown (it lies before an edit) stays in the columns, with `shown` False.
@@ -103,7 +103,7 @@ class Track:
 
     @cached_property
     def pts(self) -> NDArray[np.int64]:
-        """When each frame is shown, in order, in ticks: int64 `[num_frames]`."""
+        """The times at which frames are shown, in order, in ticks: int64 `[num_frames]`."""
         return self.columns.pts[self.order]
 
     @cached_property

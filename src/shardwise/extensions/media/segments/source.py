@@ -29,7 +29,7 @@ from shardwise.extensions.media.segments.table import SegmentTable, rows_in
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import Source, SourceTraits
 
-# Offsets and durations of manifests are rounded: so much may lie behind the sound, as silence.
+# Offsets and durations of manifests are rounded: so much may lie after the sound, as silence.
 _ROUNDED_S = 0.1
 
 

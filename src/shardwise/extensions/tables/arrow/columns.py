@@ -69,7 +69,7 @@ class BatchColumns:
         self._columns: dict[str, ArrowColumn] = {}
 
     def columns(self, names: Sequence[str]) -> Mapping[str, ArrowColumn]:
-        """These fields, and maybe others."""
+        """The columns of some fields, and maybe others."""
         for name in names:
             if name not in self._columns:
                 self._columns[name] = convert(leaf(self._batch, name))
@@ -165,7 +165,7 @@ def _join(own: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]) ->
 def _join_numbers(
     columns: Sequence[Numbers], parts: Parts, order: NDArray[np.int64]
 ) -> NDArray[Any] | None:
-    """One array, without one for each column; None with rows missing, or of different forms."""
+    """Join without an array per column; None with rows missing, or of different forms."""
     arrays = [c.values for c in columns if c.valid is None and c.broken is None]
     first = columns[0].values
     form = (first.shape[1:], first.dtype)
@@ -228,7 +228,7 @@ class ScatteredBytes(LazyBytesColumn):
             starts = each.column.starts[rows]
             ends = (starts + sizes[start : start + len(rows)]).tolist()
             views += [view[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]
-        # The payloads lie by part; `starts` has them in the order of rows.
+        # The payloads lie by part; `starts` has their offsets in the order of rows.
         starts = np.empty(len(sizes), np.int64)
         starts[self._order] = np.cumsum(sizes) - sizes
         self.starts = starts

@@ -142,7 +142,7 @@ class Lists:
         length = int(lengths[0]) if len(lengths) else -1
         if length > 0 and isinstance(items, Numbers) and bool((lengths == length).all()):
             windows = np.lib.stride_tricks.sliding_window_view(items.values, length, axis=0)
-            # The window's axis comes last: it belongs behind the rows.
+            # The window's axis comes last: it belongs after the rows.
             return np.ascontiguousarray(np.moveaxis(windows[starts], -1, 1))
         sizes = np.maximum(lengths, 0)
         ends = np.cumsum(sizes)

@@ -1,7 +1,7 @@
 """The source of Lance tables: samples by id, from one version of a table.
 
-Opens the table at the first use, once a process; a forked child of a process that used Lance reads
-through a separate process. Lance and pyarrow are imported where a table is opened.
+Opens the table at the first use, once per process; a forked child of a process that used Lance
+reads through a separate process. Lance and pyarrow are imported where a table is opened.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class LanceSource:
         shard, _ = self.selection.manifest.locate(ids[:1])
         return self.selection.manifest.shards[int(shard[0])].url
 
-    # Opening, once a process.
+    # Opening, once per process.
 
     def _open(self) -> _Here:
         def open_here() -> _Here:

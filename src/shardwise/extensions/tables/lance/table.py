@@ -164,7 +164,7 @@ class LanceTable:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Tell a version that was cleaned up from a file that is missing."""
+        """Distinguish a version that was cleaned up from a missing file."""
         try:
             with _as_ours(self.uri):
                 yield

@@ -53,7 +53,7 @@ class FileInfo:
 
 
 class ParquetFile:
-    """One file; makes no request before it must. `stat` is as for `open_table`."""
+    """A Parquet file; makes no request before it must. `stat` is as for `open_table`."""
 
     def __init__(self, file: File, stat: FileStat | None = None) -> None:
         self._file, self.url = file, file.url
@@ -144,7 +144,7 @@ class ParquetFile:
 
 
 def check_version(file: File, stat: FileStat) -> None:
-    """Hold a local file to the version that was opened; remote ones are pinned."""
+    """Check that a local file is the version that was opened; remote ones are pinned."""
     if not file.is_remote:
         require_same(stat, file.stat(), file.url)
 
@@ -198,8 +198,8 @@ def _decode_parts(
 ) -> pa.Table:
     """A row group whole, or in the largest parts that pyarrow decodes.
 
-    It decodes no more than 2 GB of a nested column at a time. The footer does not have their
-    number of rows: a page of a few bytes may name large values of a dictionary many times.
+    It decodes no more than 2 GB of a nested column at a time. The footer does not show how many
+    rows these are: a page of a few bytes may name large values of a dictionary many times.
     """
     num_rows = None
     while True:

@@ -1,6 +1,6 @@
 """The source of tables: rows by id, from a cache of decoded row groups.
 
-Opens the files at the first use, once a process.
+Opens the files at the first use, once per process.
 """
 
 from __future__ import annotations

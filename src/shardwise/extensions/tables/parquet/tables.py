@@ -69,7 +69,7 @@ class ArrowFile:
         return self._mapped()[group], 0
 
     def check(self) -> None:
-        """Hold the file to its version, before and after views of the map are read."""
+        """Check the file's version, before and after views of the map are read."""
         check_version(self._file, self._stat)
 
     def _mapped(self) -> list[pa.RecordBatch]:
