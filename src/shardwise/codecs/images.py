@@ -1,4 +1,4 @@
-"""`image`: from the user's arguments to an image decoder."""
+"""`image`: make an image decoder of the user's arguments."""
 
 from __future__ import annotations
 

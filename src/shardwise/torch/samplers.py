@@ -96,7 +96,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             seed=seed,
             drop_last=drop_last,
         )
-        # One index a step, so that nothing but the ranks must be filled.
+        # One index per step, so that nothing but the ranks must be filled.
         options = PlanOptions(
             batch_size=1, shuffle=shuffle, seed=seed, remainder="drop" if drop_last else "pad"
         )
@@ -152,7 +152,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         Args:
             num_samples: how many samples of this rank the program has taken since
                 `iter(loader)`. None counts the indices that were yielded: with workers,
-                DataLoader takes them ahead of the program, prefetch_factor batches a worker.
+                DataLoader takes them ahead of the program, prefetch_factor batches per worker.
 
         Raises:
             ValueError: num_samples is not in [0, what is left of the epoch].
@@ -202,7 +202,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
             `shardwise.DataLoader`. shuffle=True is "full" if the dataset doesn't say what suits
             it. remainder="uneven" may give an empty list, which DataLoader's default `collate_fn`
             does not take; the default gives none. A field's name in batch_by needs a dataset with
-            fields. The lines of coverage have the indices that were given, and say so:
+            fields. The lines of coverage have the given indices, marked as such; a
             `StatefulDataLoader` counts what the program got.
 
     The batches hold the samples of `shardwise.DataLoader` with the same options, in that order.
@@ -277,7 +277,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
         Args:
             num_batches: how many batches the program has taken since `iter(loader)`. None counts
                 the batches that were yielded: with workers, DataLoader takes them ahead of the
-                program, prefetch_factor a worker.
+                program, prefetch_factor per worker.
 
         Raises:
             ValueError: num_batches is not in [0, batches left in the epoch].

@@ -23,14 +23,7 @@ from shardwise.torch.shared_batches import SharedMemoryCollate
 
 @dataclass(slots=True, eq=False)
 class _Pass:
-    """One pass over an epoch.
-
-    Attributes:
-        began: the state of the dataset or sampler at its start.
-        num_left: steps of the dataset or sampler from there on.
-        num_steps: batches that these steps make.
-        num_yielded: batches returned.
-    """
+    """One pass: the state that it began with, its steps, and its batches: all, and those given."""
 
     began: dict[str, Any]
     num_left: int

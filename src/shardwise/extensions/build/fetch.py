@@ -124,7 +124,7 @@ def fetch(
     "timeout", "refused", "no host", "no connection", "cut short", "http 503" (and 429, 408, 425 and
     every 5xx) after `retries` more tries; "http 404" (and all others), "too large", "not http",
     "bad url", "no url", "too many redirects", "redirect from https to http", "certificate", "tls",
-    "compressed" and "not a reply of http" at once. `retry_errors=True` takes them up again.
+    "compressed" and "not a reply of http" at once. `retry_errors=True` tries them again.
 
     Args:
         field: holds the URL, as text or bytes.

@@ -81,7 +81,7 @@ class DatasetInput(Input):
         return manifest.num_bytes / max(1, manifest.num_samples)
 
     def sizes(self) -> NDArray[np.int64]:
-        """Samples a shard."""
+        """Samples per shard."""
         return self.samples.shard_sizes
 
     def url_of(self, number: int) -> str | None:

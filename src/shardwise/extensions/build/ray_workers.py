@@ -67,7 +67,7 @@ class _Tasks:
     def __init__(self, ray: Any, job: Job, num_workers: int | None) -> None:
         self._ray = ray
         self._num_workers = num_workers
-        # Once a node; a task gets the reference only.
+        # Once per node; a task gets the reference only.
         self._job = [ray.put(pickle_by_value(job))]
         self._names = job
         self._code = _code_of(job)

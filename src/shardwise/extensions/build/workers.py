@@ -1,4 +1,4 @@
-"""Handing out the shards of a build: to any workers, and once more where one of them died.
+"""Assign the shards of a build to any workers, and once more if one of them died.
 
 `Workers` is what processes of this machine and a Ray cluster have in common. It knows numbers of
 shards; which are to be made, their order and the end of a build are decided here and above, once.
