@@ -1,4 +1,4 @@
-"""Image files to pixels, by simplejpeg, OpenCV or Pillow: by the first that is installed.
+"""Decode image files to pixels by simplejpeg, OpenCV or Pillow: the first that is installed.
 
 JPEG is decoded by simplejpeg, but for rare subsamplings, as CMYK files have; GIF, TIFF, AVIF and
 HEIC by Pillow, because OpenCV multiplies a TIFF's colours by its alpha and turns it by its tag. All
@@ -134,7 +134,7 @@ def _read_simplejpeg(
 
 
 def _is_deep(data: memoryview, header: ImageHeader) -> bool:
-    """Whether a PNG or TIFF has more than 8 bits a sample."""
+    """Whether a PNG or TIFF has more than 8 bits per sample."""
     if header.format != "tiff":
         return header.format == "png" and data[24] == 16
     tags = {tag: value for tag, value, _ in tiff_entries(data, 0)}
@@ -167,7 +167,7 @@ def _read_opencv(
 
 
 def _read_deep(data: memoryview, header: ImageHeader, mode: str, dtype: str) -> Pixels:
-    """Decode a PNG or TIFF of more than 8 bits a sample; Pillow has but one channel of them."""
+    """Decode a PNG or TIFF of more than 8 bits per sample; Pillow has but one channel of them."""
     package = find_package("cv2")
     if package is None:
         raise MissingExtraError("OpenCV, which decodes 16 bits, is not installed", extra="image")

@@ -84,7 +84,7 @@ def _measure(data: memoryview, head: bytes) -> tuple[str, tuple[int, int]]:
 
 
 def jpeg_segments(data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield (marker, place of its payload) up to the first scan."""
+    """Yield (marker, offset of its payload) up to the first scan."""
     at = 2
     while True:
         if data[at] != 0xFF:
@@ -225,7 +225,7 @@ def _exif_start(data: memoryview, name: str) -> int | None:
 
 
 def _png_chunks(data: memoryview) -> Iterator[tuple[bytes, int]]:
-    """Yield (kind, place of its content) for the chunks of a PNG, as far as the data go."""
+    """Yield (kind, offset of its content) for the chunks of a PNG, as far as the data go."""
     at = 8
     while at + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)

@@ -1,4 +1,4 @@
-"""Pixels to another size, by cykooz-resizer (fast_image_resize), OpenCV or Pillow.
+"""Resize pixels by cykooz-resizer (fast_image_resize), OpenCV or Pillow.
 
 "bilinear" and "bicubic" are Pillow's and torchvision's antialiased filters. cykooz-resizer has them
 with SIMD and gives torchvision's bytes; Pillow, where that is missing, is one level off in places.

@@ -39,12 +39,12 @@ class OptionalDecoder:
 
     @property
     def mask_row(self) -> Any:
-        """The decoder's own, or one bool."""
+        """The decoder's own mask row, or one bool."""
         return self.decoder.mask_row if has_mask(self.decoder) else ((), np.dtype(bool))  # type: ignore[union-attr]
 
     @property
     def stream(self) -> int:
-        """The decoder's own."""
+        """The decoder's own stream."""
         return int(getattr(self.decoder, "stream", 0))
 
     def __call__(self, data: Any) -> Any:

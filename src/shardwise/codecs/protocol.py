@@ -109,7 +109,7 @@ class MaskingDecoder(Protocol):
 
     @property
     def gives_mask(self) -> bool:
-        """Whether it does so with its options."""
+        """Whether it gives masks with its options."""
 
     @property
     def mask_row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:

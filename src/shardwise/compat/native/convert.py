@@ -256,7 +256,7 @@ class _Reading:
                 self._sample(kind, stage, behind)
 
     def _choose(self, stage: FilterFunction) -> None:
-        """A stage that leaves samples out by what is in them: now, and not while they are read."""
+        """Leave samples out by a predicate of their content: now, and not while they are read."""
         mask = chosen(self._made(), argument(stage, 0, "predicate", None), self._names)
         if not mask.all():
             self.dataset = self.dataset.subset(mask)
@@ -284,7 +284,7 @@ class _Reading:
             self.options["remainder"] = "uneven"
 
     def _sample(self, kind: str, stage: FilterFunction, behind: list[Any]) -> None:
-        """A stage that gives one sample for each: the dataset's own way where there is one."""
+        """Apply a stage that maps samples one by one, by the dataset's own method if it has one."""
         decoder = stages.decoder_of(kind, stage)
         if not self._stages:
             if decoder is not None and self._names is None and not self._decoded:

@@ -23,7 +23,7 @@ from shardwise.extensions.media.files.sound_window import length_at, open_sound,
 
 
 class UnfitVideoError(DataError):
-    """A sound video that can't give the clip: it is too short, or has too few frames a second."""
+    """A sound video that can't give the clip: it is too short, or has too few frames per second."""
 
     lack = "too short"
 

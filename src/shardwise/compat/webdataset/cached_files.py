@@ -100,7 +100,7 @@ def open_locked(path: Path) -> BinaryIO | None:
 
 
 def remove_unused(path: Path) -> bool:
-    """Delete a file and its record, unless a stream of it is open; whether it is gone."""
+    """Delete a file and its record, unless a stream of it is open; return whether it is gone."""
     # Another process may be faster.
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         if not _lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB):

@@ -1,4 +1,4 @@
-"""Values of a sample to bytes, by the extension of their field; bytes and text stay as they are."""
+"""Encode a sample's values by the extension of their field; bytes and text stay as they are."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
 
 
 def set_options(obj: Any, **options: Any) -> bool:
-    """Set `timeout`, `ignore_errors`, `ignore_status` of a pipe; whether it is one."""
+    """Set `timeout`, `ignore_errors`, `ignore_status` of a pipe; return whether it is one."""
     for name, value in options.items():
         if isinstance(obj, Pipe) and value is not None:
             setattr(obj, name, value)

@@ -1,4 +1,4 @@
-"""Video and audio fields to tensors, bounded, by PyAV.
+"""Decode video and audio fields to tensors, bounded, by PyAV.
 
 Decoders are never kept, so that forked and spawned workers may call these.
 """

@@ -83,7 +83,7 @@ class DataPipeline(StageList):
 
     @property
     def _num_passes(self) -> int:
-        """Passes an epoch; shards without end make passes without end."""
+        """Passes per epoch; shards without end make passes without end."""
         return ENDLESS if self._is_resampled else self.repetitions
 
     @property

@@ -65,7 +65,7 @@ class Position:
 
     @property
     def place(self) -> list[int]:
-        """The place in a state; `num_discarded` is there only where it is not 0."""
+        """The position as a state holds it; `num_discarded` is there only if it is not 0."""
         place = [self.number, self.num_prefix, self.num_yielded]
         return [*place, self.num_discarded] if self.num_discarded else place
 

@@ -54,7 +54,7 @@ def samples_of(source: TarSource, ids: list[int]) -> list[dict[str, Any]]:
 class IndexedTarSamples:
     """The samples of one tar file, by number; negative numbers count from the end.
 
-    A sample is a dict: a stream of bytes a field, named by the extension with its dot (in lower
+    A sample is a dict: a stream of bytes per field, named by the extension with its dot (in lower
     case), and "__key__". `md5sum` and `expected_size` are held against the file; `use_mmap` and
     `index_file` have no effect.
     """

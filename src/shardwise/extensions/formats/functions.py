@@ -171,7 +171,7 @@ def tfrecord(
 
     Raises:
         MissingShardError: nothing is there under a url.
-        DataError: a file is cut, damaged, compressed, or not a TFRecord file; a feature is not there,
+        DataError: a file is cut, damaged, compressed, or not a TFRecord file; a feature is missing,
             or of another kind or number than requested.
 
     Examples:

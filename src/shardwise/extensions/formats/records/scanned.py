@@ -24,7 +24,7 @@ _Found = TypeVar("_Found")
 
 
 class ScannedSource(RecordSource, Generic[_Found]):
-    """The files of `urls`, each scanned once in a process; the index directory is `index`."""
+    """The files of `urls`, each scanned once per process; the index directory is `index`."""
 
     _kind: ClassVar[str]
 
@@ -46,7 +46,7 @@ class ScannedSource(RecordSource, Generic[_Found]):
         return f"{type(self).__name__}({shown(self.urls[0])!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was found: other processes load the index files."""
+        """Leave out what was found: other processes load the index files."""
         return self.__dict__ | {"_found": MadeOnce()}
 
     @cached_property

@@ -26,14 +26,14 @@ from shardwise.storage import PoolRanges
 
 @dataclass(frozen=True, eq=False)
 class _Joined:
-    """The documents of an epoch: which is at each place, and where it ends in all tokens."""
+    """The documents of an epoch: their order, and where each one ends in all tokens."""
 
     order: NDArray[np.int64]
     ends: NDArray[np.int64]
 
 
 class JoinedDocuments(ReadsEpochs, TokenSource):
-    """Blocks of the joined documents: 8 bytes a document, and 16 for each of two epochs."""
+    """Blocks of the joined documents: 8 bytes per document, and 16 for each of two epochs."""
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:

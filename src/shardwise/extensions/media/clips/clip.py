@@ -77,7 +77,7 @@ class Clips:
 
 @dataclass(frozen=True)
 class ClipDecoder:
-    """Decodes the pictures of clips, as options of `Dataset.clips` say."""
+    """Decodes the pictures of clips by options of `Dataset.clips`."""
 
     frames: int
     size: tuple[int, int] | None

@@ -52,7 +52,7 @@ class SourceOfFiles(Protocol):
     def opened_file(
         self, sample: int, storage: StorageOptions | None = None
     ) -> AbstractContextManager[tuple[File, FileStat]]:
-        """A sample's file, held to its version, and that."""
+        """A sample's file, held to its version, and the version."""
         ...
 
     def file_of(self, sample: int) -> tuple[str, str, FileStat | None]:

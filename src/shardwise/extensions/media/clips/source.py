@@ -98,7 +98,7 @@ class ClipSource(ReadsEpochs):
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """Clips are values; what rides along is as it was."""
+        """Clips are values; copied fields keep their traits."""
         layouts = {}
         if self.options.short == "mask":
             group = () if self.options.per_sample is None else (self.options.per_sample,)

@@ -93,7 +93,7 @@ def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> Medi
 
 
 def with_checksums(index: MediaIndex, reader: RangeReader) -> MediaIndex:
-    """The index with a CRC-32 a group of pictures, for which all bytes are read."""
+    """The index with a CRC-32 per group of pictures, for which all bytes are read."""
     data = memoryview(read_exactly(reader, 0, reader.num_bytes))
     tracks = []
     for track in index.tracks:

@@ -58,7 +58,7 @@ def read_tracks(moov: bytes, *, num_bytes: int, limits: Limits) -> list[Track] |
 
 
 def _scale(moov: bytes, header: Span | None) -> int:
-    """Ticks a second, of `mvhd` or `mdhd`."""
+    """Ticks per second, of `mvhd` or `mdhd`."""
     if header is None:
         raise DataError("the box b'moov' has no header of the movie or of a track")
     (scale,) = struct.unpack_from(">I", moov, header[0] + (20 if moov[header[0]] else 12))

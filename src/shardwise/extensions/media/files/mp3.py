@@ -1,4 +1,4 @@
-"""The frames of an mp3 by their headers: no FFmpeg, a microsecond a frame.
+"""The frames of an mp3 by their headers: no FFmpeg, a microsecond per frame.
 
 Delay and padding are those of the tag of LAME in the first frame. Files with anything else between
 frames, or of other layers, give None: then FFmpeg demuxes them.

@@ -65,14 +65,14 @@ def read_ranges(
 
 
 class RangeReader:
-    """A file of storage as the parsers of media read it."""
+    """A file of storage, to be read by the parsers of media."""
 
     def __init__(self, file: File, num_bytes: int) -> None:
         self._file = file
         self.num_bytes = num_bytes
 
     def holds(self, start: int, stop: int) -> bool:
-        """False, but of no bytes."""
+        """False, except for an empty range."""
         return start == stop
 
     def read(self, start: int, stop: int) -> bytes:

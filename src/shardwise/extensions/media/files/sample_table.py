@@ -1,4 +1,4 @@
-"""The sample tables of an mp4 track (`stbl`): sizes, places, times and keys as numpy columns."""
+"""The sample tables of an mp4 track (`stbl`): sizes, offsets, times and keys as numpy columns."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def is_plain_sound(head: bytes) -> bool:
 
 @cache
 def _has(module: str) -> bool:
-    """Looked up once: a look through the path takes 0.3 ms."""
+    """Whether a module is installed, cached: a look through the path takes 0.3 ms."""
     return find_spec(module) is not None
 
 

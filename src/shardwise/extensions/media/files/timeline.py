@@ -40,7 +40,7 @@ class Span:
 
     @property
     def time_base(self) -> tuple[int, int]:
-        """Seconds a tick."""
+        """Seconds per tick."""
         return self.track.time_base
 
 

@@ -109,7 +109,7 @@ class SegmentSource:
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """Segments and what their rows say are values; what rides along is as it was."""
+        """Segments and the fields of their rows are values; copied fields keep their traits."""
         seconds = dict.fromkeys(("offset", "duration"), ((), np.dtype(np.float64)))
         return self._owners.traits((self._field, *seconds, *self._named), seconds)
 

@@ -77,7 +77,7 @@ class TarMedia(TarRanges):
         return self.__dict__ | {"_sidecars": OrderedDict(), "_indexes": RecentIndexes()}
 
     def identity(self) -> str:
-        """Changes when a sidecar does: 16 hex digits of the headers of all."""
+        """A digest that changes with any sidecar: 16 hex digits of all headers."""
         digest = hashlib.sha256()
         for shard in np.flatnonzero(self._shards().manifest.sizes).tolist():
             digest.update(self._sidecar(shard).identity)
@@ -125,18 +125,18 @@ class TarMedia(TarRanges):
 
 
 class TarPictures(TarRanges):
-    """Numbered pictures of the samples of tar shards, a video each; their file is the shard."""
+    """Numbered pictures of samples of tar shards, a video each, whose file is the shard."""
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
         return tuple(numbered_fields(self._field, self._shards().fields))
 
     def identity(self) -> str:
-        """The pictures are those of the source's fingerprint."""
+        """An empty text: the source's fingerprint covers the pictures."""
         return ""
 
     def index(self, sample: int) -> MediaIndex:
-        """The places of a sample's pictures."""
+        """The index of a sample's pictures in the shard."""
         shards = self._shards()
         shard, row = shards.locate(sample)
         index = shards.index(shard)

@@ -104,7 +104,7 @@ def _sidecar_header(index: ShardIndex) -> SidecarHeader:
 def media_payloads(
     url: str, index: ShardIndex, options: StorageOptions | None
 ) -> Iterator[tuple[int, str, int, bytes | None]]:
-    """Row, field, place and payload of each media file of a shard; None for one that is missing."""
+    """Row, field, offset and payload of each media file of a shard; None for a missing one."""
     fields, file = media_fields(index), open_uncached(url, options)
     try:
         for row in range(index.num_samples):

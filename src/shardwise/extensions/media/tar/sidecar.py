@@ -1,4 +1,4 @@
-"""The sidecar of a shard, `<shard>.media`: the media index of each sample behind a table.
+"""The sidecar of a shard, `<shard>.media`: the media index of each sample after a table.
 
     columns   `column_file`: the shard's size, its samples, the fields; and `ends`, the end of each
               block after the columns

@@ -1,4 +1,4 @@
-"""Arrow to columns: from a table's fields to what the rest of the library reads.
+"""Convert the fields of Arrow tables to the columns that the rest of the library reads.
 
 Numbers of one shape are one numpy array, binary columns are a `BytesColumn` over Arrow's own
 buffers, and nothing is copied before rows are taken. A row that Arrow calls null is a field that

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RowSelection:
-    """The samples of a version: fragments are shards; `selected` are a filter's places."""
+    """The samples of a version: fragments are shards; `selected` are a filter's positions."""
 
     def __init__(
         self,

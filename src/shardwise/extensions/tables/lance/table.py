@@ -126,7 +126,7 @@ class LanceTable:
             )
 
     def select(self, condition: str) -> NDArray[np.int64]:
-        """The places of the live rows for which a condition in SQL holds: int64, ascending."""
+        """The positions of the live rows for which a condition in SQL holds: int64, ascending."""
         places = [np.empty(0, dtype=np.int64)]
         try:
             with _as_ours(self.uri):
@@ -143,7 +143,7 @@ class LanceTable:
         return np.sort(np.concatenate(places), kind="stable")
 
     def take(self, places: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
-        """Rows by place, one or more, ascending, without repeats; of structs "a.b" is a part."""
+        """Rows by position, one or more, ascending, without repeats; of structs "a.b" is a part."""
         with self._reading():
             # A list: an Arrow array would be taken apart item by item.
             table = self._dataset.take(places.tolist(), columns=list(columns))
@@ -152,7 +152,7 @@ class LanceTable:
         return batch
 
     def blobs(self, places: NDArray[np.int64], column: str) -> list[bytes | None]:
-        """Blobs by place, one or more, ascending, without repeats, in one planned read."""
+        """Blobs by position, one or more, ascending, without repeats, in one planned read."""
         with self._reading():
             blobs = self._dataset.read_blobs(column, indices=places.tolist(), preserve_order=True)
         self._check_count(len(blobs), len(places))
@@ -208,7 +208,7 @@ def _plain_schema(schema: pa.Schema) -> tuple[pa.Schema, frozenset[str]]:
 
 @contextmanager
 def _as_ours(uri: str) -> Iterator[None]:
-    """Raise what Lance raises as one of our errors."""
+    """Raise Lance's errors as this library's own."""
     try:
         yield
     except BaseException as error:

@@ -90,7 +90,7 @@ class ParquetSource:
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """Any row of a mapped file is as near as another; a row group is decoded whole."""
+        """Full for mapped files; else by windows, since a row group is decoded whole."""
         return "full" if self.tables.mapped else "window"
 
     @property
