@@ -7,13 +7,16 @@ torch.distributed is never initialised.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from shardwise.base.errors import RankError, StallError
+
 # A group made in another way, a backend's own store, a store that is gone.
-_NO_STORE = (AttributeError, RuntimeError, ValueError)
+NO_STORE = (AttributeError, RuntimeError, ValueError)
 # Seconds that a rank waits for what another one makes.
 _MAKER_S = 60
 # Before bytes that were made; larger ones are too many for a store that all ranks ask.
@@ -47,14 +50,14 @@ def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
     None where there is no group, or its store can't tell. With `is_new` the n-th call of each
     process returns the n-th name.
     """
-    ranks, store = group_rank_and_size(), _store()
+    ranks, store = group_rank_and_size(), group_store()
     if ranks is None or store is None:
         return None
     try:
         if is_new:
             key = f"{key}/{store.add(f'{key}/rank {ranks[0]}', 1)}"
         return bytes(store.compare_set(key, "", proposal)).decode()
-    except _NO_STORE:
+    except NO_STORE:
         return None
 
 
@@ -64,7 +67,7 @@ def made_once(key: str, make: Callable[[], bytes]) -> bytes:
     The n-th call of a process returns what was made for the n-th call of any. Without a group, and
     where the maker fails or takes longer than a minute, this process makes them itself.
     """
-    ranks, store = group_rank_and_size(), _store()
+    ranks, store = group_rank_and_size(), group_store()
     if ranks is None or ranks[1] < 2 or store is None:
         return make()
     is_maker = False
@@ -75,20 +78,37 @@ def made_once(key: str, make: Callable[[], bytes]) -> bytes:
             store.wait([key], timedelta(seconds=_MAKER_S))
             made = bytes(store.get(key))
             return made[1:] if made[:1] == _MADE else make()
-    except _NO_STORE:
+    except NO_STORE:
         return make()
     made = b""
     try:
         made = make()
         return made
     finally:
-        with suppress(*_NO_STORE):
+        with suppress(*NO_STORE):
             store.set(key, _MADE + made if 0 < len(made) < _MOST_BYTES else b"-")
 
 
-def _store() -> Any:
+def exchange(key: str, own: str, ranks: Sequence[int], *, timeout_s: float) -> list[str]:
+    """Return the text of each of `ranks`, which all call this, the n-th time in the n-th call."""
+    found, store, deadline = group_rank_and_size(), group_store(), time.monotonic() + timeout_s
+    if found is None or store is None:
+        raise RankError("there is no process group with a store: call init_process_group first")
+    key = f"{key}/{','.join(map(str, ranks))}"
+    key = f"{key}/{store.add(f'{key}/rank {found[0]}', 1)}"
+    store.set(f"{key}/{found[0]}", own)
+    for rank in ranks:
+        # Waiting in the store would keep other threads from it.
+        while not store.check([f"{key}/{rank}"]):
+            if time.monotonic() > deadline:
+                raise StallError(f"ranks {ranks}: rank {rank} did not come within {timeout_s:g} s")
+            time.sleep(0.01)
+    return [bytes(store.get(f"{key}/{rank}")).decode() for rank in ranks]
+
+
+def group_store() -> Any:
     """The store that the process group was made with; None without one."""
     try:
         return sys.modules["torch.distributed"].distributed_c10d._get_default_store()
-    except (KeyError, *_NO_STORE):
+    except (KeyError, *NO_STORE):
         return None
