@@ -40,6 +40,9 @@ NEIGHBOURS = {
     ("compat", "media"),
     # Streams of remote files, as WebDataset's `gopen` gives them.
     ("compat", "remote"),
+    # Sets of robots are tables with videos.
+    ("series", "media"),
+    ("series", "tables"),
     # Nodes share what caches of remote files hold, by the frames, tokens and TLS of batch servers.
     ("share", "remote"),
     ("share", "service"),
