@@ -1,8 +1,8 @@
-"""A decoder of a field that some samples lack."""
+"""Decoders around another one: of a field that some samples lack, and of lists of members."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_function, suggest_names
 from shardwise.base.columns import Layout
-from shardwise.codecs.protocol import has_mask, takes_rng
+from shardwise.base.foreign_bytes import as_data_error
+from shardwise.codecs.protocol import has_mask
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class OptionalDecoder:
         """The decoder's own."""
         return int(getattr(self.decoder, "stream", 0))
 
-    def __call__(self, data: Any) -> Any:
+    def __call__(self, data: Any, **rng: np.random.Generator) -> Any:
         """Decode; None stays None."""
-        return self._decode(data)
+        return data if data is None or self.decoder is None else self.decoder(data, **rng)
 
     def decode_into(self, data: Any, out: NDArray[Any]) -> None:
         """Write the value, or zeros, into `out`."""
@@ -72,23 +73,42 @@ class OptionalDecoder:
                 value = np.zeros(tuple(self.row[0]), self.row[1])
             return value, np.zeros(shape, dtype)
         if out is None:
-            out = self._decode(data, **rng)
+            out = self(data, **rng)
         elif hasattr(decoder, "decode_into"):
             decoder.decode_into(data, out, **rng)
         else:
-            out[...] = self._decode(data, **rng)
+            out[...] = self(data, **rng)
         return out, np.True_
 
-    def _decode(self, data: Any, **rng: np.random.Generator) -> Any:
-        return data if data is None or self.decoder is None else self.decoder(data, **rng)
 
+@dataclass(frozen=True)
+class EachDecoder:
+    """A decoder of lists of members: of a keyed one each member draws after those before it."""
 
-class KeyedOptionalDecoder(OptionalDecoder):
-    """The same of a decoder that draws random numbers."""
+    decoder: Callable[..., Any]
 
-    def __call__(self, data: Any, rng: np.random.Generator) -> Any:  # type: ignore[override]
-        """Decode; None stays None."""
-        return self._decode(data, rng=rng)
+    @classmethod
+    def of(cls, decoder: Callable[..., Any], field: str) -> EachDecoder:
+        """Refuse a decoder that makes masks, which lists have none of."""
+        if has_mask(decoder):
+            raise ValueError(
+                f"decode({field}={decoder!r}) makes masks, which a list has none of: leave out "
+                "short='mask', and sw.optional, since a list of no members is empty"
+            )
+        return cls(decoder)
+
+    @property
+    def stream(self) -> int:
+        """The decoder's own."""
+        return int(getattr(self.decoder, "stream", 0))
+
+    def __call__(self, members: Sequence[Any], **rng: np.random.Generator) -> list[Any]:
+        """Decode all members."""
+        values = []
+        for number, data in enumerate(members):
+            with as_data_error(f"member {number} of {len(members)}", url=""):
+                values.append(self.decoder(data, **rng))
+        return values
 
 
 @suggest_names
@@ -115,4 +135,4 @@ def optional(decoder: Callable[..., Any] | None = None) -> OptionalDecoder:
         check_function("decoder", decoder)
     if isinstance(decoder, OptionalDecoder):
         return decoder
-    return (KeyedOptionalDecoder if takes_rng(decoder) else OptionalDecoder)(decoder)
+    return OptionalDecoder(decoder)

@@ -123,6 +123,8 @@ class MaskingDecoder(Protocol):
 
 def takes_rng(fn: Callable[..., Any] | None) -> bool:
     """Whether a function or decoder has a parameter called `rng`."""
+    # Of a decoder around another one, the inner one's counts.
+    fn = getattr(fn, "decoder", fn)
     if fn is None:
         return False
     try:

@@ -8,10 +8,10 @@ loader says who gets it when.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, Never
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,29 +94,47 @@ class Dataset(Segmented):
             rows.append((type(error).__name__, error))
         return table("Dataset", rows) + shown
 
-    def select(self, *fields: str) -> Dataset:
+    def select(self, *fields: str, order: str | None = None) -> Dataset:
         """Keep these fields, in this order; others are not read. With no names, only keys are left.
+
+        A pattern such as "*.jpg" is one field of that name, the list of all members that match, in
+        the order of their names, or of a list of names in a field of JSON: `order="json.images"`.
 
         Raises:
             ValueError: a field is not there, or a `map()` comes before.
         """
-        known = (*self.fields, *self._parts)
-        return Dataset(self._source, _transforms=self._transforms.select(fields, known))
+        data = self._listed("select", fields, order)
+        known = (*data.fields, *data._parts)
+        return Dataset(data._source, _transforms=data._transforms.select(fields, known))
 
-    def decode(self, /, *specs: Never, **decoders: Callable[[Any], Any] | Any) -> Dataset:
+    def _listed(self, method: str, names: Iterable[Any], order: str | None = None) -> Dataset:
+        """The dataset with lists in place of the members of patterns among the names."""
+        new = [n for n in names if isinstance(n, str) and "*" in n and n not in self.fields]
+        if not new and order is None:
+            return self
+        self._transforms.check(method, (), ())
+        made = find("methods", "members")(self._source, self._transforms, self.fields, new, order)
+        return Dataset(made[0], _transforms=made[1])
+
+    def decode(self, specs: Mapping[str, Any] | None = None, /, **decoders: Any) -> Dataset:
         """Decode fields: `field=decoder`, where a decoder is a codec or any callable of bytes.
 
         `int`, `float` and `str` read text. A later decoder of a field takes the place of an
-        earlier one; fields whose name is no Python name are given as `**{"seg.png": ...}`.
-        Without arguments every field that has a default decoder (by its extension; never pickle)
-        and no other one yet is decoded with it.
+        earlier one; fields whose name is no Python name are given as `{"seg.png": ...}`, patterns
+        as `{"*.jpg": ...}`, whose decoder gets each member (see `select`). Without arguments every
+        field that has a default decoder (by its extension; never pickle) and no other one yet is
+        decoded with it.
 
         Raises:
             ValueError: a field is not there or not selected, or a `map()` comes before.
             TypeError: a decoder can't be called, or stands without a field.
         """
-        if specs:
+        if specs is not None and not isinstance(specs, Mapping):
             raise TypeError(DECODE_HINT)
+        decoders = {**(specs or {}), **decoders}
+        data = self._listed("decode", decoders)
+        if data is not self:
+            return data.decode(decoders)
         values = value_fields_of(self._source)
         source, transforms, fields = self._source, self._transforms, self.fields
         if not decoders:

@@ -113,6 +113,8 @@ class Field:
 
 def is_plain_function(decoder: Callable[..., Any]) -> bool:
     """Whether a decoder is any callable: none of this library's, and without their abilities."""
+    # Of a decoder around another one, the inner one counts.
+    decoder = getattr(decoder, "decoder", None) or decoder
     return not (
         type(decoder).__module__.startswith("shardwise.")
         or hasattr(decoder, "decode_into")

@@ -37,10 +37,10 @@ from shardwise.sources.protocol import (
     Source,
     SourceTraits,
     costs_of,
-    owner_of,
     ranges_of,
     read_rows,
     traits_of,
+    url_in,
 )
 from shardwise.sources.samples import DecodeWatch, LoadCost, LoadRequest
 from shardwise.storage import PoolRanges
@@ -314,10 +314,7 @@ class LoadedSamples:
         ]
 
     def _url_in_source(self, source_id: int, field: str | None = None) -> str:
-        source, source_id = owner_of(self._source, source_id, field)
-        manifest = source.manifest
-        shard, _ = manifest.locate(np.array([source_id], dtype=np.int64))
-        return manifest.shards[int(shard[0])].url
+        return url_in(self._source, source_id, field)
 
     def _read(self, ids: NDArray[np.int64], keys: SampleKeys | None = None) -> RawRows:
         """Read samples by their ids in this dataset; by default as epoch 0 of seed 0 has them."""

@@ -236,6 +236,13 @@ def owner_of(source: Source, sample_id: int, field: str | None = None) -> tuple[
     return source, sample_id
 
 
+def url_in(source: Source, sample_id: int, field: str | None = None) -> str:
+    """Return the url of the shard that holds a sample, or its field."""
+    source, sample_id = owner_of(source, sample_id, field)
+    shard, _ = source.manifest.locate(np.array([sample_id], dtype=np.int64))
+    return source.manifest.urls[int(shard[0])]
+
+
 def directory_of(source: Source) -> str | None:
     """Return where what is computed of a source's samples may be kept; None for nowhere."""
     own = having(source, KeepsFiles)

@@ -15,7 +15,7 @@ from shardwise.codecs import optional
 from shardwise.dataset import Dataset
 from shardwise.dataset.column import kept_place
 from shardwise.dataset.kept_arrays import kept_or_made
-from shardwise.extensions.fields.join_source import JoinSource
+from shardwise.extensions.fields.sources import JoinSource
 from shardwise.sources.protocol import traits_of
 
 _Ids = NDArray[np.int64]
