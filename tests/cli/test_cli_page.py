@@ -35,6 +35,8 @@ VOLATILE = [
     (re.compile(r"[\d.]+ [kMGT]?B/s"), "N MB/s"),
     (re.compile(r"\b[\d.]+ s\b"), "T s"),
     (re.compile(r"tcp://127\.0\.0\.1:\d+"), "tcp://127.0.0.1:PORT"),
+    # A shell's script is click's; the page has its first line.
+    (re.compile(r"(?s)function _shardwise_completion;.*"), "SCRIPT"),
     (re.compile(r'("seconds"|"bytes_per_s"): [\d.e-]+'), r"\1: N"),
 ]
 
@@ -119,6 +121,7 @@ def make_coverage_and_cache(data: Path) -> None:
 JSON_COMMANDS = {
     "index": "index data",
     "info": "info data",
+    "show": "show data",
     "plan": "plan data",
     "verify": "verify data",
     "bench": "bench data --batches 2 --num-threads 1",
@@ -132,6 +135,7 @@ JSON_COMMANDS = {
     "convert": "convert data tables/{shard}.parquet --jobs 0",
     "reshard": "reshard data larger --jobs 0",
     "cache": "cache cache",
+    "completion": "completion bash",
 }
 
 

@@ -170,6 +170,7 @@ DOORS: dict[str, tuple[Callable[..., Any], list[str], bool]] = {
     "fetch": (lambda **o: sw.fetch(**o)({}), of(sw.fetch), True),
     "fetched": (lambda url: sw.fetch(retries=0, timeout_s=2)({"url": url}), ["url"], False),
     "source": (lambda source: built(source=source), ["source"], False),
+    "show": (lambda **o: sw.show(**({"value": dataset()} | o)), of(sw.show), False),
     "CacheSettings": (lambda **o: sw.CacheSettings(**({"directory": "c"} | o)),
                       of(sw.CacheSettings, "_"), True),
     "StorageOptions": (sw.StorageOptions, of(sw.StorageOptions, "hedge"), True),

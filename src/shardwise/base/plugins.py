@@ -17,6 +17,7 @@ from typing import Any
 _OWN: Mapping[str, Mapping[str, str]] = {
     # Public names of `shardwise`.
     "names": {
+        "BuildReport": "shardwise.extensions.build:BuildReport",
         "audio": "shardwise.extensions.media.decoders.audio:audio",
         "build": "shardwise.extensions.build:build",
         "export_opentelemetry": "shardwise.extensions.monitor.exporters:export_opentelemetry",
@@ -31,6 +32,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "media": "shardwise.extensions.media.decoders.media:media",
         "parquet": "shardwise.extensions.tables.functions:parquet",
         "service": "shardwise.extensions.service.service:service",
+        "show": "shardwise.extensions.show.show:show",
         "tfrecord": "shardwise.extensions.formats.functions:tfrecord",
         "tokens": "shardwise.extensions.formats.functions:tokens",
         "trace": "shardwise.extensions.monitor.trace:trace",
@@ -47,6 +49,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "explain": "shardwise.extensions.ask.command:explain",
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
+        "show": "shardwise.extensions.show.command:show",
     },
     # What writes down the counts of a loader: directory, coverage -> `MetricsFile`.
     "metrics": {"lines": "shardwise.extensions.monitor.metrics_file:MetricsFile"},

@@ -29,6 +29,7 @@ from shardwise.loader.plan_options import Grown, PlanOptions, plan_for
 from shardwise.loader.planned_order import PlannedOrder
 from shardwise.loader.questions import Questions
 from shardwise.loader.rank_check import CurrentRanks
+from shardwise.loader.returned_types import B
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.plan.arguments import DEFAULT_BATCH_SIZE
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 
-class DataLoader(Questions, FrameworkAttributes):
+class DataLoader(Questions[B], FrameworkAttributes[B]):
     """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
 
     Args:
@@ -152,7 +153,7 @@ class DataLoader(Questions, FrameworkAttributes):
         global_batch_size: int | None = None,
         balance: Any = None,
         hidden: int | None = None,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate: Callable[[list[Any]], B] | None = None,
         as_tuple: Sequence[str] | None = None,
         ragged: Ragged = "list",
         on_error: OnError = "raise",
@@ -165,7 +166,7 @@ class DataLoader(Questions, FrameworkAttributes):
         device: Any = None,
         coverage: str | os.PathLike[str] | None = None,
         metrics: str | os.PathLike[str] | None = None,
-        **torch_names: Unpack[TorchArguments],
+        **torch_names: Unpack[TorchArguments[B]],
     ) -> None:
         remainder, collate = translate(
             torch_names, remainder=remainder, collate=collate, options=_OPTIONS
@@ -337,7 +338,7 @@ class DataLoader(Questions, FrameworkAttributes):
             self._passes.metrics.close()
         self._maker.executor.close()
 
-    def __enter__(self) -> DataLoader:
+    def __enter__(self) -> DataLoader[B]:
         return self
 
     def __exit__(self, *exc: object) -> None:
