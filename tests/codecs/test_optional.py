@@ -46,6 +46,7 @@ def test_a_missing_picture_is_zeros_and_a_mask_says_so(dataset, options, crop):
     assert pickle.loads(pickle.dumps(decoded))[0]["txt"] is None
     with sw.DataLoader(decoded, 8, remainder="uneven", output="numpy", **options) as loader:
         batches = list(loader)
+        assert loader.stats()["missing"] == {"jpg": 7, "txt": 7}
         again = loader.batch_at(1, epoch=0)
     assert_batches_equal(again, batches[1])
     masks = np.concatenate([batch["jpg.mask"] for batch in batches])

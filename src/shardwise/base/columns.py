@@ -231,6 +231,15 @@ def values_of(column: Column) -> list[Any]:
     return list(column)
 
 
+def num_missing(column: Column) -> int:
+    """How many samples lack the field."""
+    if isinstance(column, BytesColumn):
+        return int(np.count_nonzero(column.lengths < 0))
+    if isinstance(column, np.ndarray) and column.dtype.kind != "O":
+        return 0
+    return sum(value is None for value in column)
+
+
 def merge_columns(
     parts: Sequence[tuple[NDArray[np.integer[Any]], Column]], num_rows: int
 ) -> Column:

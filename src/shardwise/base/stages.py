@@ -26,12 +26,14 @@ class Stages:
         cpu_s: seconds of these that loading had a core; less where it waited for storage, for
             the GIL or for a core.
         storage: counts of a worker process's remote storage, by name.
+        missing: by field, samples that lack it.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     num_bytes: int = 0
     cpu_s: float = 0.0
     storage: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
 
     def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
         """Add the seconds and bytes of one stage for some rows."""
@@ -44,8 +46,9 @@ class Stages:
             self.add(stage, seconds)
         self.num_bytes += other.num_bytes
         self.cpu_s += other.cpu_s
-        for name, count in other.storage.items():
-            self.storage[name] = self.storage.get(name, 0) + count
+        for own, counts in ((self.storage, other.storage), (self.missing, other.missing)):
+            for name, count in counts.items():
+                own[name] = own.get(name, 0) + count
 
     def share(self, start: int, stop: int, num_rows: int) -> Stages:
         """The part of rows [start, stop), if all rows took as long; counts add up."""
@@ -59,6 +62,7 @@ class Stages:
             whole(self.num_bytes),
             self.cpu_s * part,
             {name: whole(count) for name, count in self.storage.items()},
+            {name: whole(count) for name, count in self.missing.items()},
         )
 
     def total(self) -> float:

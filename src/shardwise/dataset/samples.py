@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.columns import Layout
+from shardwise.base.columns import Layout, num_missing
 from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
 from shardwise.base.stages import Stages, StageSeconds
@@ -265,6 +265,9 @@ class LoadedSamples:
                 stats.add(stage, seconds)
             if maps:
                 stats.add("transform", transform_s)
+            for name, column in rows.columns.fields.items():
+                if count := num_missing(column):
+                    stats.missing[name] = stats.missing.get(name, 0) + count
         return columns
 
     @cached_property

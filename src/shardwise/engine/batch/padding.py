@@ -5,7 +5,7 @@ Arrays are recognised by shape and dtype, so that tensors count too, without imp
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
@@ -267,6 +267,11 @@ def form_of(value: Any) -> Any:
     if dtype is None or shape is None or getattr(dtype, "kind", "f") not in _NUMBERS:
         return None
     return tuple(shape), dtype
+
+
+def holds_lists(values: Iterable[Any]) -> bool:
+    """Whether one is a list of anything but numbers: then they are lists in every batch."""
+    return any(type(each) is list and each and form_of(each) is None for each in values)
 
 
 def description_of(value: Any) -> str:

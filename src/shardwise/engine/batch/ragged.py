@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_choice
 from shardwise.base.errors import DataError
-from shardwise.engine.batch.padding import Padding, description_of, form_of
+from shardwise.engine.batch.padding import Padding, description_of, form_of, holds_lists
 
 Ragged = Literal["list", "error", "pad", "nested"]
 RAGGED: tuple[Ragged, ...] = get_args(Ragged)
@@ -131,6 +131,6 @@ def odd_value(values: Sequence[Any]) -> tuple[int, str] | None:
     forms = list(map(form_of, values))
     first = next((form for form in forms if form is not None), None)
     row = next((row for row, form in enumerate(forms) if form != first), None)
-    if first is None or row is None:
+    if first is None or row is None or holds_lists(values):
         return None
     return row, f"{description_of(values[row])} beside {description_of(values[forms.index(first)])}"

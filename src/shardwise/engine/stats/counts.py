@@ -142,6 +142,7 @@ class Counts:
             "seconds": self._stages.seconds.copy(),
             "wait_ms": self._waits.to_pairs(),
             "cpu_s": self._stages.cpu_s,
+            "missing": self._stages.missing.copy(),
             "bytes": self._stages.num_bytes,
             "bytes_fetched": storage["bytes"],
             "bytes_from": {

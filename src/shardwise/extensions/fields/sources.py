@@ -189,6 +189,8 @@ def list_members(
     order: str | None,
 ) -> tuple[Source, Transforms]:
     """The source of lists, and what is done to its samples: patterns in place of their members."""
+    if order is not None and not isinstance(order, str):
+        raise TypeError(f"select(order={order!r:.60}): the name of a list in a field of JSON")
     members = {}
     for pattern in patterns:
         found = matching(pattern, fields)
