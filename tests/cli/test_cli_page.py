@@ -66,6 +66,7 @@ def make_data(directory: Path) -> None:
     )
     write_tar(directory / "odd" / "b.tar", [(f"{i}.txt", b"text") for i in range(3, 9)])
     (directory / "recipe.py").write_text(RECIPE)
+    (directory / "keys.txt").write_text("s00000003\ns00000050\n")
     os.truncate(directory / "odd" / "b.tar", 4000)
 
 
@@ -134,6 +135,7 @@ JSON_COMMANDS = {
     "build": "build recipe.py:numbers --jobs 0",
     "convert": "convert data tables/{shard}.parquet --jobs 0",
     "reshard": "reshard data larger --jobs 0",
+    "redact": "redact data --keys keys.txt",
     "cache": "cache cache",
     "completion": "completion bash",
 }

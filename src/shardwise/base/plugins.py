@@ -27,6 +27,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "join": "shardwise.extensions.fields.join:join",
         "jsonl": "shardwise.extensions.formats.functions:jsonl",
         "lance": "shardwise.extensions.tables.functions:lance",
+        "lerobot": "shardwise.extensions.series.lerobot:lerobot",
         "litdata": "shardwise.extensions.formats.functions:litdata",
         "mds": "shardwise.extensions.formats.functions:mds",
         "media": "shardwise.extensions.media.decoders.media:media",
@@ -37,12 +38,14 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "tokens": "shardwise.extensions.formats.functions:tokens",
         "trace": "shardwise.extensions.monitor.trace:trace",
         "video": "shardwise.extensions.media.decoders.video:video",
+        "windows": "shardwise.extensions.series.windows:windows",
     },
     # Commands of the shell: click commands.
     "commands": {
         "build": "shardwise.extensions.build.command:build",
         "cache": "shardwise.extensions.remote.cache.command:cache",
         "certify": "shardwise.extensions.certify.command:certify",
+        "redact": "shardwise.extensions.living.command:redact",
         "report": "shardwise.extensions.monitor.report_command:report",
         "watch": "shardwise.extensions.monitor.watch_command:watch",
         "convert": "shardwise.extensions.build.command:convert",
@@ -51,8 +54,12 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "serve": "shardwise.extensions.service.command:serve",
         "show": "shardwise.extensions.show.command:show",
     },
+    # A process's part in a cache that nodes share: a cache -> `Sharing`.
+    "caches": {"share": "shardwise.extensions.share.sharing:Sharing"},
     # What writes down the counts of a loader: directory, coverage -> `MetricsFile`.
     "metrics": {"lines": "shardwise.extensions.monitor.metrics_file:MetricsFile"},
+    # What makes other arrays of a batch's: sharding, remainder -> a function of the batch.
+    "outputs": {"jax": "shardwise.extensions.jax:JaxArrays"},
     # A `RemoteStorage` of `shardwise.storage.remote`.
     "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},
     # What lies beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.
@@ -83,6 +90,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     # What a state of less data means: dataset, plan, state -> plan, state.
     "plans": {"grow": "shardwise.extensions.living.growth:grow"},
+    # What verifies that samples that an index says were removed are zeros.
+    "removal": {"check": "shardwise.extensions.living.redaction:find_left"},
     # Which public function opens the data that a file of this name describes: url -> name or None.
     "kinds": {
         ".jsonl": "shardwise.extensions.formats.jsonl.kind:kind_of_lines",

@@ -44,6 +44,7 @@ COMMANDS = {
     "build": "Build shards that a Python function describes.",
     "convert": "Convert tables, folders and other data to shards.",
     "reshard": "Copy tar shards into shards of another size or order.",
+    "redact": "Remove samples from tar shards for good.",
     "cache": "Show and clean a cache of remote files.",
     "completion": "Print what completes commands and files in bash, zsh or fish.",
 }

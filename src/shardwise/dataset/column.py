@@ -97,14 +97,26 @@ class ColumnReader:
         ])  # fmt: skip
 
     def read(self, rows: range) -> NDArray[Any]:
-        """The values of some samples: bool, int64, float64, a number's own dtype, or str."""
+        """The values of some samples: bool, int64, float64, a number's own dtype, or str.
+
+        Those of removed samples are 0, False or "".
+        """
         ids = np.arange(rows.start, rows.stop, dtype=np.int64)
+        kept = np.setdiff1d(ids, self.samples.removed)
+        read = self._read(kept)
+        if len(kept) == len(ids):
+            return read
+        values = np.zeros(len(ids), read.dtype)
+        values[kept - rows.start] = read
+        return values
+
+    def _read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
         made: Iterable[Any]
         if self.fn is None and self.field is not None:
             columns = self.samples.load(ids)
             if self.field not in columns:
                 there = ", ".join(map(repr, columns))
-                raise self._error(f"the samples have {there}", rows.start, columns["__key__"][0])
+                raise self._error(f"the samples have {there}", int(ids[0]), columns["__key__"][0])
             column: Any = columns[self.field]
             if not self.path and getattr(column, "ndim", 0) == 1 and column.dtype.kind in "biuf":
                 return np.asarray(column)
@@ -112,7 +124,7 @@ class ColumnReader:
         else:
             samples = self.samples.__getitems__(ids)
             keys = [sample["__key__"] for sample in samples]
-            made = (self._called(sample, rows.start + row) for row, sample in enumerate(samples))
+            made = map(self._called, samples, ids.tolist())
         values: list[Any] = []
         first = ""
         for row, value in enumerate(made):
@@ -120,13 +132,13 @@ class ColumnReader:
             first = first or kind
             if kind == "" or (kind != first and {kind, first} != {"int", "float"}):
                 reason = _wrong(value) if kind == "" else f"{plain!r:.40} is {kind}, others {first}"
-                raise self._error(reason, rows.start + row, keys[row])
+                raise self._error(reason, int(ids[row]), keys[row])
             if kind == "int" and not -(2**63) <= plain < 2**63:
                 reason = f"{plain} does not fit into 64 bits"
-                raise self._error(reason, rows.start + row, keys[row])
+                raise self._error(reason, int(ids[row]), keys[row])
             if kind == "str" and plain.endswith("\0"):  # numpy would drop it
                 reason = f"{plain!r:.40} ends in a NUL, which an array of texts can't hold"
-                raise self._error(reason, rows.start + row, keys[row])
+                raise self._error(reason, int(ids[row]), keys[row])
             values.append(plain)
         return _array(values)
 

@@ -35,6 +35,7 @@ from shardwise.sources.protocol import (
     traits_of,
     value_fields_of,
 )
+from shardwise.sources.samples import joined_removed
 from shardwise.storage import PoolRanges
 
 
@@ -169,6 +170,11 @@ class ConcatSource(ReadsEpochs):
         """The part that holds a sample."""
         number = int(np.searchsorted(self.ends, sample_id, side="right"))
         return self.sources[number], sample_id - int(self.ends[number - 1] if number else 0)
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The removed samples of all sources."""
+        return joined_removed(self.sources, self.ends)
 
     def costs(self, hidden: int) -> NDArray[np.float64]:
         """Costs of the packs of all sources; see `Dataset.costs`."""

@@ -189,26 +189,20 @@ class Dataset(Segmented):
     ) -> NDArray[Any]:
         """One value of every sample, as a read-only array `[samples]`, in storage order.
 
-        Made in parallel once, and kept: beside the indexes of tar shards (in `.shardwise/`), else,
-        and where that can't be written, in the user's cache directory. The file belongs to these
-        samples (names, sizes and versions of the shards, the subset), this name, the decoders and
-        maps, and the function; if one of them changes, the column is made anew. Of a function its
-        code and the values that it holds count; globals, files and objects that it looks into do
-        not. Of wrapped datasets nothing is kept, since their content is not known from outside.
+        Made in parallel once, and kept beside the indexes of tar shards (in `.shardwise/`), else in
+        the user's cache directory. It is made again if the samples (names, sizes and versions of
+        the shards, the subset), the decoders, the maps or the function differ: its code and the
+        values that it holds, not its globals. Columns of wrapped datasets are not kept.
 
         Args:
-            name: a field, which alone is read; "__key__"; a member of a field of JSON
-                (`"json.n_frames"`). A field of a tar shard that has no decoder gets its default
-                one. With a function, any name.
+            name: a field; "__key__"; a member of JSON (`"json.n_frames"`); with a function, any.
             fn: sample -> value. It gets all fields that the dataset selects.
             progress: None for a bar where standard error is a terminal; False for none; a function
                 of (samples done, all samples).
-            num_workers: processes, which are spawned and get the dataset and the function pickled.
-                0 for threads of this one, which suffice where reading or decoding in C is the work.
+            num_workers: processes that get the dataset and the function pickled; 0 for threads.
 
         Returns:
-            The field's own dtype where the source has arrays of numbers; else bool, int64, float64
-            or str.
+            The source's dtype of numbers; else bool, int64, float64 or str.
 
         Raises:
             ValueError: there is no such field, and no function.
@@ -254,13 +248,9 @@ class Dataset(Segmented):
         """Keep the samples for which something holds: a subset, with equal steps on all ranks.
 
         Args:
-            where: one boolean a sample; or a function of columns, which gets a dict of some
-                samples' values, decoded and stacked as in a batch, with "__key__": numbers are
-                arrays, keys and texts lists. It returns one boolean for each, is called for 512
-                samples at a time, in each process that makes the dataset, and must return the same
-                in all of them.
-            columns: the fields that the function gets; others are not read. A mapping of names to
-                arrays `[samples]`, such as what `column` gives, is taken as it is.
+            where: one boolean per sample; or a function of the columns of 512 samples, collated as
+                in a batch, which returns one boolean for each, the same in every process.
+            columns: the fields that the function gets, or a mapping of names to arrays `[samples]`.
 
         Raises:
             ValueError: a field is not there, a `map()` comes before a function, or a mask of
@@ -324,9 +314,8 @@ class Dataset(Segmented):
         """Clips of the samples' videos as samples: `len` is exact, an epoch has each clip once.
 
         Which frames a clip has follows from the media index (`shardwise index --media`, or
-        `TarWriter(media=True)`) in integers, before a byte of a picture is read. Up to 10,000
-        samples of other sources are indexed here. A clip has the sample's other fields, too.
-        docs/video.md has the fields of a clip.
+        `TarWriter(media=True)`); up to 10,000 samples of other sources are indexed here. A clip has
+        the sample's other fields, too. docs/video.md has the fields of a clip.
 
         Args:
             field: the field of the videos, as stored; "frame_%05d.jpg" for numbered pictures of tar

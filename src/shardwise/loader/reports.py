@@ -12,7 +12,7 @@ from shardwise.loader.batch_maker import BatchMaker
 from shardwise.loader.passes import Passes
 from shardwise.loader.planned_order import Divided
 from shardwise.plan.protocol import sources_of
-from shardwise.sources.samples import Samples
+from shardwise.sources.samples import Samples, removed_of
 
 if TYPE_CHECKING:
     from shardwise.loader.returned_types import Certificate, Stats
@@ -79,6 +79,7 @@ class Reports(Divided):
             ValueError: `since` is of another loader.
         """
         stats = self._maker.stats(self._counts, since)
+        stats["removed"] = len(removed_of(self.dataset))
         sources = sources_of(self._plan.sampler, *self._passes.position.after())
         if sources is not None:
             stats["sources"] = sources

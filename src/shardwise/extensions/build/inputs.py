@@ -142,6 +142,8 @@ class ItemsInput(Input):
 def input_of(source: Any) -> Input:
     """What a build reads of a source."""
     if isinstance(source, Dataset):
+        if source.sampler is None and len(source.removed):
+            source = source.subset(np.setdiff1d(np.arange(len(source)), source.removed))
         return DatasetInput(source)
     if isinstance(source, Sequence) and not isinstance(source, str | bytes | bytearray):
         return ItemsInput(source)

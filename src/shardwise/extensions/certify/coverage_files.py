@@ -31,7 +31,7 @@ _pass_of = attrgetter(
     "num_samples", "resumed",
 )  # fmt: skip
 _file_of = attrgetter("run", "rank", "fingerprint", "order")
-NO_SUMS = (0,) * 15
+NO_SUMS = (0,) * 16
 
 
 class End(NamedTuple):
@@ -39,7 +39,7 @@ class End(NamedTuple):
 
     Attributes:
         sums: of all lines up to it: counts and checksums of samples as recorded, skipped, replaced,
-            planned, of skipped steps and excluded; then padding, given indices, and lines.
+            planned, of skipped steps, excluded; then removed ones, padding, given indices, lines.
         past: the line's `last_past`.
     """
 
@@ -51,15 +51,10 @@ class Pass:
     """A loader's pass through the rest of an epoch.
 
     Attributes:
-        line: the first line.
         reached: its lines follow one another without a gap up to here.
-        furthest: the last position of any line.
-        ends: positions at which lines end, ascending.
         wrong: first and last position of lines in a row whose samples are not those of the plan.
         repeats: number and last position of an earlier pass of this loader that went through
             positions of this one, with no state loaded in between; None without one.
-        steps_skipped: first position and steps, in words, of each skip.
-        whole: samples dropped, and all samples of the epoch, where a line ended it.
     """
 
     __slots__ = (
@@ -93,7 +88,7 @@ class Pass:
         counts = (
             *(done.count, done.word, skipped.count, skipped.word),
             *(replaced.count, replaced.word, planned.count, planned.word),
-            *(out.count, out.word, excluded.count, excluded.word),
+            *(out.count, out.word, excluded.count, excluded.word, line.removed),
             *(line.num_padded, done.count if line.is_given else 0, 1),
         )
         if line.steps_skipped:

@@ -32,10 +32,8 @@ def join(
 ) -> Dataset:
     """The samples of `left` with the fields of the samples of `right` that have the same key.
 
-    Such as new captions, latents or embeddings in shards of their own, in any order and of any
-    size. Ids, keys and order are the left's, so a state of `left`, or of its join with other
-    captions, resumes; with how="inner" only if these have the same keys. Matches are found once,
-    kept as columns are (`Dataset.column`), and mapped.
+    Ids, keys and order are the left's, so a state of `left`, or of its join with other captions,
+    resumes; with how="inner" only if these have the same keys. Matches are kept as columns are.
 
     Args:
         left: each of its samples has another key.

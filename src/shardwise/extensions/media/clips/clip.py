@@ -87,6 +87,7 @@ class ClipDecoder:
     per_sample: int | None = None
     mode: str = "rgb"
     dtype: str = "uint8"
+    is_picture: bool = False  # of one frame, without an axis of frames
 
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
@@ -95,7 +96,7 @@ class ClipDecoder:
             return None
         group = () if self.per_sample is None else (self.per_sample,)
         shape = clip_shape(self.frames, *self.size, self.layout, self.mode)
-        return (*group, *shape), np.dtype(self.dtype)
+        return (*group, *shape[self.is_picture :]), np.dtype(self.dtype)
 
     def __call__(self, clip: Clip | Clips) -> NDArray[Any]:
         """Decode a clip, or those of a sample."""
@@ -116,9 +117,12 @@ class ClipDecoder:
         try:
             index = with_picture_size(index, clip.reader, frames)
             form = form_of(index, **{name: getattr(self, name) for name in ("size", *CHOICES)})
-            return decode_frames(
+            if self.is_picture and out is not None:
+                out = out[None]
+            made = decode_frames(
                 clip.reader, index, frames, form=form, out=out, backend=self.backend
             )
+            return made[0] if self.is_picture else made
         except DataError as error:
             raise clip.named(error) from error
 

@@ -90,9 +90,16 @@ def hold_ranges(
             needed.setdefault(sample, []).extend(ranges)
     read = dict(files.read({sample: joined_ranges(ranges) for sample, ranges in needed.items()}))
     return [
-        HeldRanges(files, sample, index.num_bytes, read.get(sample, []))
-        for sample, index, _ in wanted
+        HeldRanges(files, sample, index.num_bytes, _of_part(read.get(sample, []), ranges))
+        for sample, index, ranges in wanted
     ], sum(len(data) for parts in read.values() for _, data in parts)
+
+
+def _of_part(
+    held: list[tuple[int, memoryview]], ranges: Sequence[tuple[int, int]]
+) -> list[tuple[int, memoryview]]:
+    """What one part of a file looks through: a file may have the parts of a whole batch."""
+    return [each for each in held if any(0 <= s - each[0] < len(each[1]) for s, _ in ranges)]
 
 
 def files_of(

@@ -41,13 +41,10 @@ _CONCURRENT_PARTS = 8
 
 
 class ObstoreClient(Client):
-    """A client of one bucket, container or web server.
+    """A client of one bucket, container or web server: of obstore's `store`.
 
-    Args:
-        store: obstore's store.
-        options: for `attempt_timeout_s`.
-        head_by_get: whether a refused HEAD is repeated as a GET of one byte: signed URLs often
-            allow nothing else.
+    With `head_by_get` a refused HEAD is repeated as a GET of one byte: signed URLs often allow
+    nothing else.
     """
 
     def __init__(self, store: Any, options: StorageOptions, *, head_by_get: bool = False) -> None:
@@ -167,6 +164,14 @@ class ObstoreClient(Client):
                     max_concurrency=_CONCURRENT_PARTS,
                 )
             )
+        except self._errors as error:
+            raise from_obstore(error) from None
+
+    async def replace(self, key: str, source: bytes | Path, etag: str) -> None:
+        """See `Client.replace`."""
+        put = self._obstore.put_async(self._store, key, source, mode={"e_tag": etag})
+        try:
+            await self._native.result(put)
         except self._errors as error:
             raise from_obstore(error) from None
 

@@ -1,0 +1,77 @@
+"""A camera of a LeRobotDataset: its frames by row, from files that hold many episodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.errors import DataError
+from shardwise.extensions.media.clips.chosen import ChosenClip
+from shardwise.extensions.media.clips.clip import Clip
+from shardwise.extensions.media.clips.files import hold_ranges
+from shardwise.extensions.media.clips.lone_files import LoneFiles
+from shardwise.extensions.media.files.timeline import shown_at
+from shardwise.extensions.media.files.track import Track
+from shardwise.sources.files.listing import Listing, Names
+from shardwise.sources.files.source import FilesSource
+from shardwise.storage import StorageOptions
+
+
+class VideoFiles(FilesSource):
+    """Files of a directory that are known without a look at it."""
+
+    def __init__(self, root: str, names: Sequence[str], storage: StorageOptions) -> None:
+        super().__init__(root, storage=storage)
+        shards, opened_ns = [("videos", len(names))], time.time_ns()
+        self._files = Listing(root, Names(names), "mp4", {}, shards, opened_ns=opened_ns)
+
+    def _list(self) -> Listing:
+        return self._files
+
+
+class Camera:
+    """The pictures of a camera by row: the frame nearest to (row of the episode) / fps."""
+
+    def __init__(
+        self,
+        files: VideoFiles,
+        numbers: NDArray[np.int64],  # by episode
+        begins_s: NDArray[np.float64],
+        bounds: NDArray[np.int64],
+        fps: float,
+    ) -> None:
+        self._files, self._fps = LoneFiles(files, "mp4"), fps
+        self._numbers, self._begins_s, self._bounds = numbers, begins_s, bounds
+
+    def read(self, rows: NDArray[np.int64]) -> tuple[list[Clip], int]:
+        """Read ranges with the frames of windows of rows, `[windows, T]`, and count bytes."""
+        episodes = np.searchsorted(self._bounds, rows[:, 0], side="right") - 1
+        seconds = (rows - self._bounds[episodes, None]) / self._fps + self._begins_s[episodes, None]
+        clips = []
+        for number, own in zip(self._numbers[episodes].tolist(), seconds, strict=True):
+            try:
+                index = self._files.index(number)
+                frames = _frames_at(index.first("video"), own, self._fps)
+            except DataError as error:
+                raise DataError(error.reason, url=self._files.place(number)[0]) from error
+            clips.append(ChosenClip(number, index, frames, (0, Fraction(0))))
+        held, num_bytes = hold_ranges(
+            self._files,
+            [(each.sample, each.index, each.ranges(pictures=True, sound=False)) for each in clips],
+        )
+        return list(map(Clip, held, clips)), num_bytes
+
+
+def _frames_at(track: Track, seconds: NDArray[np.float64], fps: float) -> NDArray[np.int64]:
+    """The frames nearest to some times; DataError if one is not nearer than half a frame."""
+    per_second = track.time_base[1] / track.time_base[0]
+    ticks, half = int(track.pts[0]) + seconds * per_second, 0.5 * per_second / fps
+    frames = shown_at(track, np.floor(ticks + half).astype(np.int64))
+    off = np.abs(track.pts[frames] - ticks)
+    if frames.min() < 0 or off.max() > half:
+        raise DataError(f"no frame at {seconds[off.argmax()]:g} s, where an episode has one")
+    return frames

@@ -1,0 +1,141 @@
+"""`sw.lerobot`: sets of robots in the format LeRobotDataset v3, as windows.
+
+Format: https://huggingface.co/docs/lerobot/lerobot-dataset-v3
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.arguments import path_text, suggest_names
+from shardwise.base.columns import values_of
+from shardwise.base.errors import DataError, MissingShardError
+from shardwise.base.foreign_bytes import as_data_error
+from shardwise.codecs import image
+from shardwise.dataset import Dataset
+from shardwise.dataset.transforms import Transforms
+from shardwise.extensions.media.clips.clip import ClipDecoder
+from shardwise.extensions.series.camera import Camera, VideoFiles
+from shardwise.extensions.series.series import row_offsets
+from shardwise.extensions.series.windows import WindowSource
+from shardwise.extensions.tables.parquet.source import ParquetSource
+from shardwise.storage import StorageOptions, is_local, read_whole
+from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.urls import beside
+
+_CAMERA = re.compile(r"videos/(.+)/from_timestamp")
+
+
+@suggest_names
+def lerobot(
+    root: str | PathLike[str],
+    *,
+    deltas: Mapping[str, Sequence[float]] | None = None,
+    size: int | tuple[int, int] | None = None,
+    cache: str | PathLike[str] | CacheSettings | None = None,
+    storage: StorageOptions | Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Frames of a LeRobotDataset v3: a sample per row of its tables, in the order of the episodes.
+
+    A sample has the row's columns, the text of its "task" and a picture `[C, H, W]` per camera.
+    Fields of `deltas` are windows within the episode, as those of `sw.windows`; of a camera
+    `[T, C, H, W]`. "<field>.mask" is the opposite of LeRobot's "<field>_is_pad". `select` leaves
+    cameras out, `filter` episodes. docs/tutorial-robotics.md has more.
+
+    Args:
+        root: the directory of the set, local or remote ("hf://datasets/ORG/NAME").
+        deltas: by field the seconds from a sample's row to those of its window: LeRobot's
+            `delta_timestamps`.
+        size: of pictures, one number or (height, width); None for what the set says.
+        cache: as for `tar`.
+        storage: as for `tar`.
+
+    Raises:
+        MissingShardError: a part of the set is not there.
+        DataError: the set is of another version, or its parts do not fit together.
+        ValueError: there is no such field, or a delta lies between two rows.
+    """
+    options = StorageOptions.of(storage, cache=cache)
+    pictures = image(size=size)
+    folder = path_text("root", root).rstrip("/")
+    fps, sizes, images, path = _read_info(f"{folder}/meta/info.json", options)
+    offsets = row_offsets({} if deltas is None else deltas, fps)
+    files = "" if is_local(folder) else "/*/*.parquet"
+    table = ParquetSource(f"{folder}/data{files}", storage=options)
+    episodes = ParquetSource(f"{folder}/meta/episodes{files}", storage=options)
+    begins, ends = (_numbers(episodes, f"dataset_{side}_index") for side in ("from", "to"))
+    order = np.argsort(begins, kind="stable")
+    bounds = np.append(begins[order], table.manifest.num_samples)
+    if bounds[0] or (np.diff(bounds) <= 0).any() or (ends[order] != bounds[1:]).any():
+        raise DataError(f"no cut of the {bounds[-1]} rows of the tables", url=episodes.urls[0])
+    cameras, decoders = dict[str, Camera](), dict[str, Any]()
+    for name in [match[1] for each in episodes.fields if (match := _CAMERA.fullmatch(each))]:
+        places = [_numbers(episodes, f"videos/{name}/{kind}_index") for kind in ("chunk", "file")]
+        begins_s = _numbers(episodes, f"videos/{name}/from_timestamp", "iuf")[order]
+        found, numbers = np.unique(np.array(places)[:, order], axis=1, return_inverse=True)
+        with as_data_error("its video_path can't be used", url=f"{folder}/meta/info.json"):
+            names = [_video(path, name, *place) for place in found.T.tolist()]
+        videos = VideoFiles(folder, names, options)
+        cameras[name] = Camera(videos, numbers.reshape(-1), begins_s, bounds, fps)
+        form = (pictures.size or sizes.get(name), "stretch", "TCHW", "auto")
+        num_frames = len(offsets.get(name, "1"))
+        decoders[name] = ClipDecoder(num_frames, *form, is_picture=name not in offsets)
+    rows = Dataset(table)
+    if stored := [name for name in images if name in rows.fields]:
+        rows = rows.decode(**dict.fromkeys(stored, pictures))
+    if (tasks := _read_tasks(folder, options)) and "task_index" in rows.fields:
+        decoders["task"] = tasks
+    aliases = {"task": "task_index"} if "task" in decoders else {}
+    source = WindowSource(rows, bounds, offsets, cameras, aliases)
+    return Dataset(source, _transforms=Transforms(decoders=decoders, required=frozenset(cameras)))
+
+
+class _Texts(dict[int, str]):
+    __call__ = dict.__getitem__  # as a decoder
+
+
+def _read_info(url: str, options: StorageOptions) -> tuple[float, dict[str, Any], list[str], str]:
+    """Rows per second, sizes of pictures, the columns that have some, and where videos lie."""
+    with as_data_error("it is no description of a LeRobotDataset", url=url):
+        info = json.loads(read_whole(url, options=options))
+        version, fps = str(info["codebase_version"]), float(info["fps"])
+        features = info.get("features", {}).items()
+        images = [str(name) for name, each in features if each["dtype"] == "image"]
+        # [height, width, channels] or [channels, height, width].
+        sides = {n: tuple(int(m) for m in each.get("shape", ()) if m > 4) for n, each in features}
+        sizes = {name: pair for name, pair in sides.items() if len(pair) == 2}
+    if not version.startswith("v3.") or not 1e-9 <= fps <= 1e9:
+        raise DataError(f"version {version!r:.40}, fps={fps:g}: only v3.0 can be read", url=url)
+    return fps, sizes, images, str(info.get("video_path"))
+
+
+def _numbers(table: ParquetSource, name: str, kinds: str = "iu") -> NDArray[Any]:
+    ids = np.arange(table.manifest.num_samples)
+    column = np.asarray(table.read(ids, (name,)).fields[name])
+    if column.dtype.kind not in kinds or not np.isfinite(column).all():
+        raise DataError("an episode has no such number", url=table.urls[0], field=name)
+    return column
+
+
+def _video(path: str, camera: str, chunk: int, file: int) -> str:
+    """A path of the format's template; `str.format` does more than foreign bytes may."""
+    path = path.replace("{video_key}", camera).replace("{chunk_index:03d}", f"{chunk:03d}")
+    return beside("/", path.replace("{file_index:03d}", f"{file:03d}"))[1:]
+
+
+def _read_tasks(folder: str, options: StorageOptions) -> _Texts:
+    """The texts by number: the column beside "task_index", which pandas calls as it likes."""
+    try:
+        table = ParquetSource(f"{folder}/meta/tasks.parquet", storage=options)
+        names = ("task_index", *(name for name in table.fields if name != "task_index"))[:2]
+    except MissingShardError:
+        return _Texts()
+    columns = table.read(np.arange(table.manifest.num_samples), names).fields
+    return _Texts(zip(*(values_of(columns[name]) for name in names), strict=True))

@@ -1,0 +1,179 @@
+"""`sw.windows`: the rows of series with the rows around them, a source over a dataset of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.base.arguments import no_such_field, suggest_names
+from shardwise.base.columns import Column, Columns, mask_of, values_of
+from shardwise.base.stages import Stages
+from shardwise.dataset import Dataset
+from shardwise.extensions.series.series import cut_series, find_rate, row_offsets, rows_around
+from shardwise.sources.manifest import Manifest
+from shardwise.sources.protocol import ReadsEpochs, traits_of, value_fields_of
+
+
+@suggest_names
+def windows(
+    dataset: Dataset,
+    *,
+    by: str,
+    deltas: Mapping[str, Sequence[float]],
+    fps: float | str = "timestamp",
+) -> Dataset:
+    """Rows of series with the rows around them: a sample per row.
+
+    Fields of `deltas` are stacked along a new first axis. Beyond the ends of a series its first or
+    last row is repeated, where "<field>.mask", bool `[T]`, is False. Other fields are the row's.
+
+    Args:
+        dataset: the rows, those of a series one after the other, in the order of time.
+        by: the field that differs between series.
+        deltas: by field the seconds from a sample's row to the rows of its window.
+        fps: rows per second, or the field with the seconds of each row, at a constant step. With
+            `fps=1` deltas count rows.
+
+    Raises:
+        ValueError: there is no such field, a delta lies between two rows, or the rows of a series
+            are not neighbours.
+
+    Examples:
+        >>> import shardwise as sw
+        >>> ds = sw.wrap([{"run": n // 3, "x": n} for n in range(6)])
+        >>> sample = sw.windows(ds, by="run", deltas={"x": [-1, 0, 1]}, fps=1)[3]
+        >>> sample["x"], sample["x.mask"]
+        (array([3, 3, 4]), array([False,  True,  True]))
+    """
+    if not isinstance(dataset, Dataset) or dataset.sampler is not None:
+        raise TypeError(f"windows({dataset!r:.60}): wrap it with sw.wrap, or mix() its windows")
+    dataset.transforms.check("windows", [by], dataset.fields)
+    bounds = cut_series(dataset.column(by), by)
+    if isinstance(fps, str):
+        if fps not in dataset.fields:
+            missing = no_such_field(fps, dataset.fields)
+            raise ValueError(f"windows(fps={fps!r}): {missing}; or give the rows per second")
+        fps = find_rate(bounds, dataset.column(fps), fps)
+    if not isinstance(fps, int | float | np.number) or not 1e-9 <= fps <= 1e9:
+        raise ValueError(f"windows(fps={fps!r:.60}): rows per second, or the field of their times")
+    return Dataset(WindowSource(dataset, bounds, row_offsets(deltas, float(fps))))
+
+
+class WindowSource(ReadsEpochs):
+    """Windows around the rows of a dataset; satisfies `shardwise.sources.protocol.Source`.
+
+    All values of a batch are read by one call of the dataset; fields that are decoded, or bytes,
+    by one call for each of the `offsets`, int64 `[T]`: their rows cost more than a call. `cameras`
+    read other fields by row, `aliases` are fields with the values of others.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        bounds: NDArray[np.int64],
+        offsets: Mapping[str, NDArray[np.int64]],
+        cameras: Mapping[str, Any] | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        self.dataset, self.offsets, self.default_shuffle = dataset, offsets, dataset.default_shuffle
+        self._bounds, self._cameras, self._aliases = bounds, cameras or {}, aliases or {}
+        names = (*dataset.fields, *dataset.mask_fields, *self._cameras)
+        self._masks = {mask_of(name): name for name in offsets}
+        for mask, name in self._masks.items():
+            if name not in names:
+                raise ValueError(f"deltas: {no_such_field(name, names)}")
+            if mask in names:
+                raise ValueError(f"deltas: a field is called {mask!r} already: leave it out before")
+        self.fields = (*names, *self._aliases, *self._masks)
+        inner, traits = dataset.manifest, traits_of(dataset.source)
+        self._values = {*value_fields_of(dataset.source)}.difference(dataset.transforms.decoders)
+        self.traits = replace(
+            traits, value_fields=self.fields, layouts={}, parts=(), padding={},
+            reads_pieces=traits.reads_pieces and not cameras, read_is_one_request=True,
+        )  # fmt: skip
+        # Bytes are unknown where decoders run below.
+        sizes, is_known = dataset.shard_sizes, dataset.cost.row_bytes is not None
+        urls, lengths = inner.urls[: len(sizes)], inner.shard_bytes[: len(sizes)] * is_known
+        self.manifest = Manifest.of_columns(f"windows {dataset.fingerprint}", urls, sizes, lengths)
+        self._parts: dict[tuple[str, ...], Dataset] = {}
+
+    def __repr__(self) -> str:
+        return f"WindowSource({self.dataset!r}, {len(self._bounds) - 1} series)"
+
+    def read_epoch(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: Any
+    ) -> Columns:
+        """Read windows; decoders and functions of the dataset run once for each row."""
+        names = self.fields if fields is None else fields
+        columns: dict[str, Any] = {}
+        stats = Stages()
+        for group in self._groups(names):
+            rows = [self._rows(name, ids) for name in group]
+            flat = np.concatenate([own.reshape(-1) for own in rows])
+            unique, places = np.unique(flat, return_inverse=True)
+            loaded = self._part(group).load(unique, stats=stats, **epoch)
+            for name, own in zip(group, rows, strict=True):
+                at, places = places[: own.size].reshape(own.shape), places[own.size :]
+                columns[name] = _picked(loaded.get(name, [None] * len(unique)), at)
+        for name in names:
+            if name in self._masks:
+                columns[name] = rows_around(self._bounds, ids, self.offsets[self._masks[name]])[1]
+            elif name in self._aliases:
+                columns[name] = columns[self._aliases[name]]
+            elif name in self._cameras:
+                own = self._rows(name, ids).reshape(len(ids), -1)
+                columns[name], num_bytes = self._cameras[name].read(own)
+                stats.num_bytes += num_bytes
+        keys, num_bytes = columns["__key__"], stats.num_bytes
+        return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
+
+    def _rows(self, name: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        offsets = self.offsets.get(name)
+        return ids if offsets is None else rows_around(self._bounds, ids, offsets)[0]
+
+    def _groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:
+        """The fields of the dataset that are read together."""
+        groups: dict[Any, dict[str, None]] = {None: {"__key__": None}}
+        for name in names:
+            own = self._aliases.get(name, name)
+            if own not in self._cameras and own not in self._masks:
+                key = None if own in self._values else tuple(self.offsets.get(own, ()))
+                groups.setdefault(key, {})[own] = None
+        return [tuple(group) for group in groups.values()]
+
+    def _part(self, names: tuple[str, ...]) -> Dataset:
+        """The dataset with these fields alone; what samples may lack they still may."""
+        rows = self.dataset
+        if names not in self._parts:
+            masks = rows.mask_fields
+            owners = [n.removesuffix(".mask") if n in masks else n for n in names if n != "__key__"]
+            chosen = rows.transforms.select(owners, rows.fields)
+            transforms = replace(chosen, required=rows.transforms.required)
+            self._parts[names] = Dataset(rows.source, _transforms=transforms)
+        return self._parts[names]
+
+
+def _picked(column: Column, at: NDArray[np.intp]) -> Column:
+    """The rows of a column by their places: `[rows]`, or `[rows, T]` for windows."""
+    if isinstance(column, np.ndarray):
+        return column[at]
+    values = values_of(column)
+    if at.ndim == 1:
+        return [values[place] for place in at.tolist()]
+    return [_window([values[place] for place in row]) for row in at.tolist()]
+
+
+def _window(values: list[Any]) -> Any:
+    """An array; a list of what are no numbers of one form; None if a row lacks the field."""
+    if any(value is None for value in values):
+        return None
+    try:
+        arrays = [np.asarray(value) for value in values]
+    except ValueError:  # a ragged list
+        return values
+    forms = {(array.shape, array.dtype) for array in arrays}
+    return np.stack(arrays) if len(forms) == 1 and arrays[0].dtype.kind in "biuf" else values
