@@ -87,15 +87,9 @@ class EachDecoder:
 
     decoder: Callable[..., Any]
 
-    @classmethod
-    def of(cls, decoder: Callable[..., Any], field: str) -> EachDecoder:
-        """Refuse a decoder that makes masks, which lists have none of."""
-        if has_mask(decoder):
-            raise ValueError(
-                f"decode({field}={decoder!r}) makes masks, which a list has none of: leave out "
-                "short='mask', and sw.optional, since a list of no members is empty"
-            )
-        return cls(decoder)
+    def __post_init__(self) -> None:
+        if has_mask(self.decoder):
+            raise ValueError(f"{self.decoder!r} makes masks, which lists of members have none of")
 
     @property
     def stream(self) -> int:

@@ -322,17 +322,14 @@ class Dataset(Segmented):
                 shards; several fields (cameras) for clips of one moment, by the first one's times.
             frames: frames of a clip.
             stride: 4 takes each fourth frame of the video.
-            step: frames from the begin of a clip to that of the next; by default a clip begins
-                where the one before ends.
+            step: frames from the begin of a clip to that of the next; by default its length.
             count: clips of each video (or cut), evenly spread, in place of `step`.
             seconds: seconds from one clip to the next, in place of `step`.
             per_sample: clips of each sample, an axis of "mp4"; by default one sample per video.
             jitter: a clip begins 0 to `jitter` - 1 frames later, keyed by (seed, epoch, clip).
-            fps: frames a second, in place of `stride`: frame i is the one that is on the screen
-                i / fps seconds after the first.
-            cuts: a field of JSON ("json.scenes") with a list of rows {"start": s, "end": s, ...}:
-                clips lie inside of these, by default one in the middle of each, and
-                "__media__" has the row as "cut".
+            fps: frames a second, in place of `stride`: those on the screen i / fps seconds later.
+            cuts: a field of JSON ("json.scenes") with rows {"start": s, "end": s, ...}: clips lie
+                inside of these, by default one in the middle; "__media__" has the row as "cut".
             short: of a video or cut that is too short: "drop" (`ds.source.counts` has how many),
                 "mask" frames of zeros at its end ("mp4.mask"), "repeat" its last frame, "error".
             size: (height, width) of the pictures; None keeps the video's.

@@ -79,11 +79,7 @@ def _decode_each(
 def decode_columns(
     rows: RawRows, fields: Sequence[Field], out: Mapping[str, NDArray[Any]]
 ) -> dict[str, Column]:
-    """Decode rows by column.
-
-    A column is an array `[rows, ...]` where the decoder makes one, or the source has one and there
-    is no decoder; the array of `out` where there is one for the field; else a list with None for
-    samples that lack the field.
+    """Decode rows by column: an array of the decoder, the source or `out`, or a list with None.
 
     Raises:
         DataError: of the first row that is damaged, lacks a field that was asked for, or has a null
@@ -235,8 +231,7 @@ def _decoded(
 def _by_column(rows: RawRows, field: Field, column: Column, method: str, *out: Any) -> Any:
     """What a decoder's method makes of a whole column, or fills `out` with; None if it can't.
 
-    `out` means nothing then. So it is with damaged values too: the row's own error names the
-    sample. Keyed decoders get a generator a sample, so they are called row by row.
+    So it is with damaged values, whose row's own error names the sample, and keyed decoders.
     """
     if isinstance(column, np.ndarray):
         return None if field.cast is None or out else column.astype(field.cast)

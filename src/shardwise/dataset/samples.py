@@ -109,8 +109,7 @@ class LoadedSamples:
     def costs(self, *, hidden: int) -> NDArray[np.float64]:
         """Cost of each pack of `sw.pack` for a model of that width: float64 `[samples]`.
 
-        6 x hidden x tokens of the pack for the linear layers, and the sum of the squares of its
-        documents' lengths for attention; a ValueError where these are no packs.
+        6 x hidden x tokens for linear layers + sum of squares of documents' lengths for attention.
         """
         indices = self._transforms.indices
         costs = costs_of(self._source, whole("hidden", hidden, least=1, most=2**31))
@@ -210,13 +209,11 @@ class LoadedSamples:
 
         Returns:
             "__key__": list of str, and for each field an array `[rows, ...]` or a list of values
-            (None where a sample lacks the field). With no rows after a `map()`, "__key__" alone:
-            what the fields would be is not known.
+            (None where a sample lacks the field); "__key__" alone with no rows after a `map()`.
 
         Raises:
-            DataError: a sample is damaged, lacks a field that was asked for, or a decoder or
-                transform raised; url, key, field and index say where. If "read" was counted, no
-                row before it has an error.
+            DataError: of the first sample that is damaged, lacks a field that was asked for, or
+                on which a decoder or transform raised, if "read" was counted.
             StorageError: bytes could not be read.
         """
         ids = checked_ids(ids, len(self))
@@ -286,11 +283,8 @@ class LoadedSamples:
 
     @property
     def _decodes_rows(self) -> bool:
-        """Whether decoders write rows one by one, of samples that any process may read alone.
-
-        Threads share what is read in pieces, and blocks of remote shards without a cache; each
-        process would decode or fetch them again.
-        """
+        """Whether decoders write rows one by one, of samples that any process may read alone."""
+        # Threads share pieces, and blocks of remote shards; processes would fetch them again.
         traits = self._traits
         shares_reads = traits.reads_pieces or traits.random_reads_are_requests
         return not (self.is_mapped or traits.holds_objects or shares_reads) and any(

@@ -127,7 +127,7 @@ class Transforms:
         self.check("decode", tuple(decoders), known)
         resolved = {
             # Codecs are about bytes: of values, int is int. A pattern is a list of members.
-            name: EachDecoder.of(resolve(spec, name), name) if "*" in name and name in values
+            name: EachDecoder(resolve(spec, name)) if "*" in name and name in values
             else spec if name in values and callable(spec) else resolve(spec, name)
             for name, spec in decoders.items()
         }  # fmt: skip

@@ -123,8 +123,7 @@ def remedy_for(values: Sequence[Any]) -> str:
 def odd_value(values: Sequence[Any]) -> tuple[int, str] | None:
     """The first value that keeps numbers or arrays from being stacked: its row, and why.
 
-    None where there is none, and where no value is a number or an array: such a field is a list in
-    every batch.
+    None without one, and for fields that are lists in every batch.
     """
     if not values or isinstance(values[0], _NEVER_STACKED):
         return None
