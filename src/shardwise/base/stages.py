@@ -23,8 +23,7 @@ class Stages:
     Attributes:
         seconds: busy seconds by stage, summed over threads.
         num_bytes: bytes read from storage.
-        cpu_s: seconds of these that loading had a core; less where it waited for storage, for
-            the GIL or for a core.
+        cpu_s: seconds of these that loading had a core.
         storage: counts of a worker process's remote storage, by name.
         missing: by field, samples that lack it.
     """
@@ -74,18 +73,7 @@ class Stages:
 class StageSeconds:
     """Counts, while it is entered, what this thread spends in stages of decoding.
 
-    One that is entered inside another has its seconds to itself.
-
-    Attributes:
-        seconds: by stage.
-        is_paused: nothing is counted now.
-
-    Examples:
-        >>> with StageSeconds() as counted:
-        ...     with spent_in("demux"):
-        ...         pass
-        >>> list(counted.seconds)
-        ['demux']
+    One that is entered inside another has its seconds to itself; a paused one counts nothing.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)

@@ -24,6 +24,7 @@ class OptionalDecoder:
     stored_row: Layout | None = None
 
     takes_missing: ClassVar[bool] = True
+    is_wrapper: ClassVar[bool] = True
 
     def __repr__(self) -> str:
         return f"optional({'' if self.decoder is None else repr(self.decoder)})"
@@ -87,6 +88,8 @@ class EachDecoder:
 
     decoder: Callable[..., Any]
 
+    is_wrapper: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if has_mask(self.decoder):
             raise ValueError(f"{self.decoder!r} makes masks, which lists of members have none of")
@@ -109,15 +112,11 @@ class EachDecoder:
 def optional(decoder: Callable[..., Any] | None = None) -> OptionalDecoder:
     """A decoder of a field that some samples lack.
 
-    Where the decoder's values have one shape, such as `sw.image(size=224)`'s, a missing one is
-    zeros in the batch, and the field "<field>.mask", bool `[batch]`, has False. Otherwise the value
-    is None, and the batch has a list.
+    Where its values have one shape, such as `sw.image(size=224)`'s, a missing one is zeros in the
+    batch, and "<field>.mask", bool `[batch]`, has False. Otherwise it is None, in a list.
 
     Args:
         decoder: of the values that are there; None for the stored ones.
-
-    Raises:
-        TypeError: `decoder` is not a decoder.
 
     Examples:
         >>> import shardwise as sw

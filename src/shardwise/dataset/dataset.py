@@ -120,11 +120,10 @@ class Dataset(Segmented):
     def decode(self, specs: Mapping[str, Any] | None = None, /, **decoders: Any) -> Dataset:
         """Decode fields: `field=decoder`, where a decoder is a codec or any callable of bytes.
 
-        `int`, `float` and `str` read text. A later decoder of a field takes the place of an
-        earlier one; fields whose name is no Python name are given as `{"seg.png": ...}`, patterns
-        as `{"*.jpg": ...}`, whose decoder gets each member (see `select`). Without arguments every
-        field that has a default decoder (by its extension; never pickle) and no other one yet is
-        decoded with it.
+        `int`, `float` and `str` read text. A later decoder of a field replaces an earlier one.
+        Other names are given in a dict, as `{"seg.png": ...}`, patterns as `{"*.jpg": ...}`, whose
+        decoder gets each member. Without arguments every field without a decoder gets the default
+        one of its extension (never pickle), if it has one.
 
         Raises:
             ValueError: a field is not there or not selected, or a `map()` comes before.
@@ -154,20 +153,17 @@ class Dataset(Segmented):
     def map(self, fn: Callable[..., dict[str, Any]]) -> Dataset:
         """Transform samples: fn(sample) -> sample, or fn(sample, rng) if it has a parameter `rng`.
 
-        `rng` is a numpy Generator keyed by (seed, epoch, sample, place of this map): the same for
-        a sample on every cluster and in every subset. `ds[i]` and iteration use seed 0, epoch 0.
-        All samples must come back with the same fields; "__key__" is put back if it is dropped.
-
-        Raises:
-            TypeError: fn can't be called so.
+        `rng` is a numpy Generator keyed by (seed, epoch, sample, place of this map): the same on
+        every cluster. `ds[i]` and iteration use seed 0, epoch 0. All samples must come back with
+        the same fields; "__key__" is put back if it is dropped.
         """
         return Dataset(self._source, _transforms=self._transforms.map(fn))
 
     def subset(self, indices: ArrayLike) -> Dataset:
         """Take samples by index (an int array) or by a boolean mask.
 
-        The given order becomes the storage order, and repeats are samples of their own. Costs 8
-        bytes a sample, or none of a read-only map of a file. Ascending indices read fastest.
+        The given order becomes the storage order, with repeats. Costs 8 bytes per sample, or none
+        of a read-only map of a file. Ascending indices read fastest.
 
         Raises:
             IndexError: an index is negative or past the end.
@@ -219,10 +215,6 @@ class Dataset(Segmented):
         check_column(name, fn, num_workers)
         return computed_column(self._column_reader(name, fn), progress, num_workers)
 
-    def column_origin(self, name: str) -> str:
-        """All that the values of a column are made of, as text."""
-        return self._column_reader(name, None).origin()
-
     def _column_reader(self, name: str, fn: Callable[[dict[str, Any]], Any] | None) -> ColumnReader:
         if fn is not None:
             return ColumnReader(name, self, None, fn=fn)
@@ -256,7 +248,6 @@ class Dataset(Segmented):
             ValueError: a field is not there, a `map()` comes before a function, or a mask of
                 another length.
             TypeError: no booleans, or a function without columns.
-            DataError: a sample is damaged or lacks one of the columns.
 
         Examples:
             >>> import shardwise as sw

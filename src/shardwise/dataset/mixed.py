@@ -25,10 +25,8 @@ from shardwise.storage import PoolRanges
 class MixedDataset(Dataset):
     """What `shardwise.mix` makes: a dataset that brings its own order.
 
-    `select`, `decode` and `map` are done to each of its datasets, where those have the fields; a
-    function of `map` finds "__source__" in the sample. Its `rng` is keyed by the dataset's name,
-    too. A sample is transformed alike wherever it comes within one epoch of the mixture; `ds[i]` is
-    the sample of its dataset, as that gives it.
+    `select`, `decode` and `map` are done to each of its datasets that has the fields; a function of
+    `map` finds "__source__" in the sample, and its `rng` is keyed by the dataset's name, too.
     """
 
     def __init__(

@@ -21,9 +21,8 @@ class Source(Protocol):
     """Samples in storage, by id.
 
     Columns hold stored bytes, as a `BytesColumn`, unless the source's `traits`, a `SourceTraits`,
-    say otherwise. Its optional abilities are the protocols below: `HasTraits`, `Undecodes`,
-    `ReadsSample`, `ReadsEpochs`, `ReadsRuns`, `TellsRanges`, `KeepsFiles`, `HasVersion`,
-    `HasMediaFiles`, `HasOwners`, `HasOwnNames`. A source has one by having its members.
+    say otherwise. Its optional abilities are the protocols below: a source has one by having its
+    members.
 
     A source opens files lazily, once per process (`shardwise.sources.PerProcess`), and pickles
     without them; threads, also of a fork, call `read`. `shardwise.testing.check_source` checks it.
@@ -42,14 +41,9 @@ class Source(Protocol):
         """The names of all fields that any sample has, in storage order."""
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples.
+        """Read samples by ids, int64 `[rows]` in [0, N), in any order, with repeats.
 
-        Args:
-            ids: int64 `[rows]`, in any order, repeats allowed, each in [0, N).
-            fields: the fields to read, each one of `self.fields`; None for all.
-
-        Returns:
-            The columns in the order of `ids`; a field that a sample lacks is None in its row.
+        `fields` are some of `self.fields`, None for all. A field that a sample lacks is None.
 
         Raises:
             DataError: a shard is damaged, missing or not the one indexed.

@@ -141,6 +141,11 @@ def test_patterns_of_mixtures_joins_and_concatenations(dataset, tmp_path):
     both = sw.concat([dataset.select("*.jpg"), dataset.select("*.jpg")])
     assert len(both.decode({"*.jpg": len})[13]["*.jpg"]) == 12
     texts = sw.wrap([{"__key__": f"chat/{n:03d}", "txt": n} for n in range(10)])
+    chats = dataset.decode({"*.jpg": sw.image(size=4, crop="random")}).subset([1, 3])
+    lists = [s["*.jpg"] for s in sw.join(texts, chats.select("*.jpg"), how="left")]
+    assert [None if each is None else len(each) for each in lists] == [
+        COUNTS[n] if n in (1, 3) else None for n in range(10)
+    ]
     for joined in (sw.join(dataset, texts).select("txt", "*.jpg"),
                    sw.join(dataset.select("*.jpg"), texts)):  # fmt: skip
         assert [(s["txt"], len(s["*.jpg"])) for s in joined] == [*enumerate(COUNTS)]
@@ -157,7 +162,7 @@ def test_patterns_of_mixtures_joins_and_concatenations(dataset, tmp_path):
         (lambda d: d.decode({"*.jpg": sw.optional(sw.image(size=4))}), ValueError, "makes masks"),
         (lambda d: d.select("json", order="json.images"), ValueError, "is for patterns"),
         (lambda d: d.select("*.jpg", order="txt.x"), ValueError, r"order='txt.x'.*0.jpg"),
-        (lambda d: d.select("*.jpg", order=3), TypeError, "order=3"),
+        (lambda d: d.select("*.jpg", order=3), ValueError, "order=3"),
     ],
 )
 def test_what_can_not_be_a_list_is_refused(dataset, call, error, message):

@@ -29,9 +29,8 @@ class RaggedFields:
     """The policy for fields whose values differ in shape.
 
     Args:
-        ragged: "list" leaves them lists and says so once a field; "error" raises; "pad" pads every
-            field of arrays whose shape no decoder fixes, and adds its mask, in every batch;
-            "nested" leaves them lists, of which `Output` makes nested tensors.
+        ragged: "list" leaves them lists and warns once per field; "error" raises; "pad" pads every
+            field of arrays whose shape no decoder fixes; "nested" leaves them to `Output`.
         describe: says where a sample lies, by its id.
         padding: how fields are padded, with "pad".
         rules: field -> what it is padded with whatever `ragged` is, see `SourceTraits.padding`.
@@ -59,13 +58,9 @@ class RaggedFields:
         keys: Sequence[str],
         ids: NDArray[np.int64],
     ) -> dict[str, Any]:
-        """The collated columns of a batch, with the policy applied.
+        """The collated columns of a batch, with the policy applied; DataError if it refuses them.
 
         The shape of `fixed` fields is known before; `keys` and `ids` are the samples'.
-
-        Raises:
-            DataError: values of a field differ, and `ragged` is "error", or padding can't join
-                them; it names the first odd one.
         """
         own = {name: rule for name, rule in self._rules.items() if name in data}
         if own:

@@ -95,11 +95,8 @@ class SameSamples(ReadsEpochs):
 class JoinSource(SameSamples):
     """Samples of the left with the fields of their matches on the right, None without a match.
 
-    Args:
-        sources: the left and the right.
-        rows: whole numbers `[samples of the left]`, their matches' ids; -1 where there is none.
-        taken: the fields that are taken of each source.
-        key: tells joins with other samples of the right apart.
+    `rows` are whole numbers `[samples of the left]`, the ids of their matches, -1 for none; `taken`
+    the fields that are taken of each source; `key` tells joins with other right samples apart.
     """
 
     def __init__(
@@ -189,15 +186,13 @@ def list_members(
     order: str | None,
 ) -> tuple[Source, Transforms]:
     """The source of lists, and what is done to its samples: patterns in place of their members."""
-    if order is not None and not isinstance(order, str):
-        raise TypeError(f"select(order={order!r:.60}): the name of a list in a field of JSON")
     members = {}
     for pattern in patterns:
         found = matching(pattern, fields)
         if not found:
             raise ValueError(no_such_field(pattern, fields))
         members[pattern] = tuple(sorted(found, key=_natural))
-    if order is not None and (not patterns or order.partition(".")[0] not in fields):
+    if order is not None and (not patterns or str(order).partition(".")[0] not in fields):
         raise ValueError(
             f"select(order={order!r:.60}) is for patterns such as '*.jpg', and names a list in a "
             f"field of JSON, such as 'json.images'; the fields are {', '.join(fields)}"
@@ -218,11 +213,8 @@ def _natural(name: str) -> list[Any]:
 class MembersSource(SameSamples):
     """The samples of a source with lists of the values of some of their fields.
 
-    Args:
-        source: what has the members.
-        members: of each list, in the order of their names.
-        order: a list in a field of JSON that names members (or files) in another order; None for
-            none. What it leaves out comes last.
+    `members` has those of each list, in the order of their names; `order` a list in a field of JSON
+    that names members (or files) in another order, in which what it leaves out comes last.
     """
 
     def __init__(self, source: Source, members: Mapping[str, _Names], order: str | None) -> None:
