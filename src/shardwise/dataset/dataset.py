@@ -205,12 +205,6 @@ class Dataset(Segmented):
             DataError: a sample has no such value, or it is no single number or text, or the
                 function raised; url and key say where.
             WorkerError: a process died.
-
-        Examples:
-            >>> import shardwise as sw
-            >>> ds = sw.wrap([{"text": "a b"}, {"text": "c"}])
-            >>> ds.column("words", lambda sample: len(sample["text"].split()))
-            array([2, 1])
         """
         check_column(name, fn, num_workers)
         return computed_column(self._column_reader(name, fn), progress, num_workers)

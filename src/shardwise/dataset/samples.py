@@ -88,20 +88,14 @@ class LoadedSamples:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Which samples these are, in which order: 16 hex digits of the shards and the subset.
-
-        Decoders and transforms do not count: a state may be resumed with others.
-        """
+        """Which samples these are, in which order: 16 hex digits, whatever is decoded."""
         indices = self._transforms.indices
         whole = self.manifest.fingerprint
         return whole if indices is None else subset_fingerprint(whole, indices)
 
     @cached_property
     def shard_sizes(self) -> NDArray[np.int64]:
-        """Samples a shard: int64 `[shards]`, in the source's order; a subset's shards may be empty.
-
-        A subset whose indices do not ascend jumps between shards: it counts as one shard.
-        """
+        """Samples per shard: int64 `[shards]`; a subset that jumps between shards is one."""
         indices = self._transforms.indices
         sizes = self.manifest.sizes
         return sizes if indices is None else subset_shard_sizes(sizes, indices)
@@ -122,10 +116,7 @@ class LoadedSamples:
 
     @property
     def whole_fields(self) -> Collection[str]:
-        """The fields whose dicts and tuples are values, as of JSON: those that shards have.
-
-        Dicts and tuples in wrapped items, and those that a `map()` adds, hold values.
-        """
+        """The fields whose dicts and tuples are values: those that shards have, as of JSON."""
         if self._traits.holds_objects:
             return self._transforms.decoders
         return (*self.fields, "__media__")
@@ -175,10 +166,7 @@ class LoadedSamples:
 
     @cached_property
     def cost(self) -> LoadCost:
-        """What loading a sample costs, as a `LoadCost`: threads and chunk sizes follow from it.
-
-        What a source of Python objects runs is unknown, and does not count as the user's function.
-        """
+        """What loading a sample costs: threads and chunk sizes follow from it."""
         traits, row_bytes = self._traits, self._row_bytes()
         runs_python = self.is_mapped or any(map(is_plain_function, self._decoders))
         return LoadCost(
