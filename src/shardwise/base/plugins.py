@@ -84,6 +84,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     # Methods of `Dataset`: source, transforms, fields, arguments -> source, transforms.
     "methods": {
         "clips": "shardwise.extensions.media.clips.make:make_clips",
+        "members": "shardwise.extensions.fields.sources:list_members",
         "segments": "shardwise.extensions.media.segments.make:make_segments",
     },
     # Answers of the loader that need the dataset: lists of samples as ids, and where samples lie.

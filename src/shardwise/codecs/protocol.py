@@ -121,8 +121,16 @@ class MaskingDecoder(Protocol):
         """The value, written into `out` if given, and its mask; keyed decoders get `rng`, too."""
 
 
+def unwrapped(decoder: Any) -> Any:
+    """The decoder in this library's ones around another one; None in `sw.optional()`."""
+    while getattr(decoder, "is_wrapper", False):
+        decoder = decoder.decoder
+    return decoder
+
+
 def takes_rng(fn: Callable[..., Any] | None) -> bool:
     """Whether a function or decoder has a parameter called `rng`."""
+    fn = unwrapped(fn)
     if fn is None:
         return False
     try:
