@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardwise.dataset.column import version_of
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import ReadsEpochs, Source, directory_of, own_names_of
+from shardwise.sources.samples import removed_of
 
 
 class SameSamples(ReadsEpochs):
@@ -30,6 +34,11 @@ class SameSamples(ReadsEpochs):
     def manifest(self) -> Manifest:
         """The first source's."""
         return self.sources[0].manifest
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The first source's."""
+        return removed_of(self.sources[0])
 
     @property
     def directory(self) -> str | None:
