@@ -17,6 +17,7 @@ from shardwise.dataset.column import kept_place
 from shardwise.dataset.kept_arrays import kept_or_made
 from shardwise.extensions.fields.sources import JoinSource
 from shardwise.sources.protocol import traits_of
+from shardwise.sources.samples import removed_of
 
 _Ids = NDArray[np.int64]
 _logger = logging.getLogger("shardwise")
@@ -159,7 +160,9 @@ def _match(sides: tuple[tuple[Dataset, str], ...], asked: _Ids) -> _Matches:
         places = places[found]
         _refuse_doubled("left", *sides[0], found[np.bincount(places)[places] > 1])
         rows[left_ids[found]] = right_ids[order[places]]
-    return _Matches(rows, asked[np.greater_equal(rows[asked], 0)])
+    # A removed sample of the left keeps its id, whatever it matched.
+    gone = np.isin(asked, removed_of(sides[0][0].source))
+    return _Matches(rows, asked[np.greater_equal(rows[asked], 0) | gone])
 
 
 def _refuse_doubled(side: str, data: Dataset, by: str, indices: _Ids) -> None:
@@ -174,12 +177,17 @@ def _refuse_doubled(side: str, data: Dataset, by: str, indices: _Ids) -> None:
 
 
 def _all_of(dataset: Dataset) -> Dataset:
-    """Each sample once, with the fields that select() left out, of which one may have the keys."""
+    """Each sample once, with the fields that select() left out, of which one may have the keys.
+
+    Without removed samples, whose keys no column has.
+    """
     indices = dataset.transforms.indices
     if indices is not None and (np.diff(indices) <= 0).any():
         indices = np.unique(indices)
     made = replace(dataset.transforms, selected=None, required=frozenset(), indices=indices)
-    return Dataset(dataset.source, _transforms=made)
+    every = Dataset(dataset.source, _transforms=made)
+    gone = every.removed
+    return every.subset(np.delete(np.arange(len(every)), gone)) if len(gone) else every
 
 
 def _ids_of(dataset: Dataset) -> _Ids:

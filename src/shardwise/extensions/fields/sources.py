@@ -38,6 +38,7 @@ from shardwise.sources.protocol import (
     url_in,
     value_fields_of,
 )
+from shardwise.sources.samples import removed_of
 from shardwise.storage import PoolRanges
 
 _Ids = NDArray[np.int64]
@@ -66,6 +67,11 @@ class SameSamples(ReadsEpochs):
     def manifest(self) -> Manifest:
         """The first source's."""
         return self.sources[0].manifest
+
+    @property
+    def removed(self) -> _Ids:
+        """The first source's."""
+        return removed_of(self.sources[0])
 
     @property
     def directory(self) -> str | None:
