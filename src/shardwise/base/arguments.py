@@ -91,10 +91,10 @@ def check_choice(
 
 
 def check_number(name: str, value: Any, *, least: float | None = None) -> None:
-    """Refuse what is no number above 0, or none of at least `least`.
+    """Refuse what is not a number above 0, or none of at least `least`.
 
     Raises:
-        TypeError: it is no number.
+        TypeError: it is not a number.
         ValueError: it is too small, or no number that can be meant (nan).
     """
     number: Any = value
@@ -106,7 +106,7 @@ def check_number(name: str, value: Any, *, least: float | None = None) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse what is no bool: of "False", a str that is not empty, Python makes True.
+    """Refuse what is not a bool: of "False", a str that is not empty, Python makes True.
 
     Raises:
         TypeError: it is neither True nor False.

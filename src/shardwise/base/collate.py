@@ -83,7 +83,7 @@ def _dtype_of(values: list[Any]) -> Any:
 
 
 def dtype_of_numbers(values: list[Any]) -> Any:
-    """The dtype of an array of these bools, ints or floats; None where it is no list of these."""
+    """The dtype of an array of these bools, ints or floats; None where it is not a list of these."""
     kind = type(values[0])
     if issubclass(kind, np.number | np.bool_):
         return values[0].dtype if all(type(value) is kind for value in values) else None

@@ -55,7 +55,7 @@ class BytesColumn(Sequence[memoryview | None]):
 
     Args:
         buffer: uint8 `[total]`, read-only by agreement.
-        starts: int64 `[rows]`, where each payload begins in the buffer.
+        starts: int64 `[rows]`, where each payload starts in the buffer.
         lengths: int64 `[rows]`, its length in bytes; -1 where the sample has no such field.
 
     `column[i]` is a memoryview of row i (None where it is missing) and copies nothing.
@@ -101,7 +101,7 @@ class BytesColumn(Sequence[memoryview | None]):
         """All payloads as bytes of their own, None where one is missing."""
         ends = (self.starts + self.lengths).tolist()
         data: Any = self.buffer.base
-        # A missing one ends before it begins.
+        # A missing one ends before it starts.
         if type(data) is bytes and len(data) == len(self.buffer):
             # Cut from bytes, a payload takes half the time of one cut from a view.
             return [
@@ -280,7 +280,7 @@ class Columns:
     """Samples by column, as a source reads them.
 
     Attributes:
-        ids: int64 `[rows]`, the sample ids that were asked for, in that order.
+        ids: int64 `[rows]`, the sample ids that were requested, in that order.
         keys: the samples' keys, one a row.
         fields: a column a field: `BytesColumn` for stored bytes; for values an array
             `[rows, ...]`, or any sequence with None where a sample lacks the field.

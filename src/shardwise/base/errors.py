@@ -39,7 +39,7 @@ class ShardwiseError(Exception):
 
 def _rebuild(cls: type[ShardwiseError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
     """Make an error again without calling its constructor."""
-    # Of two built-in bases, OSError is the one with a layout of its own, and insists on it.
+    # Of two built-in bases, OSError is the one with its own layout, and insists on it.
     error: Any = (
         OSError.__new__(cls, *args) if issubclass(cls, OSError) else cls.__new__(cls, *args)
     )
@@ -49,13 +49,13 @@ def _rebuild(cls: type[ShardwiseError], args: tuple[Any, ...], state: dict[str, 
 
 
 class DataError(ShardwiseError, ValueError):
-    """Data that can't be used: damaged, missing, or of another form than asked for.
+    """Data that can't be used: damaged, missing, or of another form than requested.
 
     Attributes:
         url: the shard or file, or None; without its query, fragment and user, which may be secret.
         key: the sample's key, or None.
         field: the field of the sample (the member's extension), or None.
-        offset: the byte in the shard where the damage begins, or None; where a decoder failed, the
+        offset: the byte in the shard where the damage starts, or None; where a decoder failed, the
             byte in the field's payload.
         index: the sample's id in its dataset, or None.
     """

@@ -35,7 +35,7 @@ def group_rank_and_size() -> tuple[int, int] | None:
 
 
 def default_group() -> object:
-    """The process group as an object, another one once it was made anew; None without one."""
+    """The process group as an object, another one once it was made again; None without one."""
     group = getattr(sys.modules.get("torch.distributed"), "group", None)
     return getattr(group, "WORLD", None)
 

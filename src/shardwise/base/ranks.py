@@ -1,7 +1,7 @@
 """Rank and world size: discovered in the process that builds the loader, or refused.
 
 Keeps I10, no surprise ranks. The ranks travel with the pickled loader, and `loader/rank_check.py`
-compares them with the process group when a pass begins. Where the environment is not conclusive,
+compares them with the process group when a pass starts. Where the environment is not conclusive,
 `RankError` has its values and what to set: a rank that reads everything is a mistake
 that shows nowhere.
 
@@ -23,7 +23,7 @@ from shardwise.base.process_group import group_rank_and_size, loader_worker
 # The environment says how many ranks there are, and not which one this is.
 _UNCERTAIN = "LOCAL_RANK, WORLD_SIZE"
 
-# Slurm numbers what is no srun step from here up: the batch script, an interactive shell, extern.
+# Slurm numbers what is not a srun step from here up: the batch script, an interactive shell, extern.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 _REMEDY = (

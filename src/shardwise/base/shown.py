@@ -115,6 +115,6 @@ def _masked_inside(match: re.Match[str]) -> str:
 
 
 def _cut(scheme: str, rest: str) -> tuple[str, str]:
-    """What stands before the query or the fragment, and the mark that begins it or ""."""
+    """What stands before the query or the fragment, and the mark that starts it or ""."""
     mark = re.search(r"[?#]" if scheme.lower() in _WEB else r"[?#](?=.*=)", rest, re.DOTALL)
     return (rest, "") if mark is None else (rest[: mark.start()], mark[0])

@@ -68,8 +68,8 @@ def active_batches(
     """Yield the batches of a pass; meanwhile Accelerate takes it for the active loader.
 
     Args:
-        batches: the pass, not yet begun.
-        rest: the plan of what the pass hands out; called after its first batch was made.
+        batches: the pass, not yet started.
+        rest: the plan of what the pass returns; called after its first batch was made.
         is_known: whether something saves the loader's position.
 
     Raises:
@@ -102,7 +102,7 @@ class _Active:
     """What Accelerate reads of the loader that it takes for active.
 
     Attributes:
-        num_left: batches that the pass has still to hand out.
+        num_left: batches that the pass has still to return.
         remainder: rows of the last batch that count, over all ranks: the first ones of a gather;
             0 cuts nothing off.
     """

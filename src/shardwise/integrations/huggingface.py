@@ -42,7 +42,7 @@ class LoaderMixin:
     Args:
         train_loader: what to train on; its batches are dicts of columns, or what its `collate`
             returns.
-        eval_loader: what to evaluate on, or a dict of several, whose names begin the metrics' as
+        eval_loader: what to evaluate on, or a dict of several, whose names start the metrics' as
             with `eval_dataset`. `evaluate` and `predict` take loaders, too.
         args: the Trainer's own, without `train_dataset` and `eval_dataset`.
         kwargs: the Trainer's own.
@@ -218,7 +218,7 @@ class LoaderState(TrainerCallback, trainer_callback.ExportableState):  # type: i
         return {"args": {}, "attributes": {"loader": self.loader.state_dict()}}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Where a checkpoint follows, write down what this rank handed out: see `state_dict`.
+        """Where a checkpoint follows, write down what this rank returned: see `state_dict`.
 
         The Trainer asks for `state()` on the rank that saves, and on no other.
         """
@@ -229,7 +229,7 @@ class LoaderState(TrainerCallback, trainer_callback.ExportableState):  # type: i
     on_epoch_end = on_step_end
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up the checkpoint's state, or begin with epoch 0.
+        """Take up the checkpoint's state, or start with epoch 0.
 
         Raises:
             StateError: the checkpoint is of another loader, or the Trainer would count otherwise.
@@ -237,7 +237,7 @@ class LoaderState(TrainerCallback, trainer_callback.ExportableState):  # type: i
         del control, kwargs
         name = type(self).__name__
         if state.global_step == 0 or args.ignore_data_skip:
-            # The Trainer goes to an epoch's beginning by itself.
+            # The Trainer goes to an epoch's start by itself.
             state.stateful_callbacks[name] = self.state()
             return
         kept = state.stateful_callbacks.get(name)

@@ -108,7 +108,7 @@ class Manifest:
 
     @property
     def shards(self) -> ShardView:
-        """The shards as objects, each made when it is asked for."""
+        """The shards as objects, each made when it is requested."""
         return ShardView(self)
 
     @property
@@ -170,7 +170,7 @@ class Manifest:
 
 
 class ShardView(Sequence[Shard]):
-    """The shards of a manifest as a sequence of objects that are made when they are asked for.
+    """The shards of a manifest as a sequence of objects that are made when they are requested.
 
     >>> manifest = Manifest("tar", [Shard("a.tar", 3, 10240), Shard("b.tar", 4, 10240)])
     >>> manifest.shards[1], len(manifest.shards)

@@ -214,7 +214,7 @@ class HasCosts(Protocol):
 
 
 def costs_of(source: Source, hidden: int) -> NDArray[np.float64]:
-    """Return the cost of each sample; a ValueError where these are no packs."""
+    """Return the cost of each sample; a ValueError where these are not packs."""
     own = having(source, HasCosts)
     if own is None:
         raise ValueError(

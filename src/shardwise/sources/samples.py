@@ -42,7 +42,7 @@ class DecodeWatch(Protocol):
     """Learns what a thread that loads samples does, so that a stuck decoder is found."""
 
     def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
-        """A decoder of a sample (-1: of a column) or function begins.
+        """A decoder of a sample (-1: of a column) or function starts.
 
         `part` is the place of the field among the fields, of a `map()` -1 less its place; `detail`
         says what of the sample is decoded, such as the frames of a clip.
@@ -73,7 +73,7 @@ class LoadRequest:
 
 
 class OrderedSamples(Protocol):
-    """Samples that may bring an order of their own, as those of a mixture do."""
+    """Samples that may bring their own order, as those of a mixture do."""
 
     @property
     def sampler(self) -> Sampler | None:
@@ -219,6 +219,6 @@ class Samples(FingerprintedSamples, ShuffledSamples, ShardedSamples, ShapedSampl
             out: arrays `[rows, *shape]` of fields in `layout()`: filled, and returned as columns.
             stats: counts the seconds of the stages, and the bytes read; "read" before a decoder or
                 transform runs.
-            watch: learns of each decoder and transform that begins; the caller says that the last
+            watch: learns of each decoder and transform that starts; the caller says that the last
                 one has ended. None without decode timeouts.
         """

@@ -19,7 +19,7 @@ _MIN_RUN = 8
 
 
 class LazyNames(Sequence[str]):
-    """Names that are made into text when they are asked for, by `one`."""
+    """Names that are made into text when they are requested, by `one`."""
 
     __slots__ = ()
 
@@ -49,12 +49,12 @@ class NumberedNames(LazyNames):
         return self.length
 
     def one(self, place: int) -> str:
-        """See `LazyNames`; places behind the last have names, too."""
+        """See `LazyNames`; places after the last have names, too."""
         return f"{self.prefix}{self.first + place:0{self.width}d}{self.suffix}"
 
 
 class ShardNames(LazyNames):
-    """Names in parts, each numbered or listed; made into text when they are asked for.
+    """Names in parts, each numbered or listed; made into text when they are requested.
 
     >>> names = ShardNames.of([f"a-{i:03d}.tar" for i in range(100)])
     >>> len(names), names[7], names.parts
@@ -122,7 +122,7 @@ class ShardNames(LazyNames):
 
 
 def _run(names: Sequence[str], start: int) -> NumberedNames | None:
-    """The numbered run that begins at a place; None if there is none of some length."""
+    """The numbered run that starts at a place; None if there is none of some length."""
     last = start + _MIN_RUN - 1
     if last >= len(names):
         return None

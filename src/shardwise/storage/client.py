@@ -86,7 +86,7 @@ class Client(ABC):
 
     @abstractmethod
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """The keys that begin with a prefix; with a delimiter, those of one directory only.
+        """The keys that start with a prefix; with a delimiter, those of one directory only.
 
         Directories end in a slash.
         """

@@ -37,7 +37,7 @@ MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError,
 
 
 class ColumnFileError(ValueError):
-    """The bytes are no file of columns, or a damaged one; the message is a clause."""
+    """The bytes are not file of columns, or a damaged one; the message is a clause."""
 
 
 def encode_columns(metadata: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> bytes:
@@ -171,7 +171,7 @@ def read_start(path: str) -> bytes:
 
 
 def parse_header(first: bytes, whole: memoryview) -> tuple[dict[str, str], dict[str, Any], int]:
-    """The metadata, the description of the columns, and where these begin.
+    """The metadata, the description of the columns, and where these start.
 
     `whole` is all of the file, or as much as the header takes; `first` its first bytes.
 

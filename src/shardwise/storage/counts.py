@@ -15,7 +15,7 @@ _NAMES = (
 
 
 class IoCounts:
-    """Counters that only grow; any thread may add to them. A forked child begins with zeros.
+    """Counters that only grow; any thread may add to them. A forked child starts with zeros.
 
     - requests: attempts at a range, a stat or a page of a listing; bytes: of their payloads, with
       an estimate for those that lost against a hedge;

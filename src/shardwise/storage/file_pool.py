@@ -23,7 +23,7 @@ class FilePool:
     """The files used last.
 
     Any thread may call `get`. The least recently used file is dropped, and closed when its last
-    reader drops it. After a fork the child begins without files; a pool pickles with its options
+    reader drops it. After a fork the child starts without files; a pool pickles with its options
     and pins, and without its files.
     """
 
@@ -104,7 +104,7 @@ class _OpenFiles:
         self.files: OrderedDict[str, File] = OrderedDict()
 
 
-# A URL, and the arguments of `File.read_spans`: offsets, ends, begin.
+# A URL, and the arguments of `File.read_spans`: offsets, ends, start.
 UrlRanges = tuple[str, list[int], list[int], int]
 
 
@@ -144,7 +144,7 @@ def read_payloads(
     Args:
         pool: opens the files.
         reads: as in `read_files`.
-        starts: where each part begins in the buffer.
+        starts: where each part starts in the buffer.
         lengths: bytes of each; negative for None.
 
     Returns:

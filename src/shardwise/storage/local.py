@@ -3,7 +3,7 @@
 Keeps I6: a range is read whole and of one version, or an error says where the file ended, or that
 it was written to. A file that is renamed over another leaves the open one as it is; one that is
 written in place has another length or time, which is looked at after reads, at most once in 10 ms.
-The file is opened at the first read and opened anew after a fork; an object owns each descriptor
+The file is opened at the first read and opened again after a fork; an object owns each descriptor
 and closes it when the last reader drops it, so no lock is needed, and `close` never interrupts a
 read.
 """
@@ -49,7 +49,7 @@ def max_open_files() -> int:
 class LocalFile:
     """A file on this machine, read at any offset by any thread; see `File` for what is raised.
 
-    It may be made before the file exists, is opened at the first read, and is opened anew in a
+    It may be made before the file exists, is opened at the first read, and is opened again in a
     forked child. It pickles by its name and version. The descriptor is closed by `close` or when
     the object is collected; a read in another thread that is under way ends well.
     """
@@ -88,7 +88,7 @@ class LocalFile:
         """Allow this version only, by length and time; StaleIndexError if another one is open."""
         opened, self._pinned = self._opened, stat
         if opened is not None:
-            # If it is another one, reads open the file anew, and compare it again.
+            # If it is another one, reads open the file again, and compare it again.
             self._opened = None
             require_same(stat, opened.stat, self.url)
             self._opened = opened

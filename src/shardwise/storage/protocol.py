@@ -29,7 +29,7 @@ class ByteRange(NamedTuple):
         """The parts in the file's blocks of `block_bytes`, each after its block's number.
 
         >>> list(ByteRange(5, 12, 0).by_block(10))
-        [(0, ByteRange(start=5, stop=10, begin=0)), (1, ByteRange(start=10, stop=12, begin=5))]
+        [(0, ByteRange(start=5, stop=10, start=0)), (1, ByteRange(start=10, stop=12, start=5))]
         """
         start = self.start
         while start < self.stop:
@@ -121,7 +121,7 @@ class File(Protocol):
     ) -> None:
         """Fill a buffer from `begin` on with several ranges of the file, one behind the other.
 
-        Range i begins at `offsets[i]` in the file and ends at `ends[i]` in the buffer; it begins
+        Range i starts at `offsets[i]` in the file and ends at `ends[i]` in the buffer; it starts
         where the one before ends.
         """
         ...
@@ -172,7 +172,7 @@ class RemoteReads(ABC):
 
         They are kept until the owner withdraws them. A file of unknown version is left out.
         """
-        del owner, requests  # files that keep nothing read what they are asked for
+        del owner, requests  # files that keep nothing read what they are requested
 
     def withdraw(self, owner: Hashable) -> None:
         """Drop what an owner announced."""
@@ -205,7 +205,7 @@ def byte_ranges(offsets: Sequence[int], ends: Sequence[int], begin: int) -> list
     """The arguments of `File.read_spans` as ranges, without the empty ones.
 
     >>> byte_ranges([100, 0], [5, 8], 0)
-    [ByteRange(start=100, stop=105, begin=0), ByteRange(start=0, stop=3, begin=5)]
+    [ByteRange(start=100, stop=105, start=0), ByteRange(start=0, stop=3, start=5)]
 
     Raises:
         ValueError: an offset or a length is negative.

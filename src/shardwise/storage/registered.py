@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     ClientFactory = Callable[[str, Any], Client]
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
-# The one state of a process that is no argument: a URL in a list names its store by the scheme
+# The one state of a process that is not an argument: a URL in a list names its store by the scheme
 # alone. It only grows.
 _FACTORIES: dict[str, ClientFactory] = {}
 

@@ -2,7 +2,7 @@
 
 The plan knows which samples come next, and a source knows their byte ranges: storage guesses
 nothing. Announced ranges of remote files are fetched once, in the order of their announcement,
-within `StorageOptions.prefetch_bytes`; a range that was not announced is read when it is asked for.
+within `StorageOptions.prefetch_bytes`; a range that was not announced is read when it is requested.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Scan:
         if self._announced and not self._announced[0].start <= stop <= self._announced[-1].stop:
             self.close()  # the reader jumped
         at = self._announced[-1].stop if self._announced else stop
-        # As far ahead as was read: a reader of the beginning alone pays for little more.
+        # As far ahead as was read: a reader of the start alone pays for little more.
         while at < min(self._num_bytes, 2 * stop) and self._upcoming.has_room:
             part = range(at, min(at + min(_SCAN_BYTES, stop), self._num_bytes))
             request = ReadRequest(self._file, byte_ranges([part.start], [len(part)], 0))

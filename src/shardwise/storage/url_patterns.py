@@ -75,7 +75,7 @@ def expand(
 
 
 def refuse_json_lines(url: str) -> None:
-    """Raise `DataError` if a name is that of JSON lines, which have an opener of their own."""
+    """Raise `DataError` if a name is that of JSON lines, which have their own opener."""
     name = without_query(url).lower().removesuffix(".gz").removesuffix(".zst")
     if name.endswith(_JSON_LINES):
         raise DataError("JSON lines by its name: sw.jsonl opens it", url=url)

@@ -1,6 +1,6 @@
 """Batches on a device, with the copy of the next batch overlapping the program's computation.
 
-On CUDA a batch is copied from page-locked memory on a stream of its own; the consumer's stream
+On CUDA a batch is copied from page-locked memory on its own stream; the consumer's stream
 waits for that copy alone, on the device, and the program never does. The copy of batch k+1 is
 queued before batch k is yielded if batch k+1 is ready then; batch k never waits for it. The loader
 counts the batches that are yielded here (I4), and an error of batch k+1 is raised after batch k.
@@ -163,7 +163,7 @@ class _InFlight(NamedTuple):
 
 
 class StreamCopier:
-    """Copies to a CUDA device on a stream of its own; begin and end never wait for the device.
+    """Copies to a CUDA device on its own stream; start and end never wait for the device.
 
     One a loader, used again in every epoch: torch keeps freed device memory for the stream that
     it was taken on. Sources are held until the event of their copy: the engine reuses memory of its

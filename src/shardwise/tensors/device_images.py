@@ -30,7 +30,7 @@ _logger = logging.getLogger("shardwise")
 
 # One decodes while the other resizes: 14,400 images/s in place of 8,000 with one (H100).
 _NUM_THREADS = 2
-# In place of a batch that is not even begun.
+# In place of a batch that is not even started.
 _NONE_YET: Future[Batch] = Future()
 
 Requested = Generator[tuple[Batch, BatchRequest], None, None]
@@ -198,7 +198,7 @@ class DeviceImages:
         with torch.cuda.stream(stream):
             is_whole = all(self._decode_field(batch, *each) for each in self._images.items())
         if stream is not None:
-            # torchvision decodes on a stream of its own, into memory that this one has freed.
+            # torchvision decodes on its own stream, into memory that this one has freed.
             stream.synchronize()
         if not is_whole:
             batch = self._rebuild(request)

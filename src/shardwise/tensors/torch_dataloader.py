@@ -33,7 +33,7 @@ class StorageOrderDividedSampler(StorageOrderSampler, DividedSampler):
 
 
 class PositionedLoader(torch.utils.data.DataLoader[Any]):
-    """A loader of torch's class that goes on in mid-epoch by its own state.
+    """A loader of torch's class that continues in mid-epoch by its own state.
 
     Accelerate's `skip_first_batches` and the `with_sampler` of Ray's `prepare_data_loader` ask for
     the generator, to make another loader of the parts.
@@ -94,7 +94,7 @@ class TorchDataLoader(PositionedLoader):
         """What Keras's `fit` builds the model from before it trains; the position stays."""
         state = self.loader.state_dict()
         for batch in self.loader:
-            # A pass whose only batch was handed out would be over.
+            # A pass whose only batch was returned would be over.
             self.loader.load_state_dict(state)
             yield batch
             return

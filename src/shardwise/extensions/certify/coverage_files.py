@@ -21,11 +21,11 @@ from shardwise.plan.tallied import Tallied
 
 # Ranks stand a few lines apart when they are killed.
 _NUM_LAST = 64
-# A longer line is no line of coverage: a foreign file may have no line's end at all.
+# A longer line is not a line of coverage: a foreign file may have no line's end at all.
 _MAX_LINE_BYTES = 1 << 24
 # What is wrong is listed as often as that: a foreign file may have nothing but such lines.
 _MAX_LISTED = 1000
-# What all lines of one pass have in common. A line that differs is of a pass of its own.
+# What all lines of one pass have in common. A line that differs is of its own pass.
 _pass_of = attrgetter(
     "number", "is_shared", "world_size", "batch_size", "remainder", "epoch", "begin",
     "num_samples", "resumed",

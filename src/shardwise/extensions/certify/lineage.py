@@ -58,7 +58,7 @@ class Stretch:
 def lineage_of(runs: list[Run], others: Sequence[Run]) -> dict[int, list[Stretch]]:
     """The stretches that count, by epoch, each epoch's in order.
 
-    The first one begins later than its epoch where it goes on from another order, or where no line
+    The first one starts later than its epoch where it continues from another order, or where no line
     says who read what was before.
 
     Args:
@@ -113,10 +113,10 @@ def _up_to_end(segments: list[Segment]) -> Stretch:
 
 
 def _earlier(segment: Segment, runs: list[Run]) -> list[Segment]:
-    """The segments that another one may have gone on from, the likeliest last.
+    """The segments that another one may have continued from, the likeliest last.
 
     Those of its own run and of the one whose state it loaded; where that is not known, of all runs
-    that began before it by their clocks, and then of those that may have.
+    that started before it by their clocks, and then of those that may have.
     """
     run = segment.run
     if run.resumed:
@@ -148,7 +148,7 @@ def _epoch_before(earlier: list[Segment], later: Segment) -> Stretch | None:
 
 
 def _stretch_before(earlier: list[Segment], child: Stretch) -> Stretch | None:
-    """What counts before a stretch that began in the middle of an epoch, if that is known."""
+    """What counts before a stretch that started in the middle of an epoch, if that is known."""
     position, epoch, run = child.first, child.segment.line.epoch, child.segment.run
     goes_on = f"run {run.id} goes on from position {position}"
     candidates = [s for s in earlier if s.line.epoch == epoch and s.furthest >= position]

@@ -2,7 +2,7 @@
 
 A run is one start of a training, on all of its ranks; loading a state starts another. Ranks know
 their run by the id that a process group or a launcher gave all of them. Without one, each rank has
-an id of its own: their n-th starts then belong together, where they were at work at the same time.
+its own id: their n-th starts then belong together, where they were at work at the same time.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Segment:
     """What all ranks of a run read from one position of an epoch on, summed up over them.
 
     Attributes:
-        line: any line, for what they all have in common: epoch, begin, world size, data.
+        line: any line, for what they all have in common: epoch, start, world size, data.
         ranks: those with lines, once for each process that has the rank: those of a group that
             holds one model between them (tensor parallel) get equal batches.
         gaps: ranks that lack lines between others.
@@ -130,7 +130,7 @@ class Segment:
         ]
 
     def add_repeated(self, each: Pass) -> None:
-        """Report the positions of a pass that its process had handed out already."""
+        """Report the positions of a pass that its process had returned already."""
         assert each.repeats is not None
         line, (number, last) = each.line, each.repeats
         text = (
@@ -148,7 +148,7 @@ class Segment:
 
     @property
     def reached(self) -> int:
-        """The last position at which every process has a line that ends; else the beginning."""
+        """The last position at which every process has a line that ends; else the start."""
         ends = sorted(self.ends, reverse=True)
         return next((end for end in ends if not self.lacking(end)), self.line.begin)
 
@@ -223,7 +223,7 @@ def read_runs(coverage: Coverage, processes: Iterable[Process]) -> list[Run]:
 
 
 def _matched(coverage: Coverage, ranks: dict[int, list[Process]]) -> list[Run]:
-    """Runs of ranks without an id in common that began at one position, the newest first."""
+    """Runs of ranks without an id in common that started at one position, the newest first."""
     for processes in ranks.values():
         processes.sort(key=lambda process: process.began)
     runs = []

@@ -117,7 +117,7 @@ def list_folder(
 
     The directories in it are the classes, in the order of their names; the files of a class lie in
     it or below it, at any depth, and are ordered by name. Without directories the files have no
-    class. Names that begin with a dot are left out. Links to files and to classes are followed.
+    class. Names that start with a dot are left out. Links to files and to classes are followed.
     """
     counted = None if suffixes is None else {suffix.lower() for suffix in suffixes}
     paired = _Pairs(root, counted) if pairs else None

@@ -151,7 +151,7 @@ class TarSource:
     def media_files(self, field: str) -> Any:
         """The media files of a field, by ranges; their indexes are in the shards' sidecars."""
         sidecar: Sidecar = find("sidecars", "media")
-        # The shards are opened when they are first asked for; a partial pickles.
+        # The shards are opened when they are first requested; a partial pickles.
         shards = partial(getattr, self, "shards")
         return sidecar.open_files(field, shards, store=self._store, pool=self._pool)
 

@@ -1,7 +1,7 @@
 """Making indexes: one shard at a time, or many in parallel.
 
 Each index is published whole when its shard is done, so a killed run leaves whole indexes only and
-the next one goes on from there.
+the next one continues from there.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def build_indexes(
 ) -> list[BuildResult]:
     """Bring the indexes of shards up to date, in parallel; fresh ones are left as they are.
 
-    Each index is published when its shard is done: a run that is stopped or killed goes on from
+    Each index is published when its shard is done: a run that is stopped or killed continues from
     there the next time. A shard that fails does not stop the others.
 
     Args:

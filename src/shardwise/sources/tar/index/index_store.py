@@ -3,7 +3,7 @@
 An index lies beside its shard, or in the directory that the user names. Indexes of remote shards
 are copied to this machine, so that every process maps one file and a second run reads nothing of
 the shard: into the user's directory if that is a local one, else into the user's cache directory.
-An index that is loaded is of the shard that lies there now, or it is an error or is built anew.
+An index that is loaded is of the shard that lies there now, or it is an error or is built again.
 """
 
 from __future__ import annotations

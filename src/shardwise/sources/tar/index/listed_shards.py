@@ -292,7 +292,7 @@ def _urls_of(names: Sequence[str], manifest: str) -> ShardNames:
 
 
 class _Placed(LazyNames):
-    """Names that become URLs, and are checked, when they are asked for."""
+    """Names that become URLs, and are checked, when they are requested."""
 
     __slots__ = ("_base", "_names")
 

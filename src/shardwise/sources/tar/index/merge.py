@@ -139,7 +139,7 @@ class ManifestBuilder:
             base = base[: base.rfind("/") + 1]
         name = path.removeprefix(base) if path.startswith(base) else path
         if name != path and not _is_placed(name, base, path):
-            # Such as a name that begins with "~", or that looks like a URL.
+            # Such as a name that starts with "~", or that looks like a URL.
             name = path
         if not is_local(url) and shown(name) != name:
             raise ValueError(

@@ -115,7 +115,7 @@ class OpenedShards:
         """Raise ValueError where two URLs of one shard differ in their queries only."""
         seen: set[tuple[str, str]] = set()
         for url, stat in self.pins():
-            # A query may name the shard, too: then each has an ETag of its own.
+            # A query may name the shard, too: then each has its own ETag.
             version = (without_query(url), stat.etag)
             if version in seen:
                 raise ValueError(

@@ -40,7 +40,7 @@ def index_path(url: str, index_dir: str | None = None) -> str:
     """
     if is_local(url):
         url = local_path(url)
-    # A query may be a signature, which is no part of the name; or it may name the shard.
+    # A query may be a signature, which is not a part of the name; or it may name the shard.
     path, mark, query = url, "", ""
     if scheme_of(url) in ("http", "https"):
         url = url.partition("#")[0]

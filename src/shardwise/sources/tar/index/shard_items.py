@@ -68,7 +68,7 @@ def named_items(
 
 
 def _kind(name: object) -> Literal["manifest", "list", "shards"]:
-    """What a name is of; `expand_shards` refuses one that is no text."""
+    """What a name is of; `expand_shards` refuses one that is not a text."""
     text = os.fspath(name) if isinstance(name, str | os.PathLike) else name
     if not isinstance(text, str):
         return "shards"

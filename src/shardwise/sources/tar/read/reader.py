@@ -265,7 +265,7 @@ class Reader:
 
 
 def _refetch(file: File, offset: int, payload: memoryview, digest: int) -> bool:
-    """Read a wrong payload anew where a cache may hold it; whether it has its digest then.
+    """Read a wrong payload again where a cache may hold it; whether it has its digest then.
 
     A cache's checksum shows what the disk did to a block, not that wrong bytes were fetched.
     """

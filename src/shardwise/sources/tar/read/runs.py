@@ -1,6 +1,6 @@
 """Samples in storage order: long reads of one local shard, shared by many rows.
 
-A sample of 1 kB costs less than a read of its own: a piece of some 150 samples is read once, and
+A sample of 1 kB costs less than its own read: a piece of some 150 samples is read once, and
 their payloads are cut from it.
 """
 

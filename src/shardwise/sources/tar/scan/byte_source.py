@@ -51,12 +51,12 @@ class FileBytes:
         return max(0, min(length, self._num_bytes - offset))
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:
-        """Whether reading all bytes is cheaper, by where the last headers and the next begin."""
+        """Whether reading all bytes is cheaper, by where the last headers and the next start."""
         return (end - int(positions[0])) // len(positions) < self.sparse_stride
 
 
 class Readable(Protocol):
-    """What a forward stream must have; a read may return less than was asked for."""
+    """What a forward stream must have; a read may return less than was requested."""
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes; b"" at the end."""

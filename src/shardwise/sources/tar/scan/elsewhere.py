@@ -37,7 +37,7 @@ class Members:
     Attributes:
         names: uint8 `[n, width]`, the names with zeros behind them; width is a multiple of 8.
         lengths: int64 `[n]`, bytes of each name.
-        offsets: int64 `[n]`, where each payload begins: a multiple of 512.
+        offsets: int64 `[n]`, where each payload starts: a multiple of 512.
         sizes: int64 `[n]`, payload bytes.
     """
 
@@ -90,7 +90,7 @@ class EarlierMembers:
     ) -> tuple[Members, DataError | None]:
         """Give hard links their payloads; `kinds` and `targets` are of the members, by row.
 
-        `start` is where the members' first header begins.
+        `start` is where the members' first header starts.
 
         Returns:
             The members, less those that hold no field, and the error of the first that must have

@@ -3,7 +3,7 @@
 Each header's place follows from the one before, so a scan alone would wait one round trip a sample.
 Here a long stretch of the shard is cut into lanes; in each the first block that can be a header is
 looked for, and the chain is followed from there, in all lanes at the same time. Lanes are guesses:
-the scan follows the one true chain from the beginning, takes headers that were guessed, and reads
+the scan follows the one true chain from the start, takes headers that were guessed, and reads
 the others itself.
 """
 
@@ -55,7 +55,7 @@ _SPARSE_STRIDE = 20 << 10
 
 @dataclass(slots=True)
 class _Lane:
-    """A part of the shard: where its next window begins, and where the part ends."""
+    """A part of the shard: where its next window starts, and where the part ends."""
 
     position: int
     end: int
@@ -72,7 +72,7 @@ class HeaderPrefetch(FileBytes):
     def __init__(self, file: File, num_bytes: int) -> None:
         super().__init__(file, num_bytes)
         self._file: File = file
-        # The bytes that the scan is in: where they begin, and the bytes.
+        # The bytes that the scan is in: where they start, and the bytes.
         self._window: tuple[int, bytes] | None = None
         # Prefetched windows by offset; all guesses lie before `_guessed_until`.
         self._windows: dict[int, bytes] = {}
@@ -166,7 +166,7 @@ class HeaderPrefetch(FileBytes):
             self._width = sizes[min(len(sizes) - 1, int(_WIDE_ENOUGH * len(sizes)))]
 
     def _enter(self, lanes: list[_Lane]) -> None:
-        """Move each lane to a header near its beginning; lanes without one end."""
+        """Move each lane to a header near its start; lanes without one end."""
         for _ in range(_ENTRY_TRIES):
             if not lanes:
                 return

@@ -1,7 +1,7 @@
 """The members of a shard: regular files with their names, offsets and sizes.
 
 Long names (USTAR prefix, GNU, PAX) are put together here. A hard link has its target's payload; all
-else that is no regular file is counted and left out, or an error if it must be a field.
+else that is not a regular file is counted and left out, or an error if it must be a field.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ in lower case: `train/0001.seg.PNG` is the field `seg.png` of the sample `train/
 name gives no key and field are left out and counted, by why:
 
 - "no extension": no dot in the base name, or nothing behind it;
-- "hidden": the base name begins with a dot, such as the `._*` files of macOS;
+- "hidden": the base name starts with a dot, such as the `._*` files of macOS;
 - "metadata": the base name or a directory is of the form `__x__`, and so is kept for programs.
 """
 

@@ -37,7 +37,7 @@ from shardwise.sources.tar.scan.headers import (
 from shardwise.storage import File
 from shardwise.storage.known_formats import known_format
 
-# Bytes that are read at a time behind the last member.
+# Bytes that are read at a time after the last member.
 _END_READ_BYTES = 1 << 20
 # Headers read one by one before the first block is tried again.
 _FIRST_SPARSE_HEADERS = 64
@@ -50,7 +50,7 @@ class HeaderRun:
     """Headers that follow one another; extended headers never stand at the end of a run.
 
     Attributes:
-        positions: int64 `[n]`, where each header begins.
+        positions: int64 `[n]`, where each header starts.
         blocks: uint8 `[n, 512]`, the headers; their checksums hold.
         sizes: int64 `[n]`, payload bytes (those that a PAX record states, where there is one).
         extended: payloads of the extended headers, by their row; those that give no name may be
@@ -87,7 +87,7 @@ class HeaderScan:
         self._is_done = False
         self._problem: DataError | None = None
         self._last_header = b""
-        # What the bytes at the beginning are of, if they are no header.
+        # What the bytes at the start are of, if they are not header.
         self._known: str | None = None
 
     def runs(self) -> Iterator[HeaderRun]:

@@ -76,7 +76,7 @@ class _Rows:
     Attributes:
         keys, begins, ends, are_dense: `[rows]`; a sample is from its first header to its last
             padding, and dense if nothing but its members lies between.
-        members: the first member of each sample, and behind the last one, `[rows + 1]`.
+        members: the first member of each sample, and after the last one, `[rows + 1]`.
         fields, names, offsets, sizes: `[members]`; a sample's members are sorted by field.
         packed: the names as uint8 `[members, width]`, up to the length that fits into a header.
         may_fit: whether a header could be as it is written, as far as the index says.
@@ -208,7 +208,7 @@ def _runs_of(file: File, rows: _Rows, start: int, buffer: bytearray) -> Iterator
 
 
 def _stretches(fits: NDArray[np.bool_], first: int) -> Iterator[tuple[int, int]]:
-    """Where stretches of rows that fit begin and end; the first of all has the number `first`."""
+    """Where stretches of rows that fit start and end; the first of all has the number `first`."""
     edges = np.flatnonzero(fits[1:] != fits[:-1]) + 1
     bounds = [0, *edges.tolist(), len(fits)]
     for low, high in pairwise(bounds):

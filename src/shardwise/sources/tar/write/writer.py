@@ -62,7 +62,7 @@ class TarWriter:
             killed writers of this machine left behind is removed.
         max_samples: samples a shard; None for no limit.
         max_bytes: bytes a shard, headers and padding included; None for no limit. A larger sample
-            gets a shard of its own.
+            gets its own shard.
         index: whether to write an index file beside each shard.
         digests: whether the index holds a CRC-32 of each field.
         media: whether a sidecar beside each shard says where the frames of its videos and sounds
@@ -266,7 +266,7 @@ class TarWriter:
         index = shard.finish(digests=self._digests)
         self.shards.append(shard.path)
         if not is_local(shard.path) and (self._index or self._builder is not None):
-            # The store has a version of its own.
+            # The store has its own version.
             stat = self._store.stat(shard.path)
             index = index.of_version(stat.mtime_ns, stat.etag)
         if self._builder is not None:
