@@ -29,7 +29,7 @@ def make_rows(
 ) -> NDArray[Any]:
     """Make the rows of a field, in the order of memory that their shape has.
 
-    They lie in `memory`, uint8 of their size in bytes, or in memory of their own.
+    They lie in `memory`, uint8 of their size in bytes, or in new memory.
     """
     shape, dtype = layout
     is_last = isinstance(shape, ChannelsLast)
@@ -46,7 +46,7 @@ _GATHER_BYTES = 64 << 10
 
 
 def mask_of(field: str) -> str:
-    """The name of the field that says which values of another field are real."""
+    """The name of the field that marks the real values of another field."""
     return f"{field}.mask"
 
 
@@ -98,7 +98,7 @@ class BytesColumn(Sequence[memoryview | None]):
             yield None if length < 0 else view[start : start + length]
 
     def to_list(self) -> list[bytes | None]:
-        """All payloads as bytes of their own, None where one is missing."""
+        """All payloads as separate bytes objects, None where one is missing."""
         ends = (self.starts + self.lengths).tolist()
         data: Any = self.buffer.base
         # A missing one ends before it starts.
@@ -152,14 +152,14 @@ class BytesColumn(Sequence[memoryview | None]):
         windows = np.ndarray(
             (len(self.buffer) - length + 1, length), np.uint8, self.buffer, strides=(1, 1)
         )
-        # In parts that stay in the processor's cache between being gathered and being copied.
+        # Gather in parts that stay in the processor's cache until they are copied.
         step = max(1, _GATHER_BYTES // length)
         for at in range(0, num_rows, step):
             out[at : at + step] = windows[self.starts[at : at + step]]
 
 
 class LazyBytesColumn(BytesColumn):
-    """A column that is packed into one buffer at the first look at it."""
+    """A column that is packed into one buffer at the first access."""
 
     __slots__ = ()
 
@@ -176,7 +176,7 @@ class LazyBytesColumn(BytesColumn):
 
 
 class PayloadColumn(LazyBytesColumn):
-    """Byte strings that are objects of their own, packed into one buffer at the first look."""
+    """Byte strings that are separate objects, packed into one buffer at the first access."""
 
     __slots__ = ("_values",)
 
@@ -237,7 +237,7 @@ def merge_columns(
     """Put the rows of several columns of one field together.
 
     Args:
-        parts: for each column, the places of its rows in the result, and the column.
+        parts: for each column, the positions of its rows in the result, and the column.
         num_rows: rows of the result, each in one part.
 
     Returns:
@@ -280,7 +280,7 @@ class Columns:
     """Samples by column, as a source reads them.
 
     Attributes:
-        ids: int64 `[rows]`, the sample ids that were requested, in that order.
+        ids: int64 `[rows]`, the requested sample ids, in that order.
         keys: the samples' keys, one a row.
         fields: a column a field: `BytesColumn` for stored bytes; for values an array
             `[rows, ...]`, or any sequence with None where a sample lacks the field.

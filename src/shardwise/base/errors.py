@@ -13,7 +13,7 @@ from shardwise.base.shown import shown, shown_in
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says; of one whose `__str__` raises, that it does."""
+    """The message of an exception, or a note that its `__str__` raises."""
     try:
         return str(error)
     except Exception as failed:  # noqa: BLE001 - foreign code
@@ -39,7 +39,7 @@ class ShardwiseError(Exception):
 
 def _rebuild(cls: type[ShardwiseError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
     """Make an error again without calling its constructor."""
-    # Of two built-in bases, OSError is the one with its own layout, and insists on it.
+    # An error with two built-in bases needs OSError's `__new__`: OSError has its own layout.
     error: Any = (
         OSError.__new__(cls, *args) if issubclass(cls, OSError) else cls.__new__(cls, *args)
     )
@@ -60,7 +60,7 @@ class DataError(ShardwiseError, ValueError):
         index: the sample's id in its dataset, or None.
     """
 
-    # Of an error from elsewhere that lacks them.
+    # Defaults for an error from elsewhere that lacks these attributes.
     reason: str = ""
     url: str | None = None
     key: str | None = None
@@ -125,7 +125,7 @@ class StallError(ShardwiseError, TimeoutError):
 
 
 class DecodeTimeoutError(DataError, StallError):
-    """A decoder or function did not return within `decode_timeout`; says for which sample."""
+    """A decoder or function did not return within `decode_timeout`; names the sample."""
 
     __str__ = DataError.__str__
 
@@ -149,7 +149,7 @@ class ServiceError(ShardwiseError, RuntimeError):
 
 
 class RankError(ShardwiseError, RuntimeError):
-    """Rank and world size can't be told for certain."""
+    """Rank and world size can't be determined for certain."""
 
 
 class MissingExtraError(ShardwiseError, ImportError):

@@ -37,5 +37,5 @@ def as_data_error(what: str, *, url: str, **where: Any) -> Iterator[None]:
 
 
 def is_signal(error: BaseException) -> bool:
-    """Whether it is not an error, as KeyboardInterrupt is none; a panic in Rust is an error."""
+    """Whether an exception is a signal, such as KeyboardInterrupt; a panic in Rust is an error."""
     return not isinstance(error, Exception) and type(error).__name__ != "PanicException"

@@ -99,7 +99,7 @@ def active_batches(
 
 
 class _Active:
-    """What Accelerate reads of the loader that it takes for active.
+    """The attributes that Accelerate reads of its active loader.
 
     Attributes:
         num_left: batches that the pass has still to return.
@@ -119,7 +119,7 @@ class _Active:
                 "repeats gather_for_metrics cuts off"
             )
         self.num_left = rest.num_steps
-        # With fewer ranks than processes, as in tensor parallelism, a gather has rows twice.
+        # A gather has rows twice if there are fewer ranks than processes: tensor parallelism.
         is_cut = rest.num_padded and rest.world_size == PartialState().num_processes
         self.remainder = rest.global_batch_size - rest.num_padded if is_cut else 0
 

@@ -108,7 +108,7 @@ class Manifest:
 
     @property
     def shards(self) -> ShardView:
-        """The shards as objects, each made when it is requested."""
+        """The shards as objects, each made on request."""
         return ShardView(self)
 
     @property
@@ -170,7 +170,7 @@ class Manifest:
 
 
 class ShardView(Sequence[Shard]):
-    """The shards of a manifest as a sequence of objects that are made when they are requested.
+    """The shards of a manifest as a sequence of objects that are made on request.
 
     >>> manifest = Manifest("tar", [Shard("a.tar", 3, 10240), Shard("b.tar", 4, 10240)])
     >>> manifest.shards[1], len(manifest.shards)

@@ -1,4 +1,4 @@
-"""What a source is: the one protocol between formats and the dataset, and a source's traits."""
+"""The source: the one protocol between formats and the dataset, and a source's traits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Source(Protocol):
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """What `shuffle=True` means for this source: "full" or "window"."""
+        """The meaning of `shuffle=True` for this source: "full" or "window"."""
 
     @property
     def manifest(self) -> Manifest:
@@ -60,7 +60,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class SourceTraits:
-    """What a source holds beside stored bytes, and what reading it costs.
+    """The fields of a source beside stored bytes, and the cost of reading it.
 
     Attributes:
         value_fields: fields that hold values, which decoders get as they are. Their columns are
@@ -96,7 +96,7 @@ class SourceTraits:
 
 
 def common_costs(every: Sequence[SourceTraits]) -> SourceTraits:
-    """What holds for samples of all these sources, but for their fields."""
+    """The traits shared by samples of all the sources, except for their fields."""
     return SourceTraits(
         holds_objects=all(traits.holds_objects for traits in every),
         random_reads_are_requests=any(traits.random_reads_are_requests for traits in every),
@@ -116,7 +116,7 @@ class HasTraits(Protocol):
 
     @property
     def traits(self) -> SourceTraits:
-        """What it holds, and what reading it costs."""
+        """Its fields beside stored bytes, and the cost of reading it."""
 
 
 class Undecodes(Protocol):
@@ -168,15 +168,15 @@ class TellsRanges(Protocol):
         epoch: int = 0,
         seed: int = 0,
     ) -> Iterable[PoolRanges] | None:
-        """Return what a read of these samples fetches; None where it never fetches any."""
+        """Return the ranges that a read of the samples fetches; None where it never fetches any."""
 
 
 class KeepsFiles(Protocol):
-    """Has a place for what is computed of its samples."""
+    """Has a directory for data that is computed from its samples."""
 
     @property
     def directory(self) -> str | None:
-        """Where it may be kept; None for nowhere."""
+        """The directory, or None."""
 
 
 class HasVersion(Protocol):
@@ -214,7 +214,7 @@ class HasCosts(Protocol):
 
 
 def costs_of(source: Source, hidden: int) -> NDArray[np.float64]:
-    """Return the cost of each sample; a ValueError where these are not packs."""
+    """Return the cost of each sample; raises ValueError if they are not packs."""
     own = having(source, HasCosts)
     if own is None:
         raise ValueError(

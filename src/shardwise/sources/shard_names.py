@@ -19,12 +19,12 @@ _MIN_RUN = 8
 
 
 class LazyNames(Sequence[str]):
-    """Names that are made into text when they are requested, by `one`."""
+    """Names that become text on request, by `one`."""
 
     __slots__ = ()
 
     def one(self, place: int) -> str:
-        """The name at a place from 0 on."""
+        """The name at a position from 0 on."""
         raise NotImplementedError
 
     def __getitem__(self, number: Any) -> Any:
@@ -49,12 +49,12 @@ class NumberedNames(LazyNames):
         return self.length
 
     def one(self, place: int) -> str:
-        """See `LazyNames`; places after the last have names, too."""
+        """See `LazyNames`; positions after the last have names, too."""
         return f"{self.prefix}{self.first + place:0{self.width}d}{self.suffix}"
 
 
 class ShardNames(LazyNames):
-    """Names in parts, each numbered or listed; made into text when they are requested.
+    """Names in parts, each numbered or listed; made into text on request.
 
     >>> names = ShardNames.of([f"a-{i:03d}.tar" for i in range(100)])
     >>> len(names), names[7], names.parts
@@ -122,7 +122,7 @@ class ShardNames(LazyNames):
 
 
 def _run(names: Sequence[str], start: int) -> NumberedNames | None:
-    """The numbered run that starts at a place; None if there is none of some length."""
+    """The numbered run that starts at a position; None if it is shorter than `_MIN_RUN`."""
     last = start + _MIN_RUN - 1
     if last >= len(names):
         return None
@@ -172,7 +172,7 @@ class PackedNames(LazyNames):
 
     @classmethod
     def of(cls, text: NDArray[Any] | None, ends: NDArray[Any] | None) -> PackedNames:
-        """All names; ValueError where the columns, of which None has none, do not fit together."""
+        """All names; a column None is empty. ValueError if the columns do not fit together."""
         text = np.empty(0, np.uint8) if text is None else text
         ends = np.empty(0, np.uint8) if ends is None else ends
         if text.dtype != np.uint8 or (int(ends[-1]) if len(ends) else 0) != len(text):

@@ -1,6 +1,6 @@
 """A local file, read by byte ranges.
 
-Keeps I6: a range is read whole and of one version, or an error says where the file ended, or that
+Keeps I6: a range is read whole and of one version, or the error has where the file ended, or that
 it was written to. A file that is renamed over another leaves the open one as it is; one that is
 written in place has another length or time, which is looked at after reads, at most once in 10 ms.
 The file is opened at the first read and opened again after a fork; an object owns each descriptor
@@ -36,7 +36,7 @@ LOOK_EVERY_NS = 10_000_000
 
 
 def max_open_files() -> int:
-    """How many files a set of shards may keep open: a quarter of the process's limit, 4 to 2,048.
+    """The files that a set of shards may keep open: a quarter of the process's limit, 4 to 2,048.
 
     A window shuffle has some 1,000 shards in use at a time: where the limit (`ulimit -n`) is below
     5,000, some of them are opened again and again.
@@ -237,7 +237,7 @@ class _Descriptor:
             self._next_look_ns = now + LOOK_EVERY_NS
 
     def __del__(self) -> None:
-        # In a forked child, the number may belong to another file by now.
+        # The number may belong to another file by now, in a forked child.
         if self.fd >= 0 and self.pid == os.getpid():
             os.close(self.fd)
 
@@ -264,7 +264,7 @@ def _explained(error: OSError, url: str, verb: str) -> MissingShardError | Stora
 
 
 def in_directory(path: str) -> str:
-    """Where a relative path was looked for: a program may have changed its directory since."""
+    """The directory that a relative path was looked up in, as a clause: it may have changed."""
     if Path(path).is_absolute():
         return ""
     try:

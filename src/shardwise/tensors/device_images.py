@@ -2,7 +2,7 @@
 
 Two threads take the batches that are ready, and decode them, so that the program's thread only
 receives them. Each has a CUDA stream, and its batch is done when the device is. Experimental:
-docs/decoding.md says what was measured.
+docs/decoding.md has the measurements.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _logger = logging.getLogger("shardwise")
 
 # One decodes while the other resizes: 14,400 images/s in place of 8,000 with one (H100).
 _NUM_THREADS = 2
-# In place of a batch that is not even started.
+# Stands for a batch that is not even started.
 _NONE_YET: Future[Batch] = Future()
 
 Requested = Generator[tuple[Batch, BatchRequest], None, None]
@@ -79,7 +79,7 @@ class NvJpegDecoder:
 
 
 def find_decoder(device: torch.device) -> DeviceImageDecoder | None:
-    """The decoder for a device: torchvision's, else torchcodec's; None where there is none."""
+    """The decoder for a device: torchvision's, else torchcodec's, else None."""
     if device.type != "cuda":
         return None
     vision, codec = (_decode_jpeg(name) for name in ("torchvision.io", "torchcodec.decoders"))

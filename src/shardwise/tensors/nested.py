@@ -1,6 +1,6 @@
 """Ragged columns as torch's nested tensors, of the jagged layout.
 
-A column travels as two plain tensors, all values one after the other and where each sample's start,
+A column travels as two plain tensors, the concatenated values and the offsets of samples,
 so that it is copied to a device like any other; the nested tensor is made of them at the end.
 """
 

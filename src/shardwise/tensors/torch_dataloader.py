@@ -1,7 +1,7 @@
 """A loader that is an instance of torch's DataLoader, for code that checks the type.
 
 Prefer `shardwise.DataLoader` itself: Accelerate, Lightning and Ray rebuild instances of torch's
-class around their `.dataset` in some of their calls. This one tells Lightning by its sampler that
+class around their `.dataset` in some of their calls. This one shows Lightning by its sampler that
 the data is divided already, and refuses to be rebuilt.
 """
 
@@ -91,7 +91,7 @@ class TorchDataLoader(PositionedLoader):
         return iter(self.loader)
 
     def _first_batch(self) -> Iterator[Any]:
-        """What Keras's `fit` builds the model from before it trains; the position stays."""
+        """Yield the batch that Keras's `fit` builds the model from first; the position stays."""
         state = self.loader.state_dict()
         for batch in self.loader:
             # A pass whose only batch was returned would be over.

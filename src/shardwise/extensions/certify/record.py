@@ -51,7 +51,7 @@ def _sum(epochs: Sequence[Mapping[str, Any]], name: str) -> int:
 
 
 def _describe(data: Any) -> dict[str, Any]:
-    """Names, fingerprints and versions of a dataset, or of those of a mixture."""
+    """Names, fingerprints and versions of a dataset, or of a mixture's datasets."""
     mixed, source = having(data, MixedSamples), having(data.source, HasVersion)
     return {
         "name": shown_in(repr(data)),

@@ -54,7 +54,7 @@ class _Pairs:
     def __init__(self, root: str, suffixes: Collection[str] | None) -> None:
         self._root = root
         self._suffixes = suffixes
-        # By stem and field.
+        # Files by stem and field.
         self._beside: dict[str, dict[str, _File]] = {}
 
     def main(self, files: Iterable[_File]) -> list[_File]:
@@ -75,7 +75,7 @@ class _Pairs:
         return kept
 
     def columns(self, names: Sequence[str], taken: Collection[str]) -> dict[str, Beside]:
-        """For each field the files beside these; the log says how many there are not."""
+        """The files beside the named ones, by field; warns of samples that lack a field."""
         stems = [os.path.splitext(name)[0] for name in names]  # noqa: PTH122
         known = set(stems)
         alone = [stem for stem, found in self._beside.items() if found and stem not in known]

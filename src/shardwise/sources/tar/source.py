@@ -60,7 +60,7 @@ class TarSource:
     opened when they are first read, and held against their entries then. One key may stand in two
     shards, as two samples; within a shard that is an error.
 
-    `shardwise.tar` says what the arguments are; `check_all` is its `check="all"`. `urls` may also
+    `shardwise.tar` documents the arguments; `check_all` is its `check="all"`. `urls` may also
     be a shard list in JSON of wids, open_clip or timm (`"index.json"`, `"info.json#train"`), whose
     counts must be those of the shards. Manifest files and shards may stand in one list.
     """
@@ -130,7 +130,7 @@ class TarSource:
 
     @property
     def directory(self) -> str | None:
-        """Where columns of the samples are kept: beside the indexes, if that is local."""
+        """The directory for columns of the samples: beside the indexes, if that is local."""
         place = self._store.published_path(self.urls[0])
         return os.path.dirname(local_path(place)) or "." if is_local(place) else None  # noqa: PTH120 - keeps './'
 

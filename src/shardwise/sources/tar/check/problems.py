@@ -1,4 +1,4 @@
-"""What is wrong or odd about a shard; oddities, which reading may take, are counted by a scan."""
+"""Defects and oddities of a shard; a scan counts the oddities, which a reader may accept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwise.sources.tar.scan.names import split_names
 
 @dataclass(frozen=True)
 class Problem:
-    """A defect or oddity of a shard or its index, its place, and what to do (`hint`, or "")."""
+    """A defect or oddity of a shard or its index, its position, and what to do (`hint`, or "")."""
 
     url: str
     message: str

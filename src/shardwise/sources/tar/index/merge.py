@@ -174,7 +174,7 @@ def merge_indexes(path: str, urls: Iterable[str], *, store: IndexStore) -> Manif
 
 
 def manifest_path(pattern: str) -> str:
-    """Where the manifest of a pattern's shards lies: its text up to the number, else a plain name.
+    """The manifest's path for a pattern of shards: its text up to the number, else a plain name.
 
     >>> manifest_path("out/train-{shard:06d}.tar"), manifest_path("out/{shard}.tar")
     ('out/train.swm', 'out/manifest.swm')

@@ -27,13 +27,13 @@ from shardwise.storage.column_file import encode_columns, map_file, spread
 from shardwise.storage.urls import scheme_of
 from shardwise.storage.user_dirs import name_beside
 
-# What gives the offset and the size of a row, and the size that marks a missing field.
+# Functions for the offset and the size of a row, and the size that marks a missing field.
 _Scalars: TypeAlias = tuple[Callable[[int], int], Callable[[int], int], int]
 _ABSENT: _Scalars = (lambda _: 0, lambda _: -1, -1)
 
 
 def index_path(url: str, index_dir: str | None = None) -> str:
-    """Where the index of a shard lies.
+    """The path or URL of a shard's index.
 
     Beside the shard, as `<shard>.swi`; or in `index_dir`, named after the shard and a hash of its
     whole URL, so that `train/000.tar` and `val/000.tar` do not meet. Either may be remote.
@@ -61,7 +61,7 @@ def missing_mark(dtype: np.dtype[Any]) -> int:
 
 
 class ShardIndex:
-    """Where each field of each sample of one shard lies. Immutable, may be used by any thread.
+    """The position of each field of each sample in one shard. Immutable; any thread may use it.
 
     The columns are those of docs/format.md; `path` is where they came from, for messages.
     """

@@ -46,7 +46,7 @@ def fits(header: IndexHeader, url: str, stat: FileStat) -> bool:
 
 
 def changed(header: IndexHeader, stat: FileStat) -> str:
-    """How the shard differs from the one that was indexed, for messages."""
+    """Describe how the shard differs from the one that was indexed, for messages."""
     is_compared = header.num_bytes == stat.num_bytes and not (header.etag and stat.etag)
     return (
         f"the shard has changed since it was indexed: {described(header.stat)} then, "
@@ -75,10 +75,10 @@ _MAX_PLAIN_SIZE = 0o77777777777
 
 
 def has_headers_of(index: ShardIndex, file: File) -> bool:
-    """Whether a file of the indexed size has headers where the index says.
+    """Whether a file of the indexed size has the headers that its index expects.
 
     Reads one header for each field of three samples, and the block after the last payload. If they
-    are others, reads all headers: a hard link has its payload behind another member's header.
+    are others, reads all headers: a hard link has its payload after another member's header.
     """
     count = file.read(COUNT.start, COUNT.stop - COUNT.start) if index.num_bytes else b""
     if count.isdigit() and int(count) > len(index.header.removed):

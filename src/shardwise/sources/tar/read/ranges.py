@@ -72,7 +72,7 @@ def plan_reads(
     if (begins[1:] < begins[:-1]).any():
         order = np.argsort(begins, kind="stable")
         rows, begins, sizes = rows[order], begins[order], sizes[order]
-    # Payloads may overlap: the same sample may be asked for twice.
+    # Payloads may overlap: the same sample may be requested twice.
     reach = np.maximum.accumulate(begins + sizes)
     is_first = np.ones(len(begins), np.bool_)
     is_first[1:] = begins[1:] > reach[:-1] + GAP_BYTES

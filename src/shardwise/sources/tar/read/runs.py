@@ -53,7 +53,7 @@ def _read_rows(
         try:
             data = reader.file(shard).read(begin, int(ends[last - 1]) - begin)
         except (DataError, StorageError):
-            # It reads once more, and says which payload is the wrong one.
+            # The reader reads once more, and reports which payload is wrong.
             yield reader.read(ids[first:last], names)
         else:
             buffer = np.frombuffer(data, np.uint8)

@@ -170,7 +170,7 @@ class ShardSet:
         return self._mapped.get(shard) or self._load(shard)
 
     def offset_table(self, names: tuple[str, ...]) -> OffsetTable | None:
-        """Where these fields of all samples lie; None where it would exceed 64 MiB."""
+        """The offsets of the named fields of all samples; None if they would exceed 64 MiB."""
         if names not in self._tables:
             fits_in = OffsetTable.fits(self, len(names))
             while len(self._tables) >= _MAX_TABLES:
@@ -195,12 +195,12 @@ class ShardSet:
             # It was removed since.
             index = part.unsaved[place] = index_for(url, self._store)
         while len(self._mapped) >= max_open_files():
-            # With a default: another thread may evict the same index.
+            # Pop with a default: another thread may evict the same index.
             self._mapped.pop(next(iter(self._mapped)), None)
         self._mapped[shard] = index
         has_changed = not fits(index.header, url, opened)
         now = index.header.stat
-        # With an ETag, each read is pinned to the opened version.
+        # Reads of a shard with an ETag are pinned to the opened version.
         if not opened.etag:
             now = self._store.stat(url)
             has_changed |= now != opened

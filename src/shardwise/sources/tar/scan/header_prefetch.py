@@ -44,7 +44,7 @@ _ENTRY_TRIES = 8
 _SHORT_STEP = 8 << 10
 _MAX_SHORT = 6
 
-# Where samples are small everything is read: 8 requests of 1 MiB at the same time.
+# Everything is read if samples are small: 8 requests of 1 MiB at the same time.
 _REQUEST_BYTES = 1 << 20
 
 # Headers closer than this come with one window and count as one group.
@@ -131,7 +131,7 @@ class HeaderPrefetch(FileBytes):
         return self._windows.pop(offset)
 
     def _guess(self, begin: int) -> None:
-        """Follow the chain from `begin`, and from where it can be entered in lanes behind."""
+        """Follow the chain from `begin`, and from where it can be entered in later lanes."""
         size = self._lane_bytes
         stop = min(self._num_bytes, begin + size * _MAX_LANES)
         # A rest below half a lane belongs to the lane before.
@@ -147,7 +147,7 @@ class HeaderPrefetch(FileBytes):
             if not active:
                 return
             self._step(active)
-        # The rest of these lanes is guessed when the scan reaches it.
+        # The rest of the lanes is guessed when the scan reaches it.
         self._guessed_until = min(lane.position for lane in active)
 
     def _step(self, lanes: list[_Lane]) -> None:

@@ -71,7 +71,7 @@ def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
             problem = without or problem
         else:
             earlier.add(members)
-        # In V7 archives a directory is a regular file with a slash behind its name.
+        # V7 archives store a directory as a regular file with a slash after its name.
         last = members.names[np.arange(len(members)), np.maximum(members.lengths - 1, 0)]
         is_directory = last == ord("/")
         if is_directory.any():

@@ -104,7 +104,7 @@ class SampleTable:
         blocks = _concatenate(self._blocks, np.uint64)
         sizes = _concatenate(self._sizes, np.uint64)
         numbers = _concatenate(self._numbers, np.uint8)
-        # Of a hard link the payload may lie before those of the sample's other members.
+        # The payload of a hard link may lie before those of the sample's other members.
         starts = np.minimum.reduceat(blocks, np.flatnonzero(is_first)) if len(blocks) else blocks
         self._refuse_repeats(keys, starts, numbers[is_first])
         optional = set()
@@ -174,7 +174,7 @@ def _with_gaps(sizes: NDArray[Any], owners: NDArray[np.int64], num_samples: int)
 
 
 def _keys_of(names: NDArray[np.uint8], dots: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The keys as uint8 `[n, width]` with zeros behind them; width is a multiple of 8."""
+    """The keys as uint8 `[n, width]` padded with zeros; width is a multiple of 8."""
     longest = int(dots.max())
     keys = names[:, : -(-longest // 8) * 8].copy()
     if (dots == longest).all():

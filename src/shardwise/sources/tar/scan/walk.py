@@ -1,7 +1,7 @@
 """The scan of a shard's headers: each header's position follows from the one before.
 
 Payloads that look like headers do not fool the chain; a checksum that fails, a shard cut short and
-zeros with data behind them are errors. Small members are read in blocks, and their headers found
+zeros followed by data are errors. Small members are read in blocks, and their headers found
 by arrays; between large ones only the headers are read.
 """
 
@@ -82,12 +82,12 @@ class HeaderScan:
         self.position = start
         self.num_bytes_read = 0
         self.has_end = False
-        # Where payloads of removed samples lie.
+        # Offsets of the payloads of removed samples.
         self.removed: list[int] = []
         self._is_done = False
         self._problem: DataError | None = None
         self._last_header = b""
-        # What the bytes at the start are of, if they are not header.
+        # The format of the first bytes, if they are not a header.
         self._known: str | None = None
 
     def runs(self) -> Iterator[HeaderRun]:

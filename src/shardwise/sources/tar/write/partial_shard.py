@@ -104,7 +104,7 @@ class PartialShard:
             self._pending = []
 
     def _begin_writeback(self) -> None:
-        # Of pages that are dirty, Linux starts to write them; they stay cached meanwhile.
+        # Linux starts to write the dirty pages, which stay cached meanwhile.
         length = self.num_bytes - self._num_sent
         os.posix_fadvise(self._file.fileno(), self._num_sent, length, os.POSIX_FADV_DONTNEED)
         self._num_sent = self.num_bytes
@@ -126,7 +126,7 @@ def _members_of(names: Sequence[bytes], offsets: Sequence[int], sizes: Sequence[
 
 
 def _path_of(file: Any) -> str:
-    """Where the bytes of an open file can be read, also if it has no name."""
+    """A path at which the bytes of an open file can be read, also if it has no name."""
     return f"/proc/self/fd/{file.fileno()}"
 
 

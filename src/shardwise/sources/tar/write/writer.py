@@ -65,7 +65,7 @@ class TarWriter:
             gets its own shard.
         index: whether to write an index file beside each shard.
         digests: whether the index holds a CRC-32 of each field.
-        media: whether a sidecar beside each shard says where the frames of its videos and sounds
+        media: whether a sidecar beside each shard lists where the frames of its videos and sounds
             lie, so that clips are read by ranges. Media that can't be used are refused.
         overwrite: whether shards that exist are replaced. Shards of an earlier run with higher
             numbers stay.
@@ -127,7 +127,7 @@ class TarWriter:
         if media and not index:
             raise ValueError("media=True needs index=True: the sidecar belongs to the index")
         self._sidecar: Sidecar | None = find("sidecars", "media") if media else None
-        # What the sidecar says of the samples of the shard under way.
+        # The sidecar's blocks for the samples of the shard under way.
         self._blocks: list[dict[str, bytes]] = []
         self._overwrite = overwrite
         self._keys: set[str] = set()
@@ -167,7 +167,7 @@ class TarWriter:
         self._write_members(key, members, self._blocks_of(key, members))
 
     def _blocks_of(self, key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes] | None:
-        """What the sidecar says of an encoded sample; None without a sidecar."""
+        """The sidecar's blocks for an encoded sample; None without a sidecar."""
         return None if self._sidecar is None else self._sidecar.encode_sample(key, members)
 
     def _write_members(
@@ -266,7 +266,7 @@ class TarWriter:
         index = shard.finish(digests=self._digests)
         self.shards.append(shard.path)
         if not is_local(shard.path) and (self._index or self._builder is not None):
-            # The store has its own version.
+            # The store gives the object its own version.
             stat = self._store.stat(shard.path)
             index = index.of_version(stat.mtime_ns, stat.etag)
         if self._builder is not None:
