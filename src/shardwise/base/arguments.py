@@ -21,7 +21,7 @@ _Called = TypeVar("_Called", bound=Callable[..., Any])
 
 
 def suggest_names(called: _Called) -> _Called:
-    """Have a function, or a class, name similar arguments where it is given one that it has not."""
+    """Have a function, or a class, suggest similar names for an argument that it does not have."""
     function: Any = vars(called)["__init__"] if isinstance(called, type) else called
     parameters = inspect.signature(function).parameters
     known = [name for name in parameters if name[0] != "_" and name != "self"]
@@ -119,7 +119,7 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_function(name: str, value: Any) -> None:
-    """Refuse what is neither a function nor None.
+    """Refuse a value that is neither a function nor None.
 
     Raises:
         TypeError: it can't be called.

@@ -24,7 +24,7 @@ def collate(columns: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any] | li
     """Make a batch from columns of decoded values.
 
     Args:
-        columns: one sequence a field, one value a sample.
+        columns: one sequence per field, one value per sample.
 
     Returns:
         For every column, in the same order:
@@ -46,7 +46,7 @@ def collate(columns: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any] | li
 
 
 def collate_owned(columns: dict[str, Sequence[Any]]) -> dict[str, NDArray[Any] | list[Any]]:
-    """The same of columns that no one else uses: they are taken out, and large rows freed."""
+    """The same for columns that no one else uses: they are taken out, and large rows freed."""
     return {name: _stack(columns.pop(name)) for name in list(columns)}
 
 

@@ -214,7 +214,7 @@ class PayloadColumn(LazyBytesColumn):
 
 
 def values_of(column: Column) -> list[Any]:
-    """The values of a column, one a sample: stored bytes as bytes, common scalars as Python's own.
+    """The values of a column, by sample: stored bytes as bytes, common scalars as Python's own.
 
     int64, float64, bool and text become int, float, bool and str, so that a sample looks alike
     whether its column is an array or, with a value missing, a list; other numbers stay numpy's.
@@ -281,8 +281,8 @@ class Columns:
 
     Attributes:
         ids: int64 `[rows]`, the requested sample ids, in that order.
-        keys: the samples' keys, one a row.
-        fields: a column a field: `BytesColumn` for stored bytes; for values an array
+        keys: the samples' keys, one per row.
+        fields: a column per field: `BytesColumn` for stored bytes; for values an array
             `[rows, ...]`, or any sequence with None where a sample lacks the field.
         num_bytes: bytes that were read from storage for this.
     """

@@ -134,7 +134,7 @@ class WorkerError(ShardwiseError, RuntimeError):
     """A worker process ended before its work was done.
 
     Attributes:
-        exitcode: what the process ended with; negative for a signal, None where it is unknown.
+        exitcode: the exit code of the process; negative for a signal, None where it is unknown.
     """
 
     exitcode: int | None = None

@@ -1,4 +1,4 @@
-"""Guards: what the frameworks would do to a loader that they do not ask for anything.
+"""Guards against what frameworks would do to a loader without a call to it.
 
 They read the call stack, since nothing else shows it. The names there are the frameworks' own; each
 has a test with the framework, or a stand-in where it can't be installed beside torch.

@@ -4,7 +4,7 @@ The Trainer would divide a loader's data once more, and resume by reading all ba
 had. The mixin gives it loaders as they are; where the Trainer skips batches, it skips numbers. The
 position is kept in the checkpoint's `trainer_state.json`.
 
-Repeats that fill the last batch stand behind all samples of a gather, where the Trainer cuts them
+Repeats that fill the last batch come after all samples of a gather, where the Trainer cuts them
 off. Here they are kept out of the losses, too: loss and metrics are one process's.
 """
 

@@ -25,7 +25,7 @@ class Source(Protocol):
     `ReadsSample`, `ReadsEpochs`, `ReadsRuns`, `TellsRanges`, `KeepsFiles`, `HasVersion`,
     `HasMediaFiles`, `HasOwners`, `HasOwnNames`. A source has one by having its members.
 
-    A source opens files lazily, once a process (`shardwise.sources.PerProcess` does that), and
+    A source opens files lazily, once per process (`shardwise.sources.PerProcess` does that), and
     pickles without them; `read` may be called by several threads at once and after a fork. The
     conformance kit `shardwise.testing.check_source` holds a new one to this.
     """
@@ -66,7 +66,7 @@ class SourceTraits:
         value_fields: fields that hold values, which decoders get as they are. Their columns are
             arrays `[rows, ...]`, or sequences with None where a sample lacks the field.
         layouts: name -> (shape, dtype) of a row: value fields whose columns are arrays wherever no
-            sample lacks the field. They are copied into a batch with no work a row.
+            sample lacks the field. They are copied into a batch with no work per row.
         parts: fields beside `fields` that are read only where they are named, such as
             "image.bytes" of a field "image": `select` and `decode` take them.
         padding: what arrays of a field are padded with where they differ in length, whatever a
@@ -106,7 +106,7 @@ def common_costs(every: Sequence[SourceTraits]) -> SourceTraits:
 
 
 def common_entries(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The entries that all of one mapping or more have."""
+    """The entries that all mappings, one or more, have in common."""
     first, *others = every
     return {k: v for k, v in first.items() if all(k in o and o[k] == v for o in others)}
 
@@ -201,7 +201,7 @@ class HasOwners(Protocol):
 
 
 class HasOwnNames(Protocol):
-    """Has fields that are called what batches, mixtures and clips give a meaning, on purpose."""
+    """Has fields whose names have a meaning in batches, mixtures and clips, on purpose."""
 
     own_names: Collection[str]
 
@@ -237,7 +237,7 @@ def owner_of(source: Source, sample_id: int, field: str | None = None) -> tuple[
 
 
 def directory_of(source: Source) -> str | None:
-    """Return where what is computed of a source's samples may be kept; None for nowhere."""
+    """Return the directory for data computed from a source's samples; None if it has none."""
     own = having(source, KeepsFiles)
     return None if own is None else own.directory
 
@@ -255,7 +255,7 @@ def parts_of(source: object) -> Sequence[Any]:
 
 
 def content_key_of(source: object) -> tuple[Any, ...]:
-    """Return what beside the fingerprint decides what a source's samples are; () for nothing."""
+    """Return what identifies a source's samples beside the fingerprint; () for nothing else."""
     own: tuple[Any, ...] = getattr(source, "content_key", ())
     return (*own, *(key for key in map(content_key_of, parts_of(source)) if key))
 
@@ -283,7 +283,7 @@ def ranges_of(
     epoch: int = 0,
     seed: int = 0,
 ) -> Iterable[PoolRanges] | None:
-    """Return what a read of samples fetches, where the source knows."""
+    """Return the ranges that a read of samples fetches, if the source knows them."""
     own = having(source, TellsRanges)
     return None if own is None else own.ranges(ids, fields, epoch=epoch, seed=seed)
 

@@ -42,7 +42,7 @@ class DecodeWatch(Protocol):
     """Learns what a thread that loads samples does, so that a stuck decoder is found."""
 
     def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
-        """A decoder of a sample (-1: of a column) or function starts.
+        """Record the start of a decoder of a sample (-1: of a column), or of a function.
 
         `part` is the index of the field among the fields, or for a `map()` -1 minus its index;
         `detail` names the decoded part of the sample, such as the frames of a clip.
@@ -52,7 +52,7 @@ class DecodeWatch(Protocol):
         """
 
     def end(self) -> None:
-        """No decoder or function runs."""
+        """Record that no decoder or function runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class OrderedSamples(Protocol):
 
     @property
     def sampler(self) -> Sampler | None:
-        """The order, which a loader takes unless it gets one; None where it brings none."""
+        """The order that a loader takes unless it gets another; None without one."""
 
 
 class MixedSamples(Protocol):
@@ -113,7 +113,7 @@ class FingerprintedSamples(Protocol):
 
 
 def removed_of(samples: object) -> NDArray[np.int64]:
-    """The ids of samples of a dataset or source that were removed, ascending; they keep these."""
+    """The ids of removed samples of a dataset or source, ascending; such samples keep their ids."""
     removed = getattr(samples, "removed", None)
     return removed if isinstance(removed, np.ndarray) else np.empty(0, np.int64)
 
@@ -137,7 +137,7 @@ class ShardedSamples(Protocol):
 
     @property
     def shard_sizes(self) -> NDArray[np.int64]:
-        """Samples a shard, int64 `[shards]`, in the order of the ids."""
+        """Samples per shard, int64 `[shards]`, in the order of the ids."""
 
 
 class ShapedSamples(Protocol):
@@ -210,7 +210,7 @@ class Samples(FingerprintedSamples, ShuffledSamples, ShardedSamples, ShapedSampl
         stats: Stages | None = None,
         watch: DecodeWatch | None = None,
     ) -> Mapping[str, Sequence[Any]]:
-        """Read, decode and transform samples: a column a field, "__key__" among them.
+        """Read, decode and transform samples: a column per field, "__key__" among them.
 
         Args:
             ids: int64 `[rows]`, each in [0, len(self)), in any order.

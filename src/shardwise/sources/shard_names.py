@@ -69,7 +69,7 @@ class ShardNames(LazyNames):
 
     @classmethod
     def of(cls, names: Sequence[str]) -> ShardNames:
-        """The same names, with numbered runs found: 0.3 us a name of a run, 4 us for others."""
+        """The same names, with numbered runs found: 0.3 us per name of a run, 4 us for others."""
         if isinstance(names, cls):
             return names
         parts: list[Sequence[str]] = []
@@ -90,7 +90,7 @@ class ShardNames(LazyNames):
 
     @classmethod
     def joined(cls, names: Sequence[Sequence[str]]) -> Sequence[str]:
-        """Several sequences of names, one behind the other, without a copy of their texts."""
+        """Several sequences of names, one after the other, without a copy of their texts."""
         if len(names) == 1:
             return names[0]
         return cls(
@@ -182,7 +182,7 @@ class PackedNames(LazyNames):
         return cls(text, ends, 0, len(ends))
 
     def part(self, first: int, last: int) -> PackedNames:
-        """The names of some places."""
+        """The names of some positions."""
         return PackedNames(self._text, self._ends, first, last)
 
     def __len__(self) -> int:

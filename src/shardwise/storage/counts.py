@@ -1,6 +1,6 @@
 """Counters of the storage layer in this process: requests, bytes, retries and so on.
 
-One object a process: stores, caches and files do not know which loader they serve.
+One object per process: stores, caches and files do not know which loader they serve.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A local file, read by byte ranges.
 
-Keeps I6: a range is read whole and of one version, or the error has where the file ended, or that
+Keeps I6: a range is read whole and of one version, or an error reports where the file ended or that
 it was written to. A file that is renamed over another leaves the open one as it is; one that is
 written in place has another length or time, which is looked at after reads, at most once in 10 ms.
 The file is opened at the first read and opened again after a fork; an object owns each descriptor

@@ -1,7 +1,7 @@
 """The file as the rest of the library sees it: exact byte ranges of one version.
 
-Keeps I6: a range is read whole, or an error has the reason; and the bytes of two versions of a file
-are never mixed where the store has ETags, or times of change as local files have.
+Keeps I6: a range is read whole, or an error gives the reason; and the bytes of two versions of a
+file are never mixed where the store has ETags, or times of change as local files have.
 """
 
 from __future__ import annotations

@@ -165,9 +165,9 @@ class _InFlight(NamedTuple):
 class StreamCopier:
     """Copies to a CUDA device on its own stream; `begin` and `end` never wait for the device.
 
-    One a loader, used again in every epoch: torch keeps freed device memory for the stream that
-    it was taken on. Sources are held until the event of their copy: the engine reuses memory of its
-    own as soon as no one holds it, and torch protects only what its own allocator page-locked.
+    One per loader, used again in every epoch: torch keeps freed device memory for the stream that
+    it was taken on. Sources are held until the event of their copy: the engine reuses its own
+    memory as soon as no one holds it, and torch protects only what its own allocator page-locked.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -43,7 +43,7 @@ class DeviceImageDecoder(Protocol):
         """Decode files, uint8 `[bytes]` in host memory, to "rgb" or "gray" in the current stream.
 
         Returns:
-            uint8 `[channels, height, width]` on the device, one a file; None where it can't.
+            uint8 `[channels, height, width]` on the device, one per file; None where it can't.
         """
         ...
 
@@ -130,7 +130,7 @@ class DeviceImages:
         ]
 
     def run(self, batches: Requested) -> Generator[Batch, None, None]:
-        """Yield the batches in order, their images decoded; an error in its batch's place.
+        """Yield the batches in order, their images decoded; an error instead of its batch.
 
         A batch is yielded as soon as it is decoded, whether or not the next one is there; another
         for each thread is decoded ahead.

@@ -25,7 +25,7 @@ class StorageOrderSampler(EpochSampler, SequentialSampler):
 
 
 class DividedSampler(EpochSampler, DistributedSampler[Any]):
-    """The sampler of a `TorchDataLoader`: who finds a DistributedSampler doesn't put in another."""
+    """The sampler of a `TorchDataLoader`: code that finds a DistributedSampler adds no other."""
 
 
 class StorageOrderDividedSampler(StorageOrderSampler, DividedSampler):

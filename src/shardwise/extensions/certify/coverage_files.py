@@ -1,7 +1,7 @@
 """The files of a coverage directory, summed up while they are read: memory grows with the files.
 
-A file has the lines of one loader of one rank. Its first and last lines say which run it belongs
-to; then it is read once, a pass after the other. Of a pass only the sums up to some positions are
+A file has the lines of one loader of one rank. Its first and last lines show which run it belongs
+to; then it is read once, pass by pass. Only the sums of a pass up to some positions are
 kept: the positions at which other files start, and the last ones.
 """
 

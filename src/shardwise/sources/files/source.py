@@ -1,6 +1,6 @@
-"""The source of files: one sample a file, read whole.
+"""The source of files: one sample per file, read whole.
 
-Lists at the first use, once a process.
+Lists at the first use, once per process.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwise.base.errors import DataError, MissingShardError
 
-# Files beside `wav.scp` with one value an utterance, and what the values are called.
+# Files beside `wav.scp` with one value per utterance, and what the values are called.
 _BESIDE = {"text": "text", "utt2spk": "speaker", "utt2lang": "language"}
 
 

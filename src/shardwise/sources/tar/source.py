@@ -1,6 +1,6 @@
 """The source of tar shards: samples by id, from byte ranges of the shards.
 
-The shards are opened at the first use, once a process.
+The shards are opened at the first use, once per process.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class TarSource:
         directory = None if index is None else directory_text("index", index)
         self._store = IndexStore(directory, storage, accept_unfinished)
         self._check_all = check_all
-        # In order: names of shards, or what is known of opened and of listed ones; and what shard
-        # lists (.json) say.
+        # In order: names of shards, or what is known of opened and of listed ones; and the entries
+        # of shard lists (.json).
         self._items, self._listed = named_items(urls, self._store, version)
         for url in example_names(self._items):
             refuse_compressed(url)

@@ -71,7 +71,7 @@ _IGNORED_HINTS = {
 
 
 class Oddities:
-    """Counts of one shard's members and samples, and the first place of each oddity."""
+    """Counts of one shard's members and samples, and the first position of each oddity."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -73,7 +73,7 @@ class IndexHeader:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> IndexHeader:
-        """The reverse."""
+        """Parse the metadata of a file."""
         try:
             removed = tuple(map(int, json.loads(metadata.get("removed", "[]"))))
             require_format(metadata, _FORMAT, _VERSION_REMOVED if removed else _VERSION)

@@ -126,7 +126,7 @@ class IndexStore:
         except OSError:
             pass
         except DataError:
-            # A damaged index in the user's cache counts as none.
+            # A damaged index in the user's cache counts as missing.
             if not self._is_own(url):
                 raise
         else:

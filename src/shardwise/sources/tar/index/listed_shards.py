@@ -109,7 +109,7 @@ class ListedShards:
         return self._open()[1]
 
     def _open(self) -> tuple[ManifestFile, Manifest]:
-        """Read the file once a process, at the first look: errors come from reads, not pickles."""
+        """Read the file once per process, at the first use: errors come from reads, not pickles."""
         if self._opened is not None:
             return self._opened
         content, version = self._load()
@@ -275,7 +275,7 @@ def _decode(data: mmap.mmap | bytes, path: str) -> tuple[ManifestFile, str]:
 
 
 def _urls_of(names: Sequence[str], manifest: str) -> ShardNames:
-    """The URLs of names that are relative to a manifest's place, or absolute."""
+    """The URLs of names that are relative to a manifest's location, or absolute."""
     base = without_query(manifest)
     assert isinstance(names, ShardNames)
     parts: list[Sequence[str]] = []

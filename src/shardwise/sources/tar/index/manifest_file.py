@@ -1,6 +1,6 @@
 """The format of a manifest file, `train.swm`: what is known of each shard of a dataset.
 
-A file of columns (`column_file`), 20 to 40 bytes a shard. It holds names relative to its own
+A file of columns (`column_file`), 20 to 40 bytes per shard. It holds names relative to its own
 location, counts, and tags of the version of each shard and index, to detect others. It holds no
 query of a URL: that may be a signature.
 """

@@ -1,7 +1,7 @@
 """Shards that were opened one by one: their indexes' headers as columns, compared with the shards.
 
-Before the first sample is read, every shard is there and is the one that was indexed. Of a header
-that is like those before it, only the numbers are kept: 100,000 shards take some 10 MB.
+Before the first sample is read, every shard is there and is the one that was indexed. If a header
+is like those before it, only its numbers are kept: 100,000 shards take some 10 MB.
 """
 
 from __future__ import annotations

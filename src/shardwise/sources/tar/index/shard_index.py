@@ -1,6 +1,6 @@
 """The index of a shard: where each field of each sample lies.
 
-At most 8 bytes a field besides the keys, for common shards: offsets are counted in blocks of 512
+At most 8 bytes per field besides the keys, for common shards: offsets are counted in blocks of 512
 bytes, those of a sample's fields from its first payload; each column has the smallest dtype that
 holds it. Columns are memory-mapped, so that only pages in use take memory.
 """

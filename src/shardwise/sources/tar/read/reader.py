@@ -28,7 +28,7 @@ _MIN_BYTES = 64 << 10
 
 
 class ReusedBuffer(threading.local):
-    """One buffer a thread: the system zeroes and maps fresh pages, which costs more than reading.
+    """One buffer per thread: the system zeroes and maps fresh pages, which costs more than reading.
 
     Arrays and memoryviews over a buffer hold a reference to it each. It is reused only when none
     is left, so that columns that a caller keeps do not change.
@@ -90,7 +90,7 @@ class Reader:
     def read_one(
         self, sample: int, names: tuple[str, ...]
     ) -> tuple[str, list[bytes | None]] | None:
-        """One sample by one read: key, payload per field; None where `read` must do or say it."""
+        """One sample by one read: key, payload per field; None where `read` must do it or raise."""
         shard, row = self.shards.locate(sample)
         index = self.shards.index(shard)
         payloads = index.locate_one(names, row)
@@ -208,7 +208,7 @@ class Reader:
         return request.columns(buffer)
 
     def _read_singly(self, request: _Request) -> dict[str, BytesColumn]:
-        """Read the payloads of a request one by one, to say which of them fails."""
+        """Read the payloads of a request one by one, to report which of them fails."""
         buffer = self._buffer.take(request.plan.num_bytes)
         starts = request.plan.starts.reshape(request.sizes.shape)
         # Row by row in the order of the shards.

@@ -18,7 +18,7 @@ from shardwise.sources.tar.read.reader import Reader
 
 # A piece stays in the processor's L2 cache between being read and being cut.
 _PIECE_BYTES = 512 << 10
-# Rows that are located at a time: 64 KiB of numbers a field.
+# Rows that are located at a time: 64 KiB of numbers per field.
 _MAX_ROWS = 4096
 # Payloads that lie apart are held together up to 1,024 rows or 4 MiB.
 _APART_ROWS, _APART_BYTES = 1024, 4 << 20

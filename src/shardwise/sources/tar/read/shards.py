@@ -25,7 +25,7 @@ from shardwise.sources.tar.index.shard_version import fits
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.storage import FileStat, described, max_open_files
 
-# 64 MiB a process and set of fields: about 3 million samples of two fields.
+# 64 MiB per process and set of fields: about 3 million samples of two fields.
 _MAX_BYTES = 64 << 20
 _MAX_KEY_BYTES = 64
 # The size of a field that a sample lacks: more than any field of a shard below 4 GiB has.
@@ -36,7 +36,7 @@ class OffsetTable:
     """Offsets and sizes of some fields of all samples, in flat arrays. Safe in threads.
 
     A batch of a shuffled epoch has rows from as many shards as it has rows. Asking each shard's
-    index costs up to ten numpy calls a shard; asking one array costs one for the batch. The arrays
+    index costs up to ten numpy calls each; asking one array costs one for the batch. The arrays
     are filled shard by shard at first use. Data sets where they would exceed 64 MiB, or with a
     shard of 4 GiB, have none.
     """
@@ -101,7 +101,7 @@ _MAX_TABLES = 4
 
 
 class ShardSet:
-    """The shards of some parts, one's behind the other's, with their indexes.
+    """The shards of some parts, one after the other, with their indexes.
 
     An index is mapped when it is first used. The set may be used by any thread and after a fork. It
     does not pickle: the parts do. `pin` is called with the URL and version of each remote shard

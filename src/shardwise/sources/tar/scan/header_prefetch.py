@@ -1,6 +1,6 @@
 """Headers of a remote shard, fetched before the scan asks for them.
 
-Each header's place follows from the one before, so a scan alone would wait one round trip a sample.
+Each header's position follows from the last, so a scan alone would wait one round trip per sample.
 Here a long stretch of the shard is cut into lanes; in each the first block that can be a header is
 looked for, and the chain is followed from there, in all lanes at the same time. Lanes are guesses:
 the scan follows the one true chain from the start, takes headers that were guessed, and reads
@@ -27,7 +27,7 @@ from shardwise.sources.tar.scan.headers import (
 )
 from shardwise.storage import File
 
-# Bytes read at a header's place: with it the small members that follow and their headers.
+# Bytes read at a header's position: with it the small members that follow and their headers.
 _FIRST_WINDOW = 2048
 _MAX_WINDOW = 4096
 # The next windows are as wide as 90 % of the last 64 should have been.
@@ -49,7 +49,7 @@ _REQUEST_BYTES = 1 << 20
 
 # Headers closer than this come with one window and count as one group.
 _GROUP_BYTES = 4096
-# Below 20 KiB a group, reading all bytes costs less than one request a group.
+# Below 20 KiB per group, reading all bytes costs less than one request per group.
 _SPARSE_STRIDE = 20 << 10
 
 
@@ -204,7 +204,7 @@ def _first_header(data: bytes) -> int | None:
 
 
 def _follow(data: bytes) -> tuple[int | None, int]:
-    """The first header behind a window (None: the chain ends), and how wide it should have been."""
+    """The first header after a window (None: the chain ends), and how wide it should have been."""
     offset = width = 0
     while offset + BLOCK <= len(data):
         block = data[offset : offset + BLOCK]

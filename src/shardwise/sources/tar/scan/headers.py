@@ -77,7 +77,7 @@ def parse_sizes(blocks: NDArray[np.uint8]) -> NDArray[np.int64]:
 def _octal(digits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     values = digits - np.uint8(ord("0"))
     is_digit = values < 8
-    # One call for all rows is much faster than one a row, and nearly always enough.
+    # One call for all rows is much faster than one per row, and nearly always enough.
     is_plain: NDArray[np.bool_] = (
         np.ones(len(digits), np.bool_)
         if is_digit.all()

@@ -23,7 +23,7 @@ _METADATA = re.compile(rb"(^|/)__[^/]*__($|/)")
 MAX_FIELDS = 1024
 # Linux's longest path, in bytes. A longer name would widen the array of all names.
 MAX_NAME = 4096
-# Up to 16 fields, one comparison of arrays each is faster than a dict look-up a row.
+# Up to 16 fields, one comparison of arrays each is faster than a dict look-up per row.
 _USUAL_FIELDS = 16
 
 

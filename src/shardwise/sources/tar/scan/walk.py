@@ -137,7 +137,7 @@ class HeaderScan:
             begins = (heads_at[rows[marked]] + 1) * BLOCK
             lengths = sizes[rows[marked]]
             is_pax = IS_PAX[kinds[marked]]
-            # A long name ends at its NUL, also behind the stated length: whole blocks are read, as
+            # A long name ends at its NUL, also past the stated length: whole blocks are read, as
             # the standard library and GNU tar do.
             ends = begins + np.where(is_pax, lengths, -(-lengths // BLOCK) * BLOCK)
             for row, begin, end, pax in zip(

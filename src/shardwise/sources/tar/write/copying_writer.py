@@ -37,6 +37,6 @@ class CopyingWriter(TarWriter):
         self._num_bytes += run.num_bytes
 
     def finish(self) -> int:
-        """Close the shard; bytes of the payloads."""
+        """Close the shard; returns the bytes of its payloads."""
         self.close()
         return self._num_bytes

@@ -75,7 +75,7 @@ class PartialShard:
             self._begin_writeback()
 
     def finish(self, *, digests: bool) -> ShardIndex:
-        """Give the shard its name, if it can be indexed; its index."""
+        """Give the shard its name, if it can be indexed; returns its index."""
         try:
             self._write(END)
             with _naming(self.path):

@@ -22,7 +22,7 @@ from shardwise.sources.tar.write.header import MAX_NAME, MAX_SIZE, headers
 from shardwise.sources.tar.write.partial_shard import Member
 from shardwise.storage import File
 
-# 4 MiB cost as little a byte as 1 MiB, which stays in the second cache, and a quarter of the calls.
+# 4 MiB cost as little per byte as 1 MiB, which stays in the L2 cache, and a quarter of the calls.
 _PIECE_BYTES = 1 << 22
 # Numbers that are located at a time, rows times fields: 512 KiB.
 _MAX_CELLS = 1 << 16
@@ -98,7 +98,7 @@ class _Rows:
     def of(cls, index: ShardIndex, first: int, stop: int) -> _Rows:
         rows, fields = np.arange(first, stop, dtype=np.int64), sorted(index.fields)
         every_offset, every_size = index.locate_all(fields, rows)
-        # One element a member from here on, sample by sample.
+        # One element per member from here on, sample by sample.
         row_of, field_of = np.nonzero(every_size.T >= 0)
         offsets, sizes = every_offset[field_of, row_of], every_size[field_of, row_of]
         lengths = BLOCK + -(-sizes // BLOCK) * BLOCK
@@ -151,7 +151,7 @@ class _Rows:
         """Whether each row is what the writer writes, byte by byte except for the payloads."""
         low, high = self.members[first], self.members[last]
         sizes, blocks = self.sizes[low:high], (self.offsets[low:high] - self.begins[first]) // BLOCK
-        # Words of 8 bytes: 64 a block.
+        # Words of 8 bytes: 64 per block.
         words = np.frombuffer(data, "<u8").reshape(-1, BLOCK // 8)
         expected = headers(self.packed[low:high], np.minimum(sizes, MAX_SIZE)).view("<u8")
         fits = self.may_fit[low:high] & (words[blocks - 1] == expected).all(axis=1)
@@ -180,7 +180,7 @@ class _Rows:
 
 def _runs_of(file: File, rows: _Rows, start: int, buffer: bytearray) -> Iterator[StoredRun]:
     num_rows = len(rows.keys)
-    # Up to `done`, rows were yielded; those from there up to `first`, must be encoded.
+    # Up to `done`, rows were yielded; those from there up to `first` must be encoded.
     done = first = misses = 0
     if not all(map(_PLAIN_FIELD.fullmatch, set(rows.fields))):
         first = num_rows

@@ -40,7 +40,7 @@ from shardwise.storage.atomic import sweep
 class TarWriter:
     """Writes samples into tar shards, with an index beside each.
 
-    A sample is a dict: "__key__" and one entry a field, named by its extension without the dot.
+    A sample is a dict: "__key__" and one entry per field, named by its extension without the dot.
     Bytes are written as they are. A str becomes UTF-8, an int or a float its digits; a dict or a
     list becomes JSON in a field that ends in `json`, an array or a tensor npy in one that ends in
     `npy`; a Pillow image or an array of pixels becomes a picture in one that ends in `jpg` or
@@ -52,7 +52,7 @@ class TarWriter:
 
     A shard takes its name when it is full or the writer is closed. An exception inside the `with`
     block removes the shard that is being written; finished ones stay. The writer remembers all
-    keys, to refuse a second sample of the same key: about 100 bytes a sample. It belongs to one
+    keys, to refuse a second sample of the same key: about 100 bytes per sample. It belongs to one
     thread.
 
     Args:
@@ -60,8 +60,8 @@ class TarWriter:
             "s3://bucket/out-{shard:06d}.tar"; WebDataset's "out-%06d.tar" means the same. Without
             a number, one shard. Directories that are missing are made; in the first shard's, what
             killed writers of this machine left behind is removed.
-        max_samples: samples a shard; None for no limit.
-        max_bytes: bytes a shard, headers and padding included; None for no limit. A larger sample
+        max_samples: samples per shard; None for no limit.
+        max_bytes: bytes per shard, headers and padding included; None for no limit. A larger sample
             gets its own shard.
         index: whether to write an index file beside each shard.
         digests: whether the index holds a CRC-32 of each field.
