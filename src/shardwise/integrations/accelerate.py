@@ -119,7 +119,7 @@ class _Active:
                 "repeats gather_for_metrics cuts off"
             )
         self.num_left = rest.num_steps
-        # A gather has rows twice if there are fewer ranks than processes: tensor parallelism.
+        # A gather has rows twice if there are fewer ranks than processes (tensor parallelism).
         is_cut = rest.num_padded and rest.world_size == PartialState().num_processes
         self.remainder = rest.global_batch_size - rest.num_padded if is_cut else 0
 

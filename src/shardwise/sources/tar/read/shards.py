@@ -35,8 +35,8 @@ _MISSING = np.uint32(0xFFFFFFFF)
 class OffsetTable:
     """Offsets and sizes of some fields of all samples, in flat arrays. Safe in threads.
 
-    A batch of a shuffled epoch has rows from as many shards as it has rows. Asking each shard's
-    index costs up to ten numpy calls each; asking one array costs one for the batch. The arrays
+    A batch of a shuffled epoch has rows from as many shards as it has rows. Asking the indexes of
+    shards costs up to ten numpy calls each; asking one array costs one for the batch. The arrays
     are filled shard by shard at first use. Data sets where they would exceed 64 MiB, or with a
     shard of 4 GiB, have none.
     """
