@@ -77,22 +77,46 @@ print(hashlib.sha256(sys.argv[1].encode() + open("pyproject.toml", "rb").read())
 }
 
 # ensure_servers: the servers that the tests start on the loopback: nginx and OpenSSH by apt (root
-# or sudo), azurite by npm (into .venv); and Chromium by apt, which looks at a page. The S3 gateway is a Python package of the group `test`. What can't be
-# installed here is said, and its tests skip; with CI set they fail.
+# or sudo), azurite by npm (into .venv); Chromium by apt, which looks at pages; and pyright by npm.
+# The S3 gateway is a Python package of the group `test`. What can't be installed here is said, and
+# its tests skip; with CI set they fail.
 ensure_servers() {
-  local azurite="$ROOT/.venv/node/node_modules/.bin/azurite-blob"
+  local name
   PATH="$PATH:/usr/sbin" command -v nginx >/dev/null ||
     install_packages nginx-light || say "nginx is not here and could not be installed: its tests skip"
   PATH="$PATH:/usr/sbin" command -v sshd >/dev/null || install_packages openssh-server ||
     say "sshd is not here and could not be installed: its tests skip"
   command -v chromium >/dev/null || install_packages chromium ||
     say "chromium is not here and could not be installed: its tests skip"
-  if [[ ! -x $azurite ]]; then
+  # The last azurite for the Node.js of Debian 12.
+  for name in azurite@3.35.0 pyright@1.1.414; do
+    [[ -d $ROOT/.venv/node/node_modules/${name%@*} ]] && continue
     command -v npm >/dev/null || install_packages nodejs npm || true
-    # The last version for the Node.js of Debian 12.
-    npm install --silent --no-audit --no-fund --prefix "$ROOT/.venv/node" azurite@3.35.0 >/dev/null ||
-      say "azurite is not here and could not be installed by npm: its tests skip"
-  fi
+    npm install --silent --no-audit --no-fund --prefix "$ROOT/.venv/node" "$name" >/dev/null ||
+      say "$name is not here and could not be installed by npm: its tests skip"
+  done
+}
+
+# ensure_pythons: .venv/pythons/3.X with what the package requires, for each other Python that is
+# here: the tests install the wheel beside it. Tests of those that are not here skip.
+ensure_pythons() {
+  local version python home needs
+  mapfile -t needs < <("$VENV_PYTHON" -c '
+import tomllib
+print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")
+')
+  for version in 3.11 3.12 3.13 3.14; do
+    home="$ROOT/.venv/pythons/$version"
+    [[ -f $home/ready && $(<"$home/ready") == "${needs[*]}" ]] && continue
+    for python in "python$version" "$(pyenv prefix "$version" 2>/dev/null)/bin/python"; do
+      "$python" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" \
+        >/dev/null 2>&1 || continue
+      say "installing what shardwise requires for Python $version"
+      "$python" -m venv "$home" && "$home/bin/python" -m pip install --quiet --quiet --no-compile \
+        --disable-pip-version-check "${needs[@]}" && printf '%s' "${needs[*]}" >"$home/ready" && break ||
+        say "that could not be installed: its tests skip"
+    done
+  done
 }
 
 # install_packages NAME...: Debian packages, where this may install them.

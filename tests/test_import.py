@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,8 @@ def test_every_public_name_is_there(name):
     value = getattr(sw, name)
     if name in ("compat", "torch", "testing"):
         assert isinstance(value, types.ModuleType)
+    elif name == "Batch":
+        assert value == dict[Any, Any]
     elif name != "__version__":
         # A module of the same name must not take a function's place.
         assert callable(value)

@@ -21,7 +21,11 @@ from shardwise.base.plugins import find, has, own_names
 # The names of `_NAMES` for type checkers, to which `x as x` says that x is public.
 if TYPE_CHECKING:
     from shardwise import compat as compat, testing as testing, torch as torch
-    from shardwise.extensions.build import build as build, fetch as fetch
+    from shardwise.extensions.build import (
+        BuildReport as BuildReport,
+        build as build,
+        fetch as fetch,
+    )
     from shardwise.codecs import (
         array as array,
         image as image,
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
         StorageError as StorageError,
         WorkerError as WorkerError,
     )
+    from shardwise.extensions.fields.join import join as join
     from shardwise.extensions.monitor.exporters import (
         export_opentelemetry as export_opentelemetry,
         export_prometheus as export_prometheus,
@@ -64,6 +69,7 @@ if TYPE_CHECKING:
     from shardwise.extensions.monitor.trace import trace as trace
     from shardwise.extensions.series.lerobot import lerobot as lerobot
     from shardwise.extensions.series.windows import windows as windows
+    from shardwise.extensions.show.show import show as show
     from shardwise.extensions.tables.functions import lance as lance, parquet as parquet
     from shardwise.extensions.formats.functions import (
         jsonl as jsonl,
@@ -88,6 +94,11 @@ if TYPE_CHECKING:
     )
     from shardwise.extensions.service.service import service as service
     from shardwise.sources.tar.write.writer import TarWriter as TarWriter
+    from shardwise.loader.returned_types import (
+        Batch as Batch,
+        Certificate as Certificate,
+        Stats as Stats,
+    )
     from shardwise.storage.cache_settings import CacheSettings as CacheSettings
     from shardwise.storage.options import StorageOptions as StorageOptions
 
@@ -129,6 +140,7 @@ _NAMES = {
     ),
     "shardwise.dataset.formats": ("files", "tar", "wrap"),
     "shardwise.loader": ("DataLoader",),
+    "shardwise.loader.returned_types": ("Batch", "Certificate", "Stats"),
     "shardwise.plan": (
         "FullSampler",
         "Plan",

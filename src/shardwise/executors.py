@@ -11,12 +11,6 @@ from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.request import Batch, BatchRequest, Concurrency, Executor
 
 __all__ = [
-    "Batch",
-    "BatchBuilder",
-    "BatchRequest",
-    "Concurrency",
-    "Executor",
-    "StallError",
-    "WorkerError",
+    "Batch", "BatchBuilder", "BatchRequest", "Concurrency", "Executor", "StallError", "WorkerError",
     "pickle_by_value",
-]
+]  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 import shardwise.cli.bench  # noqa: F401 - the command takes the module's name in its package
 from shardwise import image
-from shardwise.cli.bench_plot import _rates
+from shardwise.cli.plots import _rates
 from tests.support.commands import document, run, spawn
 from tests.support.pages import write_shards
 from tests.support.tars import make_shards, write_tar

@@ -35,6 +35,8 @@ VOLATILE = [
     (re.compile(r"[\d.]+ [kMGT]?B/s"), "N MB/s"),
     (re.compile(r"\b[\d.]+ s\b"), "T s"),
     (re.compile(r"tcp://127\.0\.0\.1:\d+"), "tcp://127.0.0.1:PORT"),
+    # A shell's script is click's; the page has its first line.
+    (re.compile(r"(?s)function _shardwise_completion;.*"), "SCRIPT"),
     (re.compile(r'("seconds"|"bytes_per_s"): [\d.e-]+'), r"\1: N"),
 ]
 
@@ -64,6 +66,7 @@ def make_data(directory: Path) -> None:
     )
     write_tar(directory / "odd" / "b.tar", [(f"{i}.txt", b"text") for i in range(3, 9)])
     (directory / "recipe.py").write_text(RECIPE)
+    (directory / "keys.txt").write_text("s00000003\ns00000050\n")
     os.truncate(directory / "odd" / "b.tar", 4000)
 
 
@@ -119,6 +122,7 @@ def make_coverage_and_cache(data: Path) -> None:
 JSON_COMMANDS = {
     "index": "index data",
     "info": "info data",
+    "show": "show data",
     "plan": "plan data",
     "verify": "verify data",
     "bench": "bench data --batches 2 --num-threads 1",
@@ -131,7 +135,9 @@ JSON_COMMANDS = {
     "build": "build recipe.py:numbers --jobs 0",
     "convert": "convert data tables/{shard}.parquet --jobs 0",
     "reshard": "reshard data larger --jobs 0",
+    "redact": "redact data --keys keys.txt",
     "cache": "cache cache",
+    "completion": "completion bash",
 }
 
 

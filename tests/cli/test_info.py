@@ -74,3 +74,24 @@ def test_a_missing_shard_is_an_error_that_names_it(tmp_path):
     result = run("info", tmp_path / "gone.tar", exit_code=1)
     assert str(tmp_path / "gone.tar") in result.stderr
     assert result.stdout == ""
+
+
+def test_the_sizes_of_fields_are_drawn(tmp_path):
+    members = [(f"{n}.{field}", bytes(size)) for n in range(30)
+               for field, size in (("txt", n + 1), ("jpg", 10 ** (n % 5)))]  # fmt: skip
+    write_tar(tmp_path / "a.tar", members)
+    run("info", tmp_path, "--plot", tmp_path / "sizes.svg")
+    drawn = (tmp_path / "sizes.svg").read_text()
+    assert "<svg" in drawn
+    run("info", tmp_path, "--plot", tmp_path / "sizes.png")
+    assert (tmp_path / "sizes.png").read_bytes().startswith(b"\x89PNG")
+    write_tar(tmp_path / "empty.tar", [])
+    run("info", tmp_path / "empty.tar", "--plot", tmp_path / "none.png")
+    (tmp_path / "rows.jsonl").write_text('{"n": 1}\n')
+    for data, target, message in (
+        (tmp_path, "x.doc", "the name must end in one of"),
+        (tmp_path, "nowhere/x.png", "there is no directory"),
+        (tmp_path / "rows.jsonl", "x.png", "only tar shards"),
+    ):
+        said = run("info", data, "--plot", tmp_path / target, exit_code=2).stderr
+        assert message in " ".join(said.replace("│", " ").split())

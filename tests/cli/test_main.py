@@ -77,7 +77,8 @@ def test_the_version_is_the_packages():
 
 
 def test_an_unknown_command_or_option_is_a_usage_error():
-    assert "No such command" in run("indx", exit_code=2).stderr
+    assert "No such command 'indx'. Did you mean 'index'?" in run("indx", exit_code=2).stderr
+    assert "Did you mean" not in run("zzzz", exit_code=2).stderr
     assert "No such option" in run("plan", "--num-sample", 3, exit_code=2).stderr
     assert "Missing argument" in run("verify", exit_code=2).stderr
 

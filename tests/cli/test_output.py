@@ -77,3 +77,35 @@ def test_a_document_is_json_of_ascii(capsys):
     assert written.isascii()
     assert "\x1b" not in written
     assert json.loads(written) == {"url": "写真\x1b"}
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("variables", "good"),
+    [({}, "\x1b[32mfine\x1b[0m\n"), ({"NO_COLOR": "1"}, "fine\n"), ({"TERM": "dumb"}, "fine\n")],
+    ids=["terminal", "NO_COLOR", "dumb"],
+)
+def test_verdicts_have_colours_on_a_terminal_that_shows_them(monkeypatch, variables, good):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"TERM": "xterm-256color"} | variables).items():
+        monkeypatch.setenv(name, value)
+    output.write_line("fine", is_well=True)
+    output.write_line("broken", is_well=False)
+    output.write_line("neither")
+    bad = good.replace("fine", "broken").replace("[32m", "[31m")
+    assert terminal.getvalue() == f"{good}{bad}neither\n"
+
+
+def test_verdicts_are_plain_where_another_program_reads(capsys):
+    output.write_line("fine", is_well=True)
+    output.write_line("broken", error=True, is_well=False)
+    assert capsys.readouterr() == ("fine\n", "broken\n")

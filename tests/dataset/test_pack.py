@@ -194,9 +194,22 @@ def test_a_document_that_is_not_the_one_that_was_packed_names_itself(change, mes
         ({"pad": {"x": 1}}, ValueError, "'x'"),
         ({"pad": -1, "dtype": "uint16"}, ValueError, "does not fit"),
         ({"dtype": "float32"}, TypeError, "integers"),
-        ({"length": 1 << 31}, ValueError, "length=2147483648: use 16777216 at most"),
-        ({"window": 1 << 63}, ValueError, "window=9223372036854775808: use"),
-        ({"max_documents": 1 << 40}, ValueError, "max_documents=1099511627776: use 10 at most"),
+        ({"length": 1 << 31}, ValueError, "length=2147483648 must be at most 16777216"),
+        ({"window": 1 << 63}, ValueError, "window=9223372036854775808 must be at most"),
+        ({"limits": 30}, TypeError, "limits=30: give numbers by name"),
+        ({"limits": {"other": 0}}, ValueError, r"limits\['other'\]=0: a number above 0"),
+        ({"limits": {"other": (3, [1], 2)}}, ValueError, "a number above 0, or"),
+        ({"limits": {"other": "3"}}, ValueError, "a number above 0, or"),
+        ({"limits": {"nope": 3}}, ValueError, "no field 'nope'"),
+        ({"limits": {"x": (3, [1.0])}}, ValueError, r"limits\['x'\]: 1 numbers for 10 documents"),
+        ({"limits": {"x": (3, [-1.0] * 10)}}, ValueError, r"limits\['x'\]"),
+        ({"limits": {"x": (3, ["a"] * 10)}}, TypeError, r"limits\['x'\] must be numbers"),
+        (
+            {"limits": {"x": (3, [4, *[1] * 9])}},
+            ValueError,
+            "document 0 has 3 tokens, and a pack 10, x=4 of 3: 2 documents are too long",
+        ),
+        ({"max_documents": 1 << 40}, ValueError, "max_documents=1099511627776 must be at most 10"),
     ],
 )
 def test_a_bad_argument_is_refused(options, error, message):
@@ -238,3 +251,102 @@ def test_nothing_to_pack_is_an_empty_dataset():
             sw.DataLoader(packs, batch_size=2)
     dropped = sw.pack(dataset([9, 9]), length=4, long="drop")
     assert (len(dropped), dropped.source.packs.num_dropped) == (0, 2)
+
+
+def interleaved(num=300):
+    """Texts with pictures: 0 to 4 in each, whose values say the document."""
+    rng = np.random.default_rng(0)
+    items = []
+    for i in range(num):
+        count = int(rng.integers(0, 5))
+        pictures = [np.full((3, 2 + i % 3, 2), i % 256, np.uint8) for _ in range(count)]
+        tokens = np.arange(rng.integers(1, 60)) + 1000 * i
+        items.append({"tokens": tokens, "images": count, "pictures": pictures, "name": f"n{i}"})
+    return items
+
+
+def check_interleaved(pack, items):
+    documents = [int(d) for d in pack["documents"] if d >= 0]
+    assert pack["name"] == [items[d]["name"] for d in documents]
+    assert list(pack["images"])[: len(documents)] == [items[d]["images"] for d in documents]
+    assert sum(pack["images"]) <= 8
+    for document, pictures in zip(documents, pack["pictures"], strict=True):
+        expected = items[document]["pictures"]
+        assert [p.tolist() for p in pictures] == [p.tolist() for p in expected]
+
+
+def test_other_fields_ride_along_in_the_order_of_the_documents_under_limits():
+    items = interleaved()
+    packs = sw.pack(sw.wrap(items), length=256, limits={"images": 8, "pictures": 7})
+    check_source(packs.source)
+    for pack in packs:
+        check_interleaved(pack, items)
+        assert sum(pack["images"]) <= 7
+    assert sorted(name for pack in packs for name in pack["name"]) == sorted(
+        item["name"] for item in items
+    )
+    # A column that is no field; and no limit but the length.
+    pixels = [sum(p[0].size for p in item["pictures"]) for item in items]
+    packs = sw.pack(sw.wrap(items), length=256, limits={"pixels": (40.0, pixels)})
+    assert max(sum(pixels[d] for d in pack["documents"] if d >= 0) for pack in packs) <= 40
+    plain = sw.pack(sw.wrap(items), length=256, limits={})
+    assert len(plain) == len(sw.pack(sw.wrap(items), length=256))
+    assert {"name", "pictures"} < set(plain.fields)
+    made = sw.wrap(items).map(lambda sample: {**sample, "made": len(sample["name"])})
+    check_interleaved(sw.pack(made, length=256, limits={"images": 8})[3], items)
+    assert "made" in sw.pack(made, length=256, limits={"images": 8}).fields
+    with pytest.raises(ValueError, match="'documents' itself"):
+        sw.pack(sw.wrap([{"tokens": [1], "documents": 2}]), length=3, limits={})
+
+
+def test_fields_that_are_not_selected_are_not_read_from_documents_under_limits(shards):
+    folder, _ = shards
+    with sw.TarWriter(str(folder / "more" / "{shard}.tar"), max_samples=20) as writer:
+        for i in range(60):
+            some = {"txt": f"t{i}"} if i % 3 else {}
+            writer.write({"__key__": f"{i}", "tokens": np.arange(9).astype(np.int32).tobytes(),
+                          "n": i % 4, "jpg": b"no picture", **some})  # fmt: skip
+    decoders = {"tokens": sw.array("int32"), "n": int, "jpg": sw.image(size=2)}
+    packs = sw.pack(sw.tar(folder / "more").decode(**decoders), length=64, limits={"n": 9})
+    for pack in packs.select("tokens", "n", "txt", "documents"):
+        documents = [d for d in pack["documents"] if d >= 0]
+        assert pack["txt"] == [f"t{d}".encode() if d % 3 else None for d in documents]
+        assert sum(pack["n"]) <= 9
+    with pytest.raises(sw.DataError, match="jpg"):
+        packs[0]
+
+
+def test_packs_under_limits_resume_on_other_ranks_under_other_executors():
+    items = interleaved()
+    packs = sw.pack(sw.wrap(items), length=256, limits={"images": 8})
+    seen, state = [], None
+
+    def read(rank, world_size, num_steps, **options):
+        loader = sw.DataLoader(
+            packs, 3, shuffle=True, seed=4, remainder="uneven", rank=rank,
+            world_size=world_size, output="numpy", **options,
+        )  # fmt: skip
+        with loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            for batch in itertools.islice(loader, num_steps):
+                for row in range(len(batch["__key__"])):
+                    pack = {name: column[row] for name, column in batch.items()}
+                    check_interleaved(pack, items)
+                    seen.extend(pack["name"])
+            return loader.state_dict()
+
+    _, state = (read(rank, 2, 3, num_threads=2) for rank in range(2))
+    for rank, options in enumerate(({"num_workers": 1}, {"num_threads": 2}, {"num_threads": 0})):
+        read(rank, 3, None, **options)
+    assert sorted(seen) == sorted(item["name"] for item in items)
+
+
+def test_costs_of_packs_under_limits_are_of_their_documents():
+    items = interleaved()
+    packs = sw.pack(sw.wrap(items), length=256, limits={"images": 8})
+    expected = [
+        6 * 64 * 256 + sum(len(items[d]["tokens"]) ** 2 for d in pack["documents"] if d >= 0)
+        for pack in packs
+    ]
+    assert packs.costs(hidden=64).tolist() == expected

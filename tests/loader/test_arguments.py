@@ -363,7 +363,7 @@ NUMBERS = [
 OTHERS = [
     "as_tuple", "balance", "batch_by", "collate", "collate_fn", "coverage", "device", "drop_last",
     "exclude", "executor", "group", "metrics", "on_error", "output", "persistent_workers",
-    "pin_memory", "ragged", "remainder", "sampler", "shuffle",
+    "pin_memory", "ragged", "remainder", "sampler", "sharding", "shuffle",
 ]  # fmt: skip
 
 

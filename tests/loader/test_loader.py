@@ -274,7 +274,7 @@ def test_a_world_size_without_a_rank_is_refused(monkeypatch):
         ({"batch_size": 1000, "remainder": "drop"}, "remainder='pad'"),
         ({"shuffle": "random"}, "shuffle"),
         ({"remainder": "keep"}, "remainder"),
-        ({"output": "jax"}, "output"),
+        ({"output": "tensorflow"}, "output"),
         ({"num_workers": -1}, "num_workers"),
         ({"prefetch_factor": 0}, "prefetch_factor"),
         ({"timeout": -1}, "timeout"),

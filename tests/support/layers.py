@@ -45,6 +45,8 @@ NEIGHBOURS = {
     ("series", "tables"),
     # The page of a run shows the verdict on its coverage.
     ("monitor", "certify"),
+    # `explain --show` shows samples as `shardwise show` does.
+    ("ask", "show"),
 }
 # Packages that share a folder and know nothing of each other, but for what all may use.
 SHARED = {

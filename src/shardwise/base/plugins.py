@@ -17,12 +17,14 @@ from typing import Any
 _OWN: Mapping[str, Mapping[str, str]] = {
     # Public names of `shardwise`.
     "names": {
+        "BuildReport": "shardwise.extensions.build:BuildReport",
         "audio": "shardwise.extensions.media.decoders.audio:audio",
         "build": "shardwise.extensions.build:build",
         "export_opentelemetry": "shardwise.extensions.monitor.exporters:export_opentelemetry",
         "export_prometheus": "shardwise.extensions.monitor.exporters:export_prometheus",
         "fetch": "shardwise.extensions.build:fetch",
         "from_webdataset": "shardwise.compat.native:from_webdataset",
+        "join": "shardwise.extensions.fields.join:join",
         "jsonl": "shardwise.extensions.formats.functions:jsonl",
         "lance": "shardwise.extensions.tables.functions:lance",
         "lerobot": "shardwise.extensions.series.lerobot:lerobot",
@@ -31,6 +33,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "media": "shardwise.extensions.media.decoders.media:media",
         "parquet": "shardwise.extensions.tables.functions:parquet",
         "service": "shardwise.extensions.service.service:service",
+        "show": "shardwise.extensions.show.show:show",
         "tfrecord": "shardwise.extensions.formats.functions:tfrecord",
         "tokens": "shardwise.extensions.formats.functions:tokens",
         "trace": "shardwise.extensions.monitor.trace:trace",
@@ -42,15 +45,19 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "build": "shardwise.extensions.build.command:build",
         "cache": "shardwise.extensions.remote.cache.command:cache",
         "certify": "shardwise.extensions.certify.command:certify",
+        "redact": "shardwise.extensions.living.command:redact",
         "report": "shardwise.extensions.monitor.report_command:report",
         "watch": "shardwise.extensions.monitor.watch_command:watch",
         "convert": "shardwise.extensions.build.command:convert",
         "explain": "shardwise.extensions.ask.command:explain",
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
+        "show": "shardwise.extensions.show.command:show",
     },
     # What writes down the counts of a loader: directory, coverage -> `MetricsFile`.
     "metrics": {"lines": "shardwise.extensions.monitor.metrics_file:MetricsFile"},
+    # What makes other arrays of a batch's: sharding, remainder -> a function of the batch.
+    "outputs": {"jax": "shardwise.extensions.jax:JaxArrays"},
     # A `RemoteStorage` of `shardwise.storage.remote`.
     "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},
     # What lies beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.
@@ -80,6 +87,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     # What a state of less data means: dataset, plan, state -> plan, state.
     "plans": {"grow": "shardwise.extensions.living.growth:grow"},
+    # What verifies that samples that an index says were removed are zeros.
+    "removal": {"check": "shardwise.extensions.living.redaction:find_left"},
     # Which public function opens the data that a file of this name describes: url -> name or None.
     "kinds": {
         ".jsonl": "shardwise.extensions.formats.jsonl.kind:kind_of_lines",

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from shardwise.base.errors import ShardwiseError
 from shardwise.base.plugins import find, has, own_names
@@ -30,6 +31,7 @@ __all__ = ["cli", "main"]
 COMMANDS = {
     "index": "Build or refresh the index of shards.",
     "info": "Show shards, samples, fields, sizes and the state of the index.",
+    "show": "Show samples: pictures, strips of clips, waveforms and texts.",
     "plan": "Show which rank reads what, and prove that each sample is read once.",
     "verify": "Read everything and check everything.",
     "bench": "Measure how fast samples load here, and name what limits it.",
@@ -42,7 +44,9 @@ COMMANDS = {
     "build": "Build shards that a Python function describes.",
     "convert": "Convert tables, folders and other data to shards.",
     "reshard": "Copy tar shards into shards of another size or order.",
+    "redact": "Remove samples from tar shards for good.",
     "cache": "Show and clean a cache of remote files.",
+    "completion": "Print what completes commands and files in bash, zsh or fish.",
 }
 
 
@@ -54,9 +58,7 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(  # click's signature
-        self,
-        ctx: click.Context,
-        cmd_name: str,
+        self, ctx: click.Context, cmd_name: str
     ) -> click.Command | None:
         """Import one command."""
         command: click.Command
@@ -70,6 +72,12 @@ class Commands(click.Group):
         if alike and not ctx.resilient_parsing:
             ctx.fail(f"No such command {cmd_name!r}. Did you mean {alike[0]!r}?")
         return None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands without importing them, and the group's options."""
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        options = super(click.Group, self).shell_complete(ctx, incomplete)
+        return [*(CompletionItem(name, help=COMMANDS[name]) for name in names), *options]
 
     def format_commands(  # click's signature
         self,

@@ -17,12 +17,11 @@ import click
 import shardwise as sw
 from shardwise.base.progress_bar import progress
 from shardwise.cli.bench_beside import measure_beside
-from shardwise.cli.bench_plot import draw, drawable
-from shardwise.cli.data import open_data
+from shardwise.cli.data import decoded, open_data
 from shardwise.cli.options import (
-    PathType,
     common_options,
     number_option,
+    plot_option,
     shard_options,
     shuffle_option,
     urls_argument,
@@ -38,10 +37,10 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
+from shardwise.cli.plots import draw, drawable
 from shardwise.codecs import default_decoder
 from shardwise.codecs.image_decoder import Image
 from shardwise.engine.request import Concurrency
-from shardwise.sources.protocol import value_fields_of
 
 _DEFAULT_S = 5.0
 # Processes take over from threads after some 2 s at most: they are what a training has.
@@ -56,7 +55,7 @@ class Run:
     """The measurements of one run of the loader."""
 
     first_s: float
-    stats: dict[str, Any]
+    stats: sw.Stats
     seconds: float
     marks: list[tuple[float, int]]
     ready: list[tuple[float, float]]
@@ -75,9 +74,7 @@ class Run:
 @number_option("--batch-size", default=64)
 @number_option("--num-workers", least=0, text="Worker processes; 0 for threads.  [default: chosen]")
 @number_option(
-    "--num-threads",
-    least=0,
-    text="Threads of each process; 0 for the caller's.  [default: chosen]",
+    "--num-threads", least=0, text="Threads of each process; 0 for the caller's.  [default: chosen]"
 )
 @click.option(
     "--executor",
@@ -91,12 +88,7 @@ class Run:
     type=click.FloatRange(min=0, min_open=True),
     help="Stop after N seconds.  [default: 5, without --batches]",
 )
-@click.option(
-    "--plot",
-    metavar="FILE",
-    type=PathType(dir_okay=False, path_type=Path),
-    help="Draw it, as .png, .svg or .pdf; needs matplotlib.",
-)
+@plot_option
 @click.option("--beside", is_flag=True, help="Measure what a Python loop beside it loses, too.")
 @shard_options
 @common_options
@@ -181,9 +173,7 @@ def _decoded(data: sw.Dataset, decode: str, image_size: int | None) -> sw.Datase
                 f"{', '.join(data.fields) or 'none'}"
             )
         data = data.decode(**dict.fromkeys(images, sw.image("rgb", size=image_size)))
-    values = value_fields_of(data.source)
-    # Values are used as they are; decode() refuses data that are nothing else.
-    return data if set(data.fields) <= set(values) else data.decode()
+    return decoded(data)
 
 
 def _measure(

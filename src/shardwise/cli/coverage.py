@@ -73,11 +73,7 @@ class Coverage:
 
 
 def count_reads(
-    plan: Plan,
-    *,
-    epoch: int,
-    group_ends: NDArray[np.int64],
-    report: Callable[[float], None],
+    plan: Plan, *, epoch: int, group_ends: NDArray[np.int64], report: Callable[[float], None]
 ) -> Coverage:
     """Count the reads of one epoch over all ranks and steps, by rank and group of shards."""
     num_ids = int(group_ends[-1])

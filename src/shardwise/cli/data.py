@@ -19,6 +19,7 @@ from shardwise.base.shown import shown
 from shardwise.cli.options import usage_errors
 from shardwise.cli.output import clean, write_line
 from shardwise.cli.python_names import is_python, open_python
+from shardwise.sources.protocol import value_fields_of
 from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards, is_manifest_file, manifest_files
@@ -135,6 +136,12 @@ def open_data(
         )
     opener: Callable[..., sw.Dataset] = getattr(sw, kind)
     return opener(urls if kind in _SEVERAL else urls[0], **files or {})
+
+
+def decoded(data: sw.Dataset) -> sw.Dataset:
+    """The dataset with its fields decoded by their names; values are used as they are."""
+    # decode() refuses data of which nothing can be decoded.
+    return data if set(data.fields) <= set(value_fields_of(data.source)) else data.decode()
 
 
 @usage_errors()

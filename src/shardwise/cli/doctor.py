@@ -113,4 +113,5 @@ def _show(document: dict[str, Any]) -> None:
     num_oddities = plural(document["num_oddities"], "oddity", "oddities")
     samples = plural(document["num_samples"], "sample")
     shards = plural(document["num_shards"], "shard")
-    write_line(f"{num_errors} and {num_oddities} in {samples} in {shards}")
+    is_well = not document["num_errors"]
+    write_line(f"{num_errors} and {num_oddities} in {samples} in {shards}", is_well=is_well)

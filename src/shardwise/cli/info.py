@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 import shardwise as sw
 from shardwise.base.progress_bar import progress
 from shardwise.cli.data import kind_of, list_shards, open_data
-from shardwise.cli.options import common_options, shard_options, urls_argument
+from shardwise.cli.options import (
+    common_options,
+    plot_option,
+    shard_options,
+    urls_argument,
+    usage_errors,
+)
 from shardwise.cli.output import (
     clean,
     finish,
@@ -24,6 +30,7 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
+from shardwise.cli.plots import draw_sizes, drawable
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore
@@ -37,20 +44,26 @@ from shardwise.storage.user_dirs import user_cache_dir
 @urls_argument
 @shard_options
 @click.option("--shards", "list_all", is_flag=True, help="List each shard.")
+@plot_option
 @common_options
 def info(
     urls: tuple[str, ...],
     index: str | None,
     accept_unfinished: bool,
     list_all: bool,
+    plot: Path | None,
 ) -> None:
     """Show what is in the shards, without reading payloads and without writing anything.
 
     Shards without a fresh index are scanned for this look. Exit code 1 if a shard is missing or
     damaged, or has an index that does not fit: reading refuses it. Of tables and folders, which
-    have no index, it shows the counts and the fields.
+    have no index, it shows the counts and the fields. --plot draws the sizes of fields.
     """
-    if kind_of(urls) != "tar":
+    is_tar = kind_of(urls) == "tar"
+    if plot is not None:
+        with usage_errors():
+            drawable(plot, is_tar=is_tar)
+    if not is_tar:
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
         finish(_describe_data(data), _show_data)
         return
@@ -87,6 +100,8 @@ def info(
         "ignored_members": dict(ignored),
         "shards": shards,
     }
+    if plot is not None:
+        draw_sizes(plot, {name: _sizes_of(parts) for name, parts in sizes.items()})
     finish(document, _show, list_all, is_well=not _num_unfit(states))
 
 
@@ -143,9 +158,13 @@ def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
     return None if index is None else len(index.to_bytes())
 
 
-def _describe_field(name: str, parts: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
+def _sizes_of(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     sizes = np.concatenate(parts)
-    sizes = sizes[sizes >= 0]
+    return sizes[sizes >= 0]  # samples without the field have -1
+
+
+def _describe_field(name: str, parts: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
+    sizes = _sizes_of(parts)
     return {
         "name": name,
         "num_samples": len(sizes),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from shardwise.base.arguments import directory_text
 from shardwise.base.errors import ShardwiseError
@@ -35,7 +37,20 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
-urls_argument = click.argument("urls", nargs=-1, required=True, metavar="URLS...")
+def complete_files(_context: object, _argument: object, incomplete: str) -> list[CompletionItem]:
+    """Have the shell complete a file: the `shell_complete` of an argument that may be a URL."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+urls_argument = click.argument(
+    "urls", nargs=-1, required=True, metavar="URLS...", shell_complete=complete_files
+)
+plot_option = click.option(
+    "--plot",
+    metavar="FILE",
+    type=PathType(dir_okay=False, path_type=Path),
+    help="Draw it, as .png, .svg or .pdf; needs matplotlib.",
+)
 shuffle_option = click.option(
     "--shuffle", type=click.Choice(["none", "full", "window"]), default="none", show_default=True
 )

@@ -61,12 +61,22 @@ def plural(count: int, one: str, many: str | None = None) -> str:
     return f"{format_count(count)} {one if count == 1 else many or one + 's'}"
 
 
-def write_line(text: str = "", *, error: bool = False) -> None:
-    """Write a line; characters that the stream can't encode are written as escapes."""
+def write_line(text: str = "", *, error: bool = False, is_well: bool | None = None) -> None:
+    """Write a line; characters that the stream can't encode are written as escapes.
+
+    A verdict, which `is_well` or is not, is green or red on a terminal.
+    """
     text = shown_in(text)
     stream = sys.stderr if error else sys.stdout
     encoding = stream.encoding or "utf-8"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=error)
+    text = text.encode(encoding, "backslashreplace").decode(encoding)
+    if is_well is not None and stream.isatty():
+        from rich.console import Console
+
+        console = Console()
+        if console.color_system and not console.no_color:
+            text = click.style(text, fg="green" if is_well else "red")
+    click.echo(text, err=error)
 
 
 def write_document(document: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from shardwise.cli.coverage import Coverage, count_reads
 from shardwise.cli.data import open_data
 from shardwise.cli.options import (
     common_options,
+    complete_files,
     number_option,
     shard_options,
     shuffle_option,
@@ -40,7 +41,7 @@ MAX_CELLS = 4_000_000
 
 
 @click.command()
-@click.argument("urls", nargs=-1, metavar="[URLS]...")
+@click.argument("urls", nargs=-1, metavar="[URLS]...", shell_complete=complete_files)
 @number_option("--num-samples", text="Plan without data: the samples.")
 @number_option(
     "--shards", "num_shards", text="With --num-samples: shards of equal size.  [default: 1]"
@@ -288,7 +289,7 @@ def _show_proof(document: dict[str, Any], coverage: Coverage, faults: list[str])
     d = document
     ran = f"counted over {plural(d['world_size'], 'rank')} x {plural(d['num_steps'], 'step')}"
     if faults:
-        write_line(f"coverage: BROKEN, {'; '.join(faults)} ({ran})")
+        write_line(f"coverage: BROKEN, {'; '.join(faults)} ({ran})", is_well=False)
         return
     total, distinct = format_count(d["num_samples"]), format_count(coverage.num_distinct)
     if coverage.num_repeats:
@@ -307,4 +308,4 @@ def _show_proof(document: dict[str, Any], coverage: Coverage, faults: list[str])
         )
     if coverage.num_padded:
         text += f", {plural(coverage.num_padded, 'repeat')} masked as padding"
-    write_line(f"coverage: proved, {text} ({ran})")
+    write_line(f"coverage: proved, {text} ({ran})", is_well=True)

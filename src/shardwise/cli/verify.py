@@ -227,11 +227,10 @@ def _show(document: dict[str, Any]) -> None:
     speed = f"{format_bytes(document['bytes_per_s'])}/s"
     if document["num_problems"]:
         count = plural(document["num_problems"], "problem")
-        write_line(
-            f"{count} in {document['num_shards_with_problems']} of {shards} ({read}, {speed})"
-        )
+        found = f"{count} in {document['num_shards_with_problems']} of {shards}"
+        write_line(f"{found} ({read}, {speed})", is_well=False)
     else:
-        write_line(f"{shards} without a problem ({read}, {speed})")
+        write_line(f"{shards} without a problem ({read}, {speed})", is_well=True)
     if "num_with_digests" not in document:
         write_line(f"{plural(document['num_samples'], 'sample')} read, with the format's checksums")
         return

@@ -25,28 +25,10 @@ from shardwise.codecs.registry import default_decoder, resolve
 from shardwise.codecs.tensors import npy, torch_tensor, unpickle
 
 __all__ = [
-    "ColumnDecoder",
-    "CropBox",
-    "Decoder",
-    "KeyedDecoder",
-    "KeyedRowDecoder",
-    "RandomCrop",
-    "RowDecoder",
-    "array",
-    "default_decoder",
-    "floating",
-    "image",
-    "integer",
-    "json",
-    "msgpack",
-    "npy",
-    "optional",
-    "raw",
-    "resolve",
-    "text",
-    "torch_tensor",
-    "unpickle",
-]
+    "ColumnDecoder", "CropBox", "Decoder", "KeyedDecoder", "KeyedRowDecoder", "RandomCrop",
+    "RowDecoder", "array", "default_decoder", "floating", "image", "integer", "json", "msgpack",
+    "npy", "optional", "raw", "resolve", "text", "torch_tensor", "unpickle",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

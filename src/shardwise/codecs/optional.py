@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_function, suggest_names
+from shardwise.base.columns import Layout
 from shardwise.codecs.protocol import has_mask, takes_rng
 
 
@@ -18,6 +19,8 @@ class OptionalDecoder:
     """Another decoder, or None for the stored value, that also takes None for a missing field."""
 
     decoder: Callable[..., Any] | None
+    # Of stored values, where they have one.
+    stored_row: Layout | None = None
 
     takes_missing: ClassVar[bool] = True
 
@@ -26,8 +29,8 @@ class OptionalDecoder:
 
     @property
     def row(self) -> Any:
-        """The decoder's own shape and dtype."""
-        return getattr(self.decoder, "row", None)
+        """The shape and dtype of the decoder's values, or of the stored ones."""
+        return getattr(self.decoder, "row", self.stored_row)
 
     @property
     def gives_mask(self) -> bool:

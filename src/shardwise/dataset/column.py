@@ -29,7 +29,14 @@ from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
 from shardwise.dataset.raw_rows import name_of
-from shardwise.sources.protocol import HasVersion, Source, directory_of, traits_of
+from shardwise.sources.protocol import (
+    HasVersion,
+    Source,
+    content_key_of,
+    directory_of,
+    parts_of,
+    traits_of,
+)
 from shardwise.storage import is_local, local_path
 
 # True or None: a bar where standard error is a terminal; a function of (done, total) samples.
@@ -78,25 +85,38 @@ class ColumnReader:
 
     def origin(self) -> str:
         """All that the values are made of, as text."""
-        transforms = self.samples.transforms
+        transforms, source = self.samples.transforms, self.samples.source
         decoders = [f"{n} {held_digest(d)}" for n, d in sorted(transforms.decoders.items())]
         return "\n".join([
             f"{self.name!r} {self.field!r} {self.path!r}",
-            f"{self.samples.fingerprint} {_version(self.samples.source)}",
+            f"{self.samples.fingerprint} {version_of(source)}",
+            *map(repr, content_key_of(source)),
             *decoders,
             *(f"map {held_digest(each.fn)}" for each in transforms.maps),
             "" if self.fn is None else held_digest(self.fn),
         ])  # fmt: skip
 
     def read(self, rows: range) -> NDArray[Any]:
-        """The values of some samples: bool, int64, float64, a number's own dtype, or str."""
+        """The values of some samples: bool, int64, float64, a number's own dtype, or str.
+
+        Those of removed samples are 0, False or "".
+        """
         ids = np.arange(rows.start, rows.stop, dtype=np.int64)
+        kept = np.setdiff1d(ids, self.samples.removed)
+        read = self._read(kept)
+        if len(kept) == len(ids):
+            return read
+        values = np.zeros(len(ids), read.dtype)
+        values[kept - rows.start] = read
+        return values
+
+    def _read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
         made: Iterable[Any]
         if self.fn is None and self.field is not None:
             columns = self.samples.load(ids)
             if self.field not in columns:
                 there = ", ".join(map(repr, columns))
-                raise self._error(f"the samples have {there}", rows.start, columns["__key__"][0])
+                raise self._error(f"the samples have {there}", int(ids[0]), columns["__key__"][0])
             column: Any = columns[self.field]
             if not self.path and getattr(column, "ndim", 0) == 1 and column.dtype.kind in "biuf":
                 return np.asarray(column)
@@ -104,7 +124,7 @@ class ColumnReader:
         else:
             samples = self.samples.__getitems__(ids)
             keys = [sample["__key__"] for sample in samples]
-            made = (self._called(sample, rows.start + row) for row, sample in enumerate(samples))
+            made = map(self._called, samples, ids.tolist())
         values: list[Any] = []
         first = ""
         for row, value in enumerate(made):
@@ -112,13 +132,13 @@ class ColumnReader:
             first = first or kind
             if kind == "" or (kind != first and {kind, first} != {"int", "float"}):
                 reason = _wrong(value) if kind == "" else f"{plain!r:.40} is {kind}, others {first}"
-                raise self._error(reason, rows.start + row, keys[row])
+                raise self._error(reason, int(ids[row]), keys[row])
             if kind == "int" and not -(2**63) <= plain < 2**63:
                 reason = f"{plain} does not fit into 64 bits"
-                raise self._error(reason, rows.start + row, keys[row])
+                raise self._error(reason, int(ids[row]), keys[row])
             if kind == "str" and plain.endswith("\0"):  # numpy would drop it
                 reason = f"{plain!r:.40} ends in a NUL, which an array of texts can't hold"
-                raise self._error(reason, rows.start + row, keys[row])
+                raise self._error(reason, int(ids[row]), keys[row])
             values.append(plain)
         return _array(values)
 
@@ -181,11 +201,13 @@ def _array(values: list[Any]) -> NDArray[Any]:
     return np.array(values, np.float64 if any(type(v) is float for v in values) else np.int64)
 
 
-def _version(source: Source) -> str:
+def version_of(source: Source) -> str:
     """What tells versions of the shards apart, beside the fingerprint of their names and sizes."""
     own = having(source, HasVersion)
     if own is not None:
         return own.version()
+    if parts_of(source):
+        return " ".join(map(version_of, parts_of(source)))
     times = []
     for shard in source.manifest.shards:
         if is_local(shard.url):
@@ -200,9 +222,13 @@ def kept_place(samples: IndexedSamples, name: str, origin: str) -> KeptArrays | 
     The fingerprint of a wrapped dataset is made of three samples, which is too little to trust a
     file of another run.
     """
-    if traits_of(samples.source).holds_objects:
+    if _holds_objects(samples.source):
         return None
     return KeptArrays(directory_of(samples.source), name=name, origin=origin)
+
+
+def _holds_objects(source: Any) -> bool:
+    return traits_of(source).holds_objects or any(map(_holds_objects, parts_of(source)))
 
 
 def computed_column(reader: ColumnReader, progress: Progress, num_workers: int) -> NDArray[Any]:

@@ -26,6 +26,7 @@ from shardwise.sources.protocol import (
     ReadsEpochs,
     Source,
     SourceTraits,
+    common_costs,
     costs_of,
     joined_ranges,
     own_names_of,
@@ -34,6 +35,7 @@ from shardwise.sources.protocol import (
     traits_of,
     value_fields_of,
 )
+from shardwise.sources.samples import joined_removed
 from shardwise.storage import PoolRanges
 
 
@@ -136,7 +138,8 @@ class ConcatSource(ReadsEpochs):
         """The layouts on which all sources agree, and the largest window."""
         every = [traits_of(source) for source in self.sources]
         shapes = [traits.window_shape for traits in every if traits.window_shape is not None]
-        return SourceTraits(
+        return replace(
+            common_costs(every),
             value_fields=set(value_fields_of(self.sources[0])).intersection(self.fields),
             layouts={
                 name: layout
@@ -144,10 +147,6 @@ class ConcatSource(ReadsEpochs):
                 if name in self.fields and all(t.layouts.get(name) == layout for t in every)
             },
             padding=every[0].padding,
-            holds_objects=all(traits.holds_objects for traits in every),
-            random_reads_are_requests=any(traits.random_reads_are_requests for traits in every),
-            reads_pieces=any(traits.reads_pieces for traits in every),
-            counts_waits=all(traits.counts_waits for traits in every),
             window_shape=max(shapes, key=lambda shape: shape.window, default=None),
         )
 
@@ -167,10 +166,15 @@ class ConcatSource(ReadsEpochs):
         sizes = [source.manifest.num_samples for source in self.sources]
         return np.cumsum(sizes, dtype=np.int64)
 
-    def owner_of(self, sample_id: int) -> tuple[Source, int]:
+    def owner_of(self, sample_id: int, *_: object) -> tuple[Source, int]:
         """The part that holds a sample."""
         number = int(np.searchsorted(self.ends, sample_id, side="right"))
         return self.sources[number], sample_id - int(self.ends[number - 1] if number else 0)
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The removed samples of all sources."""
+        return joined_removed(self.sources, self.ends)
 
     def costs(self, hidden: int) -> NDArray[np.float64]:
         """Costs of the packs of all sources; see `Dataset.costs`."""

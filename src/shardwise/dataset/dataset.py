@@ -31,7 +31,7 @@ from shardwise.dataset.column import (
     computed_column,
     split_member,
 )
-from shardwise.dataset.display import gallery
+from shardwise.dataset.display import Sample
 from shardwise.dataset.field import is_plain_function
 from shardwise.dataset.segments import Segmented
 from shardwise.dataset.subset import filter_mask, refuse_part, rows_of, subset_indices
@@ -89,7 +89,8 @@ class Dataset(Segmented):
         try:
             rows += [("samples", f"{len(self):,}"), ("shards", f"{len(self.shard_sizes):,}")]
             rows.append(("fields", ", ".join(self.fields)))
-            shown = gallery(self[i] for i in range(min(_NUM_SHOWN, len(self))))
+            samples = (Sample(self[i])._repr_html_() for i in range(min(_NUM_SHOWN, len(self))))
+            shown = "".join(f"<div style='display:inline-block'>{each}</div>" for each in samples)
         except ShardwiseError as error:
             rows.append((type(error).__name__, error))
         return table("Dataset", rows) + shown
@@ -205,6 +206,10 @@ class Dataset(Segmented):
         """
         check_column(name, fn, num_workers)
         return computed_column(self._column_reader(name, fn), progress, num_workers)
+
+    def column_origin(self, name: str) -> str:
+        """All that the values of a column are made of, as text."""
+        return self._column_reader(name, None).origin()
 
     def _column_reader(self, name: str, fn: Callable[[dict[str, Any]], Any] | None) -> ColumnReader:
         if fn is not None:

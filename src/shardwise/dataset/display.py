@@ -19,7 +19,8 @@ from shardwise.codecs import image
 
 _SIDE = 96  # pixels of a thumbnail
 _MAX_FILE_BYTES = 8 << 20
-_MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM")
+_MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+PICTURE_BRANDS = (b"avif", b"heic", b"heix", b"mif1")  # of pictures, behind the size and "ftyp"
 
 
 class Sample(dict[str, Any]):
@@ -38,22 +39,6 @@ class Sample(dict[str, Any]):
         return dict, (dict(self),)
 
 
-def gallery(samples: Iterable[Mapping[str, Any]]) -> str:
-    """The pictures in some samples, in HTML, with the keys and the short values beside them."""
-    figures = []
-    for sample in samples:
-        pictures = "".join(_pictures(sample))
-        if pictures:
-            values = [v for v in sample.values() if isinstance(v, str | int)]
-            caption = escape(" ".join(short(value) for value in values))
-            figures.append(
-                f"<figure style='display:inline-block;margin:4px'>{pictures}"
-                f"<figcaption style='max-width:{_SIDE}px;overflow:hidden'>{caption}</figcaption>"
-                "</figure>"
-            )
-    return "".join(figures)
-
-
 def _pictures(sample: Mapping[str, Any]) -> Iterable[str]:
     for name, value in sample.items():
         pixels = pixels_of(value)
@@ -66,7 +51,8 @@ def _pictures(sample: Mapping[str, Any]) -> Iterable[str]:
 def pixels_of(value: Any) -> NDArray[np.uint8] | None:
     """The pixels of an encoded or decoded picture, uint8 `[H, W, C]`; None of anything else."""
     if isinstance(value, bytes):
-        if not value.startswith(_MAGIC) or len(value) > _MAX_FILE_BYTES:
+        is_picture = value.startswith(_MAGIC) or value[8:12] in PICTURE_BRANDS
+        if not is_picture or len(value) > _MAX_FILE_BYTES:
             return None
         try:
             value = image("rgb", layout="HWC")(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.columns import ChannelsLast, Layout, mask_of
 from shardwise.base.errors import DataError
+from shardwise.codecs.optional import OptionalDecoder
 from shardwise.codecs.protocol import has_mask, takes_rng
 from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.sources.protocol import own_names_of
@@ -61,6 +62,8 @@ class Field:
         cls, name: str, decoder: Any, *, required: bool, layout: Layout | None, number: int
     ) -> Field:
         """Look at the decoder's signature once."""
+        if isinstance(decoder, OptionalDecoder) and decoder.decoder is None:
+            decoder = replace(decoder, stored_row=layout)
         rng, mask = takes_rng(decoder), has_mask(decoder)
         takes_missing = bool(getattr(decoder, "takes_missing", False))
         has_no_null = (required or layout is not None) and not takes_missing

@@ -27,6 +27,7 @@ def tar(
     storage: StorageOptions | Mapping[str, Any] | None = None,
     accept_unfinished: bool = False,
     check: Literal["first use", "all"] = "first use",
+    version: int | str | None = None,
 ) -> Dataset:
     """Samples in tar shards: the WebDataset format.
 
@@ -45,6 +46,7 @@ def tar(
             are. They may have been cut between two samples, so without it they are a DataError.
         check: when a shard that a manifest file lists is compared with its entry: at its first use,
             or "all" before this returns. Other shards are all looked at when it is first used.
+        version: the number (from 1 on) or fingerprint of an older version of a manifest file.
 
     Raises:
         MissingShardError: nothing is there under a url, or a directory or a glob finds an index
@@ -67,6 +69,7 @@ def tar(
             storage=StorageOptions.of(storage, cache=cache),
             accept_unfinished=accept_unfinished,
             check_all=check == "all",
+            version=version,
         )
     )
     if check == "all":

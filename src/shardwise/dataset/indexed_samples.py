@@ -21,6 +21,7 @@ from shardwise.dataset.raw_rows import RawRows
 from shardwise.dataset.samples import LoadedSamples
 from shardwise.sources.manifest import checked_ids
 from shardwise.sources.protocol import ReadsRuns, ReadsSample
+from shardwise.sources.samples import removed_of
 from shardwise.storage import Upcoming
 
 # Iteration reads 16 rows at first, so that the first comes at once; then twice as many each time,
@@ -31,6 +32,12 @@ _READ_BYTES = 16 << 20
 
 class IndexedSamples(LoadedSamples):
     """The samples one by one, as epoch 0 of seed 0 has them."""
+
+    @cached_property
+    def removed(self) -> NDArray[np.int64]:
+        """The ids of samples that `shardwise redact` removed, int64, ascending."""
+        gone, indices = removed_of(self._source), self._transforms.indices
+        return gone if indices is None else np.flatnonzero(np.isin(indices, gone))
 
     @overload
     def __getitem__(self, index: int | np.integer[Any]) -> dict[str, Any]: ...
@@ -94,7 +101,7 @@ class IndexedSamples(LoadedSamples):
                         break
                     announced += len(following)
                     upcoming.announce(announced, reads)
-                rows = self._read(np.arange(start, stop, dtype=np.int64))
+                rows = self._read(np.setdiff1d(np.arange(start, stop), self.removed))
                 yield from self._samples(rows)
                 for end in [end for end in upcoming.keys if end <= stop]:
                     upcoming.finish(end)

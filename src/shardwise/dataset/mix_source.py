@@ -17,7 +17,7 @@ from shardwise.dataset.samples import rows_by_part
 from shardwise.plan import key_of, mix
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits, joined_ranges
-from shardwise.sources.samples import DecodeWatch, LoadRequest
+from shardwise.sources.samples import DecodeWatch, LoadRequest, joined_removed
 from shardwise.storage import PoolRanges
 
 # The field that names a sample's dataset.
@@ -36,6 +36,7 @@ class MixSource:
     def __init__(self, parts: Mapping[str, Dataset]) -> None:
         self.parts = dict(parts)
         self.named_parts = list(self.parts.items())
+        self.sources = [part.source for part in self.parts.values()]
         self.ends = np.cumsum([len(part) for part in self.parts.values()], dtype=np.int64)
 
     def __repr__(self) -> str:
@@ -64,6 +65,11 @@ class MixSource:
     def manifest(self) -> Manifest:
         """All shards, one dataset's after the other's; a subset's have what is left of them."""
         return Manifest.joined("mix", [_manifest_of(*part) for part in self.parts.items()])
+
+    @property
+    def removed(self) -> _Ids:
+        """The removed samples of all datasets."""
+        return joined_removed([*self.parts.values()], self.ends)
 
     def costs(self, hidden: int) -> NDArray[np.float64]:
         """Costs of the packs of all datasets; see `Dataset.costs`."""

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -16,9 +17,11 @@ from shardwise.base.errors import DataError
 from shardwise.base.progress_bar import progress as progress_bar
 from shardwise.dataset import Dataset
 from shardwise.dataset.column import Progress, kept_place
+from shardwise.dataset.field import RESERVED
 from shardwise.dataset.kept_arrays import kept_or_made
-from shardwise.dataset.packs import MADE_FIELDS, PackOptions, PackSource
+from shardwise.dataset.packs import MADE_FIELDS, PackOptions, PackSource, narrowed
 from shardwise.plan.arguments import whole
+from shardwise.plan.bucket_columns import as_lengths
 from shardwise.plan.packing import LongDocuments, Packs, checked_lengths, pack_documents
 
 # The default token field: the first of these that the documents have.
@@ -39,6 +42,7 @@ def pack(
     pad: int | Mapping[str, int] = 0,
     window: SupportsIndex = 4096,
     long: LongDocuments = "split",
+    limits: Mapping[str, float | tuple[float, ArrayLike]] | None = None,
     max_documents: SupportsIndex | None = None,
     dtype: DTypeLike = np.int64,
     progress: Progress = None,
@@ -78,15 +82,18 @@ def pack(
         window: neighbours in storage order that are packed with each other.
         long: what becomes of documents with more than `length` tokens: "split" cuts them, "drop"
             leaves them out, "error" refuses them. `ds.source.packs.num_dropped` counts.
+        limits: what a pack holds at most, beside tokens: `{"images": 30}` with a field that is a
+            number or a list of things to count, or `{"pixels": (4e6, column)}`. A document that
+            needs some is never cut. All other fields ride along then: lists with one value per
+            entry of "documents"; numbers, padded with 0, are arrays in a batch.
         max_documents: the room for documents in "cu_seqlens" and "documents". None for as many as
-            the fullest pack has. Packs that are mixed by `shardwise.mix` need the same room to be
-            stacked in a batch.
+            the fullest pack has. Packs that are mixed stack in a batch if they have the same.
         dtype: of the token fields: integers.
         progress: as for `Dataset.column`.
 
     Raises:
-        ValueError: a length is negative, there are not as many as documents, or one is too long
-            and long="error"; there is no such field; a pack has more than `max_documents`.
+        ValueError: a length is negative, there are not as many as documents, or one fits in no
+            pack by `long`; there is no such field; a pack has more than `max_documents`.
         TypeError: lengths or dtype are no whole numbers.
         DataError: a document is damaged or no row of whole numbers. Also when packs are read: a
             document has another length than the one that was packed.
@@ -101,38 +108,41 @@ def pack(
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(f"pack({dataset!r:.60}): wrap it with sw.wrap")
-    size = _at_most(_MAX_LENGTH, "length", whole("length", length, least=1))
-    width = _at_most(_MAX_WINDOW, "window", whole("window", window, least=1))
+    size = whole("length", length, least=1, most=_MAX_LENGTH)
+    width = whole("window", window, least=1, most=_MAX_WINDOW)
+    if limits is not None and not isinstance(limits, Mapping):
+        raise TypeError(f"limits={limits!r:.60}: give numbers by name, such as {{'images': 30}}")
     names, kind = _fields(dataset, fields), _dtype(dtype)
-    options = PackOptions(names, _pad(pad, names, kind), width, kind)
+    along = () if limits is None else _along(dataset, names)
+    clash = [name for name in (*names, *along) if name in MADE_FIELDS]
+    if clash:
+        raise ValueError(f"pack() makes {clash[0]!r} itself: rename that field with a map()")
+    options = PackOptions(names, _pad(pad, names, kind), width, kind, along=along)
     counts = _lengths(dataset, lengths, names[0], progress)
     digest = hashlib.sha256(np.ascontiguousarray(counts, "<i8").data).hexdigest()
     origin = f"packs 2 {dataset.fingerprint} {size} {width} {long} {digest}"
-    place = kept_place(dataset, "packs", origin)
-    packs = kept_or_made(place, Packs, lambda: _packed(counts, size, width, long, progress))
+    needs = {name: _limit(dataset, name, each, progress) for name, each in (limits or {}).items()}
+    for name, (limit, column) in needs.items():
+        digest = hashlib.sha256(np.ascontiguousarray(column, "<f8").data).hexdigest()
+        origin += f" {name!r} {limit} {digest}"
+
+    def make() -> Packs:
+        bar = progress_bar("packing", len(counts), unit="documents")
+        with bar if progress in (None, True) else nullcontext() as report:
+            return pack_documents(
+                counts, length=size, window=width, long=long, limits=needs, report=report
+            )
+
+    packs = kept_or_made(kept_place(dataset, "packs", origin), Packs, make)
     if max_documents is not None:
-        room = _at_most(size, "max_documents", whole("max_documents", max_documents, least=1))
+        room = whole("max_documents", max_documents, least=1, most=size)
         if packs.max_documents > room:
             raise ValueError(
                 f"max_documents={room}, and the fullest pack has {packs.max_documents} documents: "
                 f"use {packs.max_documents} or more, or a smaller length"
             )
         options = replace(options, max_documents=room)
-    return Dataset(PackSource(_only(dataset, options.fields), packs, options))
-
-
-def _only(dataset: Dataset, fields: Sequence[str]) -> Dataset:
-    """The dataset with these fields alone; an empty one may have no fields to choose from."""
-    return dataset if dataset.is_mapped or not len(dataset) else dataset.select(*fields)
-
-
-def _packed(
-    lengths: NDArray[np.int64], size: int, width: int, long: LongDocuments, progress: Progress
-) -> Packs:
-    is_shown = progress is None or progress is True
-    bar = progress_bar("packing", len(lengths), unit="documents") if is_shown else nullcontext()
-    with bar as report:
-        return pack_documents(lengths, length=size, window=width, long=long, report=report)
+    return Dataset(PackSource(narrowed(dataset, (*names, *along)), packs, options))
 
 
 def _fields(dataset: Dataset, fields: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -155,10 +165,32 @@ def _fields(dataset: Dataset, fields: str | Sequence[str] | None) -> tuple[str, 
         for name in names:
             if name not in known:
                 raise ValueError(f"pack(): {no_such_field(name, known)}")
-    clash = [name for name in names if name in MADE_FIELDS]
-    if clash:
-        raise ValueError(f"pack() makes {clash[0]!r} itself: rename that field with a map()")
     return tuple(dict.fromkeys(names))
+
+
+def _along(dataset: Dataset, tokens: Sequence[str]) -> tuple[str, ...]:
+    """The fields beside those of tokens; of a `map()`, those of the first sample."""
+    mapped = dataset[0] if dataset.is_mapped and len(dataset) else ()
+    names = mapped or (*dataset.fields, *dataset.mask_fields)
+    return tuple(name for name in names if name not in tokens and name not in RESERVED)
+
+
+def _limit(
+    dataset: Dataset, name: str, given: Any, progress: Progress
+) -> tuple[float, NDArray[np.float64]]:
+    """A limit, and what each document needs of it."""
+    limit, column = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    if not isinstance(limit, int | float | np.number) or not 0 < limit < np.inf:
+        raise ValueError(f"limits[{name!r}]={given!r:.60}: a number above 0, or (number, column)")
+    if column is None and (dataset.is_mapped or name in dataset.fields):
+        read = narrowed(dataset, (name,))
+        column = read.column(f"{name} amount", partial(_amount, name), progress=progress)
+    elif column is None:
+        column = dataset.column(name, progress=progress)
+    needs = as_lengths(column, name=f"limits[{name!r}]")
+    if len(needs) != len(dataset):
+        raise ValueError(f"limits[{name!r}]: {len(needs)} numbers for {len(dataset)} documents")
+    return float(limit), needs
 
 
 def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
@@ -195,8 +227,7 @@ def _lengths(
         column: Any = dataset.column(lengths, progress=progress)
         name = f"lengths={lengths!r}"
     elif lengths is None:
-        # By the field alone: of documents with more fields, others are not read.
-        read = _only(dataset, (field,))
+        read = narrowed(dataset, (field,))
         column = read.column(f"{field} count", _Count(field), progress=progress)
         name = f"the tokens in {field!r}"
     else:
@@ -225,7 +256,8 @@ class _Count:
         return len(tokens)
 
 
-def _at_most(most: int, name: str, value: int) -> int:
-    if value > most:
-        raise ValueError(f"{name}={value}: use {most} at most")
-    return value
+def _amount(field: str, sample: Mapping[str, Any]) -> Any:
+    """A number of a sample, or how many things its list has; 0 where it lacks the field."""
+    value: Any = sample.get(field)
+    is_list = isinstance(value, list | tuple) or np.ndim(value) > 0
+    return 0 if value is None else len(value) if is_list else value

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.columns import Columns, Layout, values_of
+from shardwise.base.columns import Columns, Layout, mask_of, values_of
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
 from shardwise.plan.packing import Packs
@@ -40,6 +40,8 @@ class PackOptions:
         dtype: of the token fields.
         max_documents: the room for documents in "cu_seqlens" and "documents"; None for as many as
             the fullest pack has.
+        along: fields that ride along, a value per document; not in the repr, which is part of
+            fingerprints.
     """
 
     fields: tuple[str, ...]
@@ -47,6 +49,7 @@ class PackOptions:
     window: int
     dtype: np.dtype[Any]
     max_documents: int | None = None
+    along: tuple[str, ...] = field(default=(), repr=False)
 
 
 class PackSource:
@@ -61,7 +64,7 @@ class PackSource:
         self.dataset = dataset
         self.packs = packs
         self.options = options
-        self.fields = (*options.fields, *MADE_FIELDS)
+        self.fields = (*options.fields, *MADE_FIELDS, *options.along)
 
     def __repr__(self) -> str:
         return f"PackSource({self.dataset!r}, {len(self.packs)} packs of {self.packs.length})"
@@ -73,12 +76,13 @@ class PackSource:
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """All fields are arrays of a fixed shape."""
+        """All fields are arrays of a fixed shape, but those that ride along."""
         inner = traits_of(self.dataset.source)
         return SourceTraits(
             value_fields=self.fields,
             layouts=self._layouts,
             padding={
+                **dict.fromkeys(self.options.along, 0),
                 **self.options.pad,
                 **dict.fromkeys(("position_ids", "loss_mask"), 0),
                 **dict.fromkeys(("document_ids", "documents"), -1),
@@ -123,6 +127,12 @@ class PackSource:
             [Shard(s.url, n, s.num_bytes) for s, n in zip(shards, counts, strict=True)],
         )
 
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The packs that have a part of a removed document."""
+        pieces = np.flatnonzero(np.isin(self.packs.documents, self.dataset.removed))
+        return np.unique(np.searchsorted(self.packs.starts, pieces, side="right") - 1)
+
     def costs(self, hidden: int) -> NDArray[np.float64]:
         """Cost of each pack by its documents' attention; see `Dataset.costs`."""
         sizes = self.packs.sizes.astype(np.float64)
@@ -146,10 +156,10 @@ class PackSource:
                            totals - sizes - firsts, sizes)  # fmt: skip
         columns: dict[str, Any] = self._made(piece_of, names)
         tokens = [name for name in self.options.fields if name in names]
-        num_bytes = 0
-        if tokens:
-            columns |= self._tokens(piece_of, tokens)
-            num_bytes = int(sizes.sum()) * self.options.dtype.itemsize * len(tokens)
+        num_bytes = int(sizes.sum()) * self.options.dtype.itemsize * len(tokens)
+        along = [name for name in self.options.along if name in names]
+        if tokens or along:
+            columns |= self._loaded(piece_of, tokens, along)
         return Columns(ids, list(map(str, ids.tolist())), {n: columns[n] for n in names}, num_bytes)
 
     def _made(self, of: _Pieces, names: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -178,22 +188,22 @@ class PackSource:
             made["position_ids"] = np.arange(length, dtype=np.int64) - bounds[rows, segment]
         return made
 
-    def _tokens(self, of: _Pieces, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def _loaded(self, of: _Pieces, tokens: Sequence[str], along: Sequence[str]) -> dict[str, Any]:
         documents = self.packs.documents[of.pieces]
         unique, inverse = np.unique(documents, return_inverse=True)
         try:
-            loaded = self.dataset.load(unique)
+            loaded = narrowed(self.dataset, (*tokens, *along)).load(unique)
         except DataError as error:
             found = np.flatnonzero(documents == error.index)
             error.index = int(of.ids[of.rows[found[0]]]) if len(found) else None
             raise
         begins = self.packs.begins[of.pieces].tolist()
-        out: dict[str, NDArray[Any]] = {}
+        out: dict[str, Any] = {}
         where = list(zip(inverse.tolist(), of.rows.tolist(), of.places.tolist(), begins,
                          of.sizes.tolist(), strict=True))  # fmt: skip
         wholes = np.zeros(len(unique), np.int64)
         wholes[inverse] = self.packs.wholes[of.pieces]
-        for name in names:
+        for name in tokens:
             column = loaded.get(name)
             values = [None] * len(unique) if column is None else list(values_of(column))
             for i, reason in self._odd(values, name, wholes, loaded):
@@ -206,9 +216,16 @@ class PackSource:
                     index=int(of.ids[row]),
                 )
             shape = (len(of.ids), self.packs.length)
-            tokens = out[name] = np.full(shape, self.options.pad[name], self.options.dtype)
+            filled = out[name] = np.full(shape, self.options.pad[name], self.options.dtype)
             for document, row, place, begin, size in where:
-                tokens[row, place : place + size] = values[document][begin : begin + size]
+                filled[row, place : place + size] = values[document][begin : begin + size]
+        for name in along:
+            if name not in loaded:
+                raise DataError(f"the documents have no field {name!r}, unlike the first one")
+            values, lists = values_of(loaded[name]), list[list[Any]]([] for _ in of.ids)
+            for document, row, *_ in where:
+                lists[row].append(values[document])
+            out[name] = lists
         return out
 
     def _odd(
@@ -239,6 +256,18 @@ class PackSource:
 def _exceeds(tokens: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     bounds = np.iinfo(dtype)
     return bool(len(tokens)) and not bounds.min <= tokens.min() <= tokens.max() <= bounds.max
+
+
+def narrowed(dataset: Dataset, names: Sequence[str]) -> Dataset:
+    """Read these fields alone, which samples may lack as before; a `map()` reads what it needs."""
+    known = [name for name in dataset.fields if not {name, mask_of(name)}.isdisjoint(names)]
+    if dataset.is_mapped or len(known) == len(dataset.fields):
+        return dataset
+    if type(dataset) is not Dataset:
+        return dataset.select(*known)
+    transforms = dataset.transforms
+    selected = replace(transforms.select(known, known), required=transforms.required)
+    return Dataset(dataset.source, _transforms=selected)
 
 
 @dataclass(frozen=True, eq=False)

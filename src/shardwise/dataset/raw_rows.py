@@ -24,13 +24,13 @@ from shardwise.sources.samples import DecodeWatch
 class RawRows:
     """Samples as the source read them, with their ids in the dataset.
 
-    `url_of` names a sample's shard in messages, `keys` make the generators of keyed decoders, and
-    `watch` learns which decoder or function begins.
+    `url_of` names the shard of a sample or a field, `keys` make the generators of keyed decoders,
+    and `watch` learns which decoder or function begins.
     """
 
     ids: NDArray[np.int64]
     columns: Columns
-    url_of: Callable[[int], str]
+    url_of: Callable[[int, str | None], str]
     keys: SampleKeys = field(default_factory=SampleKeys)
     watch: DecodeWatch | None = None
 
@@ -59,7 +59,7 @@ class RawRows:
         """Make the error that says where the sample in this row lies."""
         return DataError(
             message,
-            url=self.url_of(int(self.columns.ids[row])),
+            url=self.url_of(int(self.columns.ids[row]), field),
             key=self.columns.keys[row],
             field=field,
             offset=offset,
@@ -77,8 +77,8 @@ class RawRows:
         if is_signal(exc) or (isinstance(exc, ShardwiseError) and not isinstance(exc, DataError)):
             raise exc
         if isinstance(exc, DecodeTimeoutError):
-            exc.url, exc.key = self.url_of(int(self.columns.ids[row])), self.columns.keys[row]
-            exc.field, exc.index = field, int(self.ids[row])
+            where = self.error(row, "", field=field)
+            exc.url, exc.key, exc.field, exc.index = where.url, where.key, field, where.index
             raise exc
         reason = exc.reason if isinstance(exc, DataError) else message_of(exc)
         if field is None and isinstance(exc, TypeError) and "'dict'" in reason:

@@ -11,6 +11,7 @@ from typing import Any
 
 from shardwise.base.abilities import having
 from shardwise.dataset.code_digest import code_digest, is_users_code, state_of
+from shardwise.sources.protocol import content_key_of
 from shardwise.sources.samples import MixedSamples, Samples, SourcedSamples, TransformedSamples
 
 
@@ -42,4 +43,4 @@ def _reading(dataset: Any) -> list[Any]:
     kinds = [type(each) for each in (source, wrapped) if is_users_code(type(each))]
     # As `transform=` of torchvision's datasets.
     state = [each for each in state_of(wrapped) if isinstance(each, tuple) and callable(each[-1])]
-    return [*kinds, *state]
+    return [*kinds, *state, *content_key_of(source)]

@@ -313,8 +313,8 @@ class LoadedSamples:
             if field.decoder is not None and field.cast is None
         ]
 
-    def _url_in_source(self, source_id: int) -> str:
-        source, source_id = owner_of(self._source, source_id)
+    def _url_in_source(self, source_id: int, field: str | None = None) -> str:
+        source, source_id = owner_of(self._source, source_id, field)
         manifest = source.manifest
         shard, _ = manifest.locate(np.array([source_id], dtype=np.int64))
         return manifest.shards[int(shard[0])].url

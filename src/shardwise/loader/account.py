@@ -28,6 +28,7 @@ from shardwise.plan.id_word import (
     dropped_samples,
     epoch_samples,
     left_out_samples,
+    num_removed,
     padded_rows,
     planned_samples,
 )
@@ -42,9 +43,7 @@ _BUFFER_IDS = 4_096
 class Tally:
     """The samples that were handed out, under the word of an epoch.
 
-    Args:
-        word: gives the epoch's; called when a buffer is full, or the sums are asked for: the
-            fingerprint of a user's dataset may cost some reads.
+    `word` is called late: the fingerprint of a user's dataset may cost some reads.
     """
 
     def __init__(self, word: Callable[[], IdWord]) -> None:
@@ -164,6 +163,10 @@ class PassAccount:
         """The samples that no rank gets from a position on because of `exclude`."""
         return left_out_samples(self.plan, self.current.epoch, first, self.end, self.word)
 
+    def removed(self, first: int) -> int:
+        """How many of these the data has no more."""
+        return num_removed(self.plan, self.current.epoch, first, self.end)
+
     @cached_property
     def expected(self) -> Tallied | None:
         """All samples of the epoch, in closed form if there is one."""
@@ -220,6 +223,7 @@ class PassAccount:
             num_padded=counted.num_padded,
             left_out=counted.left_out,
             excluded=self.excluded(self._noted_end),
+            removed=self.removed(self._noted_end),
             steps_skipped=self.steps_skipped[-1] if counted.left_out.count else "",
             planned=planned,
             dropped=self.dropped if current.is_whole else Tallied(),
@@ -234,12 +238,7 @@ class PassAccount:
 
 
 class Account:
-    """The accounts of a loader's passes: of the newest one, and where lines of them go.
-
-    Args:
-        dataset: what is read, or its number of samples.
-        directory: the coverage directory; None for none.
-    """
+    """The accounts of a loader's passes: of the newest one, and where lines of them go."""
 
     def __init__(self, dataset: Sized | int, directory: str | os.PathLike[str] | None) -> None:
         self._dataset = dataset
@@ -303,10 +302,7 @@ class Account:
     ) -> dict[str, Any]:
         """The certificate of the newest pass, see `DataLoader.certificate`.
 
-        Args:
-            ranks: the owner's; where a process group has the same, its ranks' numbers are gathered.
-            epoch: the epoch that comes next, where there was no pass yet.
-            is_given: as of `note`.
+        Where a process group has these ranks, their numbers are gathered. `epoch` is the next one.
         """
         is_gathered = ranks.are_of_group()
         newest = self._newest
@@ -335,6 +331,7 @@ class Account:
             has_all=has_all,
             is_given=is_given,
             excluded=newest.excluded(current.start).count,
+            removed=newest.removed(current.start),
             steps_skipped=newest.steps_skipped,
         )
 

@@ -39,6 +39,7 @@ class BatchOptions:
     on_error: OnError
     output: str
     device: Any
+    sharding: Any
     pin_memory: bool
 
     @property
@@ -87,6 +88,8 @@ class BatchMaker:
         self.output = Output(
             options.output,
             device=options.device,
+            sharding=options.sharding,
+            remainder=options.remainder,
             pin_memory=options.pin_memory,
             as_tuple=names if options.makes_columns else None,
             not_nested=not_nested(dataset) if options.ragged == "nested" else None,

@@ -11,15 +11,9 @@ from shardwise.plan.tallied import Counted, Tallied
 
 @dataclass(frozen=True, slots=True)
 class RankNumbers:
-    """What one rank tells the others.
+    """What one rank tells the others: what it handed out between two positions, and should have.
 
-    Attributes:
-        epoch: the epoch of its newest pass.
-        first: the position that the pass began at.
-        last: the position after the batches handed out.
-        counted: what was handed out.
-        planned: what the plan gives this rank between the two; nothing where the epoch's samples
-            are known in closed form.
+    `planned` is nothing where the epoch's samples are known in closed form.
     """
 
     epoch: int
@@ -55,20 +49,14 @@ def certificate_of(
     has_all: bool,
     is_given: bool = False,
     excluded: int = 0,
+    removed: int = 0,
     steps_skipped: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The certificate of what these ranks handed out.
+    """The certificate of what these ranks handed out, all of them if `has_all`.
 
-    Args:
-        ranks: each rank's numbers.
-        expected: what it should be together; None for the sum of the ranks' plans.
-        dropped: samples that the epoch left out at its end.
-        num_samples: positions of the epoch.
-        is_once: whether the epoch's samples are the data's, each once.
-        has_all: whether these are all ranks.
-        is_given: whether indices of a sampler are counted, see `CoverageLine.is_given`.
-        excluded: samples that no rank gets because of `exclude`.
-        steps_skipped: the steps that were skipped on purpose, in words.
+    `expected` is None for the sum of the ranks' plans; `is_once` says whether the epoch's samples
+    are the data's, each once. `removed` ones are among the `excluded`. The rest is as of
+    `CoverageLine`.
     """
     total = sum((rank.counted for rank in ranks), Counted())
     if expected is None:
@@ -91,6 +79,7 @@ def certificate_of(
         "padded": total.num_padded,
         "dropped": dropped,
         "left_out": total.left_out.count + excluded,
+        "removed": removed,
         "given": total.handed_out.count if is_given else 0,
         "ranks": len(ranks),
     }
@@ -107,6 +96,7 @@ def certificate_of(
             num_dropped=dropped,
             num_given=certificate["given"],
             num_excluded=excluded,
+            num_removed=removed,
             steps_skipped=steps_skipped,
         )
         text = ", ".join([text, *remarks])

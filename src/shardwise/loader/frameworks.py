@@ -6,12 +6,12 @@ import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from inspect import GEN_RUNNING, getgeneratorstate
-from types import GenericAlias
-from typing import Any, NoReturn, cast
+from typing import Any, Generic, NoReturn, cast
 
 from shardwise.base.errors import FrameworkError
 from shardwise.base.framework_guards import active_guards
 from shardwise.loader.plan_options import PlanOptions
+from shardwise.loader.returned_types import B
 from shardwise.plan import Plan, SequentialSampler
 from shardwise.plan.epoch_sampler import EpochLoader, EpochSampler
 
@@ -24,7 +24,7 @@ _FIXED = frozenset(
 )
 
 
-class FrameworkAttributes:
+class FrameworkAttributes(Generic[B]):
     """The attributes that frameworks look for in a loader, as of torch's DataLoader."""
 
     use_stateful_dataloader = True
@@ -32,10 +32,6 @@ class FrameworkAttributes:
     multiprocessing_context = None
     # Accelerate's own mark of a loader that it has prepared: any other it would shard once more.
     _is_accelerate_prepared = True
-
-    def __class_getitem__(cls, item: Any) -> GenericAlias:
-        """`DataLoader[...]` in annotations, as of torch's."""
-        return GenericAlias(cls, item)
 
     def __getitem__(self, item: Any) -> NoReturn:
         """Refuse to be the dataset of torch's DataLoader, which asks for items."""
@@ -74,7 +70,7 @@ class FrameworkAttributes:
         """Yield the batches of a pass, which starts with the first `next`."""
         raise NotImplementedError
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[B]:
         """Go through the epoch from where it stands; nothing happens before the first `next`."""
         # A framework that saves the state sets the mark on the instance; the class has it, too.
         is_known = "_is_accelerate_prepared" in vars(self)

@@ -29,6 +29,7 @@ from shardwise.loader.plan_options import Grown, PlanOptions, plan_for
 from shardwise.loader.planned_order import PlannedOrder
 from shardwise.loader.questions import Questions
 from shardwise.loader.rank_check import CurrentRanks
+from shardwise.loader.returned_types import B
 from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.plan.arguments import DEFAULT_BATCH_SIZE
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 
-class DataLoader(Questions, FrameworkAttributes):
+class DataLoader(Questions[B], FrameworkAttributes[B]):
     """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
 
     Args:
@@ -62,11 +63,9 @@ class DataLoader(Questions, FrameworkAttributes):
             of yours run for each sample (a `map()`, a decoder that is a plain function) and there
             is more than one core, else none.
         num_threads: threads that read and decode, in each process; 0 for none. None is one per
-            core of this rank, or one per worker process. One of them loads samples that are read
-            without decoding, until a read has to wait.
+            core of this rank, or one per worker process.
         executor: None, "inline", "threads" or "processes"; None follows from the two above. Or
-            `sw.service(...)`, for batches that servers make; or what makes an executor of your own
-            from a `shardwise.executors.BatchBuilder`: its class, for example.
+            `sw.service(...)`; or what makes one of a `shardwise.executors.BatchBuilder`: a class.
         epoch_size: samples in an epoch, over all ranks, where that is not all samples: such
             epochs walk on through the data, each sample once before any comes again.
         batch_by: batches of neighbours in length, of a fixed size or under a budget, over the order
@@ -96,17 +95,15 @@ class DataLoader(Questions, FrameworkAttributes):
         pin_memory: tensors in page-locked memory, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None or 0 waits for ever.
         decode_timeout: seconds that a decoder or function of a `map()` may take for one sample, in
-            worker processes; None for any time. A late one's process is stopped, and the sample is
-            damaged for `on_error`, with a `DecodeTimeoutError`.
+            worker processes. A late one's process is stopped, and its sample is damaged.
         prefetch_bytes: memory of this process, by default 1 GiB, for batches that are made ahead,
-            the program's own batch and pictures of video decoders. Fewer batches, but at least
-            one, are made ahead where they take more; where two leave too little, decoders wait.
-        output: "torch" for tensors, "numpy" for arrays.
+            the program's own batch and pictures of video decoders.
+        output: "torch" for tensors, "numpy" for arrays, "jax" for arrays of JAX.
+        sharding: of "jax": a `jax.sharding.Sharding`, which also tells ranks, or a device.
         device: where the tensors are to be: a `torch.device` or its name, such as "cuda". The
             next batch is copied while the program computes. None leaves them in host memory.
         coverage: a local directory to which each rank writes which samples it returned, for
-            `shardwise certify`: at each `state_dict()`, which every rank must call for it, and at
-            the end of each epoch.
+            `shardwise certify`: at each `state_dict()`, on every rank, and when an epoch ends.
         metrics: a local directory to which each rank appends what it counts, every 10 s, for
             `shardwise watch` and `shardwise report`; one loader's alone.
         **torch_names: what torch's DataLoader calls these, see docs/from-torch.md.
@@ -152,7 +149,7 @@ class DataLoader(Questions, FrameworkAttributes):
         global_batch_size: int | None = None,
         balance: Any = None,
         hidden: int | None = None,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate: Callable[[list[Any]], B] | None = None,
         as_tuple: Sequence[str] | None = None,
         ragged: Ragged = "list",
         on_error: OnError = "raise",
@@ -161,11 +158,12 @@ class DataLoader(Questions, FrameworkAttributes):
         timeout: float | None = None,
         decode_timeout: float | None = None,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-        output: Literal["torch", "numpy"] = "torch",
+        output: Literal["torch", "numpy", "jax"] = "torch",
+        sharding: Any = None,
         device: Any = None,
         coverage: str | os.PathLike[str] | None = None,
         metrics: str | os.PathLike[str] | None = None,
-        **torch_names: Unpack[TorchArguments],
+        **torch_names: Unpack[TorchArguments[B]],
     ) -> None:
         remainder, collate = translate(
             torch_names, remainder=remainder, collate=collate, options=_OPTIONS
@@ -199,6 +197,7 @@ class DataLoader(Questions, FrameworkAttributes):
                 on_error=on_error,
                 output=output,
                 device=device,
+                sharding=sharding,
                 pin_memory=pin_memory,
             ),
             ExecutorOptions(
@@ -211,6 +210,8 @@ class DataLoader(Questions, FrameworkAttributes):
                 decode_timeout=decode_timeout,
             ),
         )
+        if (arrays := self._maker.output.arrays) is not None:
+            rank, world_size = arrays.ranks(rank, world_size, group, global_batch_size)
         self._order = PlannedOrder(self.dataset, CurrentRanks(rank, world_size, group=group))
         self.drop_last = options.effective_remainder == "drop"
         self.pin_memory, self.prefetch_factor, self.timeout = pin_memory, prefetch_factor, timeout
@@ -337,7 +338,7 @@ class DataLoader(Questions, FrameworkAttributes):
             self._passes.metrics.close()
         self._maker.executor.close()
 
-    def __enter__(self) -> DataLoader:
+    def __enter__(self) -> DataLoader[B]:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -13,16 +13,18 @@ from typing import Any
 
 from shardwise.base.arguments import check_choice
 from shardwise.base.collate import named
+from shardwise.base.plugins import find
 from shardwise.engine.request import Batch
 
-_OUTPUTS = ("torch", "numpy")
+_OUTPUTS = ("torch", "numpy", "jax")
 
 
 class Output:
     """Turns batches of arrays into the user's batches.
 
     Args:
-        kind: "torch" or "numpy".
+        kind: "torch", "numpy" or "jax".
+        sharding: of arrays of JAX; `remainder` is the loader's.
         as_tuple: the columns of a batch that is a tuple, in their order; None for dicts, and where
             a collate of the user's made the batch.
         not_nested: the fields of a fixed shape, where others of arrays become nested tensors; None
@@ -37,6 +39,8 @@ class Output:
         kind: str,
         *,
         device: Any = None,
+        sharding: Any = None,
+        remainder: str = "drop",
         pin_memory: bool = False,
         as_tuple: tuple[str, ...] | None = None,
         not_nested: Collection[str] | None = None,
@@ -49,7 +53,10 @@ class Output:
                 raise ValueError(f"pin_memory=True makes torch tensors, not output={kind!r}")
             if device is not None:
                 raise ValueError(f"device={str(device)!r} is for tensors, not output={kind!r}")
+        if sharding is not None and kind != "jax":
+            raise ValueError(f"sharding={sharding!r:.60} is for output='jax', not output={kind!r}")
         self.kind = kind
+        self.arrays = find("outputs", kind)(sharding, remainder) if kind == "jax" else None
         self.device: Any = None
         if device is not None:
             from shardwise.tensors.device import checked_device
@@ -122,6 +129,8 @@ class Output:
 
     def _prepare(self, batch: Batch) -> None:
         batch.is_prepared = True
+        if self.arrays is not None:
+            batch.data, batch.memory = self.arrays(batch.data), None
         if self.kind != "torch":
             return
         from shardwise.tensors.containers import pinned

@@ -32,12 +32,8 @@ _logger = logging.getLogger("shardwise")
 class Passes:
     """One pass after the other over the epochs of a plan, and their accounts.
 
-    Args:
-        dataset: what is read.
-        counts: of the batches that are returned.
-        coverage: the coverage directory; None for none.
-        metrics: an extension's `MetricsFile`, which reads the counts in its thread; or None.
-        is_default: whether the remainder was left to the library.
+    `metrics` is an extension's `MetricsFile`, which reads the counts in its thread, or None;
+    `is_default` says whether the remainder was left to the library.
     """
 
     def __init__(

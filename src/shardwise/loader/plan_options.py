@@ -23,6 +23,7 @@ from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, whole
 from shardwise.plan.array_sampler import as_sampler
+from shardwise.plan.left_out import Excluded
 from shardwise.plan.protocol import seed_of
 from shardwise.sources.samples import (
     FingerprintedSamples,
@@ -31,6 +32,7 @@ from shardwise.sources.samples import (
     ShardedSamples,
     ShuffledSamples,
     TransformedSamples,
+    removed_of,
 )
 
 T = TypeVar("T")
@@ -143,15 +145,9 @@ def plan_for(
     world_size: int,
     shard_sizes: Sequence[int] | NDArray[np.int64] | None = None,
 ) -> Plan:
-    """Make the plan of a dataset.
+    """Make the plan of a dataset, which is anything with a length, or the number of samples.
 
-    Args:
-        dataset: anything with a length, or the number of samples. Its `default_shuffle`,
-            `shard_sizes` and `window_shape` are used where it has them, as a `Dataset` does, and
-            the order that it brings.
-        options: the user's.
-        world_size: ranks.
-        shard_sizes: samples a shard, for a window shuffle; None for the dataset's own.
+    Used where it has them: its `default_shuffle`, `shard_sizes`, `window_shape` and order.
 
     Raises:
         ValueError: an option is not usable.
@@ -176,7 +172,7 @@ def plan_for(
     is_array = isinstance(exclude, np.ndarray) and exclude.dtype.kind != "U"
     if exclude is not None and not is_array:
         exclude = find("questions", "ids")(exclude, dataset)
-    return Plan(
+    plan = Plan(
         length_of(dataset),
         batch_size=options.batch_size,
         world_size=world_size,
@@ -192,6 +188,9 @@ def plan_for(
         global_batch_size=options.global_batch_size,
         balance=_costs(dataset, options),
     )
+    ids = removed_of(dataset)
+    removed = Excluded.of(ids, plan.order.num_ids) if len(ids) else None
+    return plan.excluding(plan.order.excluded, removed=removed)
 
 
 def length_of(dataset: Sized | int) -> int:

@@ -20,12 +20,7 @@ from shardwise.plan.mixture_options import digest_of
 
 @dataclass(frozen=True, eq=False)
 class PlannedOrder:
-    """What loaders and samplers have in common: they own a plan, and a position in it.
-
-    Attributes:
-        dataset: where the samples come from.
-        ranks: those of the process that uses it.
-    """
+    """What loaders and samplers have in common: they own a plan, and a position in it."""
 
     dataset: Any
     ranks: CurrentRanks
@@ -82,7 +77,6 @@ class PlannedOrder:
 
         Raises:
             StateError: it belongs to other data, another seed or another order.
-            ValueError: `grown` is something else.
         """
         check_choice("grown", grown, (None, "next_epoch"))
         state, may_grow = from_checkpoint(state), grown or plan.fingerprint
@@ -106,13 +100,14 @@ class PlannedOrder:
         if not self.ranks.are_of_group():
             return
         plan = plan.of_epoch(epoch)
-        own = str(plan.order.excluded or "no samples")
+        own, removed = str(plan.order.excluded or "no samples"), plan.order.removed
+        own += f" and misses {removed}" if removed else ""
         key = f"shardwise/exclude/{digest_of(plan.sampler.spec())}/{epoch}/{position}"
         others = shared_name(key, own, is_new=True)
         if others not in (None, own):
             raise RankError(
                 f"rank {self.rank} leaves out {own}, and another rank leaves out {others}: give "
-                "exclude= the same list on every rank"
+                "exclude= the same list on every rank, which opens the data after a redaction"
             )
 
     def _order_of(self, plan: Plan) -> DataOrder:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
 from shardwise.base.plugins import find
 from shardwise.engine.request import BatchRequest
 from shardwise.loader.reports import Reports
+from shardwise.loader.returned_types import B
 from shardwise.plan import Plan, checked_epoch
 from shardwise.plan.arguments import whole
 from shardwise.plan.protocol import positions_of
 
 
-class Questions(Reports):
+class Questions(Reports, Generic[B]):
     """The methods of a loader that answer from its plan, of the past and of the future.
 
     Steps of an epoch count from 0, for the ranks and the batch size that the loader has now; behind
@@ -40,14 +41,14 @@ class Questions(Reports):
         rows = {"ids": plan.ids(epoch, positions), "positions": positions, "valid": valid}
         return find("questions", "explain")(self.dataset, epoch, step, rank, **rows)
 
-    def batch_at(self, step: int, rank: int | None = None, epoch: int | None = None) -> Any:
+    def batch_at(self, step: int, rank: int | None = None, epoch: int | None = None) -> B:
         """The batch of a step, bit-equal to the one of a run; the arguments are `explain`'s.
 
         It is made in this thread, whatever makes the loader's own.
         """
         plan, epoch, at, rank = self._at(step, rank, epoch)
         [(ids, valid)] = plan.batches(epoch, range(at, at + 1), rank)
-        return self._maker.make(
+        return self._maker.make(  # type: ignore[no-any-return]
             BatchRequest(epoch, at, ids, valid if plan.remainder == "pad" else None)
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from shardwise.base.errors import RankError
 from shardwise.base.markup import table
@@ -12,7 +12,10 @@ from shardwise.loader.batch_maker import BatchMaker
 from shardwise.loader.passes import Passes
 from shardwise.loader.planned_order import Divided
 from shardwise.plan.protocol import sources_of
-from shardwise.sources.samples import Samples
+from shardwise.sources.samples import Samples, removed_of
+
+if TYPE_CHECKING:
+    from shardwise.loader.returned_types import Certificate, Stats
 
 
 class Reports(Divided):
@@ -42,7 +45,7 @@ class Reports(Divided):
     def _repr_html_(self) -> str:
         return table("DataLoader", [("dataset", self.dataset), *self._facts()])
 
-    def certificate(self) -> dict[str, Any]:
+    def certificate(self) -> Certificate:
         """What was handed out in the newest pass, compared with the plan: a proof, or what differs.
 
         Where torch.distributed is initialised and its ranks are the loader's, it is of all ranks,
@@ -56,11 +59,10 @@ class Reports(Divided):
 
         Two different multisets of ids have the same word with a chance of N / 2**61.
         """
-        return self._passes.account.certificate(self._order.ranks, epoch=self.epoch)
+        found = self._passes.account.certificate(self._order.ranks, epoch=self.epoch)
+        return cast("Certificate", found)
 
-    def stats(
-        self, *, since: Mapping[str, Any] | None = None, reset: bool = False
-    ) -> dict[str, Any]:
+    def stats(self, *, since: Mapping[str, Any] | None = None, reset: bool = False) -> Stats:
         """Counts and seconds of the batches handed out so far, and the bottleneck.
 
         Args:
@@ -77,9 +79,10 @@ class Reports(Divided):
             ValueError: `since` is of another loader.
         """
         stats = self._maker.stats(self._counts, since)
+        stats["removed"] = len(removed_of(self.dataset))
         sources = sources_of(self._plan.sampler, *self._passes.position.after())
         if sources is not None:
             stats["sources"] = sources
         if reset:
             self._counts.clear()
-        return stats
+        return cast("Stats", stats)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Generic, Literal, NamedTuple, TypedDict
 
 from shardwise.base.arguments import check_flag, check_function
+from shardwise.loader.returned_types import B
 from shardwise.plan import Remainder
 
 
-class TorchArguments(TypedDict, total=False):
+class TorchArguments(TypedDict, Generic[B], total=False):
     """torch's names that `sw.DataLoader` takes beside its own, with the values that it takes."""
 
     drop_last: bool
-    collate_fn: Callable[[list[Any]], Any] | None
+    collate_fn: Callable[[list[Any]], B] | None
     persistent_workers: bool
     in_order: Literal[True]
     multiprocessing_context: Literal["spawn"] | None

@@ -27,36 +27,20 @@ class CoverageLine:
 
     Attributes:
         run: the id of the run: of all ranks where a process group or a launcher gives one, else of
-            this rank alone.
-        is_shared: whether `run` is the same on all ranks.
+            this rank alone, and not `is_shared`.
         resumed: the id of the run whose state was loaded; "" where none was, or it has no id.
-        rank: which rank.
-        world_size: how many ranks.
-        batch_size: samples a rank and step, at most.
-        remainder: "drop", "pad" or "uneven".
-        began: when the pass began, seconds since 1970.
-        written: when the line was written; `began` in lines of earlier releases.
+        began, written: seconds since 1970, of the pass and of the line.
         number: which pass of the loader it was.
-        epoch: the epoch.
         begin: the position that the pass began at.
-        first: the position that this line covers from.
-        last: the position up to which it covers; the ranks' lines share the positions between.
-        num_samples: positions in the epoch.
-        is_end: whether the epoch ended here.
+        first, last: the positions that this line covers, which the ranks' lines share.
         is_given: whether this counts indices that a sampler gave to torch's DataLoader, which takes
             them ahead of the program; False where the program's own batches are counted.
-        fingerprint: the data's.
-        order: the sampler's `spec()`.
-        begin_past: a digest of the order before the pass, for one that may be changed behind it;
-            "" for others.
-        last_past: the same of the order up to `last`.
-        handed_out: the samples that the loop got, as planned.
-        skipped: planned samples that were damaged and left out.
-        replaced: planned samples that were damaged and replaced by others.
-        num_padded: rows that only filled a batch.
-        left_out: planned samples of steps that were skipped on purpose.
-        steps_skipped: these steps in words; "" without any.
-        excluded: samples that `exclude` leaves out between these positions, over all ranks.
+        begin_past, last_past: a digest of the order before the pass and up to `last`, for one that
+            may be changed behind it; "" for others.
+        handed_out, skipped, replaced: planned samples: got, left out or replaced as damaged.
+        left_out: planned samples of steps that were skipped on purpose: `steps_skipped`, in words.
+        excluded: samples left out between these positions, over all ranks, by `exclude`, or because
+            they were `removed`, which is how many.
         planned: the samples that the plan gives this rank between these positions.
         dropped: at the epoch's end, the samples that the plan leaves out, over all ranks.
         expected: all samples of the epoch, dropped ones among them; None where the sampler has no
@@ -97,6 +81,7 @@ class CoverageLine:
     left_out: Tallied = _NONE
     steps_skipped: str = ""
     excluded: Tallied = _NONE
+    removed: int = 0
     resumed: str = ""
     recipe: str = ""
     written: float = 0.0
@@ -162,7 +147,7 @@ _SUMS = [name for name, kind in _FIELDS.items() if kind is list]
 _TYPES_READ = [Tallied if kind is list else kind for kind in _FIELDS.values()]
 _LATER = {
     "resumed": "", "recipe": "", "left_out": [0, 0], "steps_skipped": "", "excluded": [0, 0],
-    "global_batch_size": 0,
+    "global_batch_size": 0, "removed": 0,
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def cut(order: Order, base: Partition, epoch: int) -> AnyPartition:
     return RestPartition(holes, base, own)
 
 
-def no_batch_reason(order: Order, base: Partition, *, has_even_steps: bool) -> str:
+def no_batch_reason(order: Order, base: Partition, has_even_steps: bool) -> str:
     """Why an epoch has no batch for each rank, and what to change."""
     count = base.num_samples
     if count == 0:

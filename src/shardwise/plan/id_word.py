@@ -179,3 +179,10 @@ def left_out_samples(plan: Plan, epoch: int, first: int, last: int, word: IdWord
     places = plan.order.left_out(epoch)
     places = places[(places >= first) & (places < last)]
     return Tallied(len(places), word.of(plan.ids(epoch, places)))
+
+
+def num_removed(plan: Plan, epoch: int, first: int, last: int) -> int:
+    """How many of these the data has no more."""
+    removed = plan.order.removed
+    places = np.empty(0) if removed is None else removed.positions(plan.sampler, epoch)
+    return int(np.count_nonzero((places >= first) & (places < last)))

@@ -26,16 +26,9 @@ from shardwise.plan.user_sampler import check_ids
 class Order:
     """The sample ids of each epoch, by position.
 
-    Args:
-        made: the sampler as it was made, for global batches of any size.
-        num_ids: samples in the dataset.
-        is_users: whether a user made it, so that its ids are checked.
-        global_batch: the global batch that `sampler` is made for.
-        is_pinned: whether the order is a state's, which stays what it is in other global batches.
-        excluded: samples that are left out on purpose; None for none.
-
-    Attributes:
-        sampler: `made` for that global batch.
+    `sampler` is `made` for `global_batch`; one of a state is pinned to that. Ids of a user's are
+    checked. Samples that are `excluded` on purpose are left out, and those that the data has no
+    more, `removed`.
     """
 
     made: Sampler
@@ -44,6 +37,7 @@ class Order:
     global_batch: int = 1
     is_pinned: bool = False
     excluded: Excluded | None = None
+    removed: Excluded | None = None
     sampler: Sampler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,8 +73,12 @@ class Order:
 
     def left_out(self, epoch: int) -> NDArray[np.int64]:
         """Return the positions of an epoch that are left out, int64 `[k]`, ascending."""
-        excluded, none = self.excluded, np.empty(0, dtype=np.int64)
-        return none if excluded is None else excluded.positions(self.sampler, epoch)
+        found = [
+            each.positions(self.sampler, epoch) for each in (self.excluded, self.removed) if each
+        ]
+        if len(found) == 1:
+            return found[0]
+        return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *found]))
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sample ids at some positions of an epoch, int64 `[k]`.

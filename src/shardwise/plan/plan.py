@@ -50,8 +50,8 @@ class Plan:
         shard_sizes: samples a shard, in storage order.
         window_shape: lanes and window of a window shuffle; None for the defaults.
         epoch_size: positions in a virtual epoch; None for epochs of `num_samples`.
-        sampler: an order of one's own, in place of shuffle, seed, shard_sizes and epoch_size; any
-            object of the `Sampler` protocol, or an array of ids. They must lie in [0, num_samples).
+        sampler: an order of one's own, in place of shuffle, seed, shard_sizes and epoch_size: a
+            `Sampler`, or an array of ids in [0, num_samples).
         start: the position to go on from, see `resumed`.
         batch_by: buckets of neighbours in length over that order; see `sw.buckets`. With a budget
             `batch_size` is the most samples that a batch may have.
@@ -259,10 +259,11 @@ class Plan:
             return self
         return self._replace(world_size=whole("world_size", world_size))
 
-    def excluding(self, excluded: Excluded | None) -> Plan:
-        """The plan of the same order that leaves out these samples, in place of its own."""
-        order = replace(self.order, excluded=excluded)
-        return self if excluded is self.order.excluded else self._replace(order=order)
+    def excluding(self, excluded: Excluded | None, *, removed: Excluded | None = None) -> Plan:
+        """The plan of the same order that leaves these samples out, in place of its own."""
+        order = replace(self.order, excluded=excluded, removed=removed or self.order.removed)
+        is_same = removed is None and excluded is self.order.excluded
+        return self if is_same else self._replace(order=order)
 
     def last_positions(self, count: int) -> NDArray[np.int64]:
         """The last positions of `epoch` that are not left out, int64 `[count]`."""
@@ -287,8 +288,7 @@ class Plan:
         """
         if self.num_steps:
             return self
-        is_even = self.has_even_steps
-        raise ValueError(no_batch_reason(self.order, self._base, has_even_steps=is_even))
+        raise ValueError(no_batch_reason(self.order, self._base, self.has_even_steps))
 
     def _replace(
         self, *, order: Order | None = None, epoch: int | None = None, **changes: Any

@@ -200,13 +200,7 @@ def _names(state: Mapping[Any, Any]) -> str:
 
 @dataclass(frozen=True)
 class DataOrder:
-    """A dataset and the order of its samples: what a state belongs to.
-
-    Attributes:
-        fingerprint: the dataset's; "" for data that has none.
-        sampler: the order of its samples.
-        excluded: the samples that are left out of it; None for none.
-    """
+    """A dataset ("" for one without a fingerprint) and its order: what a state belongs to."""
 
     fingerprint: str
     sampler: Sampler

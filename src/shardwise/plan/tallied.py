@@ -32,15 +32,7 @@ class Tallied:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Sums over some batches.
-
-    Attributes:
-        handed_out: samples as planned.
-        skipped: planned samples that were left out.
-        replaced: planned samples that have a substitute.
-        num_padded: rows that only fill a batch.
-        left_out: planned samples of steps that were skipped on purpose.
-    """
+    """Sums over some batches, see `CoverageLine`; `num_padded` are rows that only fill a batch."""
 
     handed_out: Tallied = Tallied()
     skipped: Tallied = Tallied()
@@ -69,24 +61,21 @@ class Counted:
         num_dropped: int,
         num_given: int,
         num_excluded: int,
+        num_removed: int,
         steps_skipped: Sequence[str],
         spec: str = "",
     ) -> list[str]:
-        """What a verdict says of samples that were not handed out as they are.
+        """Say of samples in words why they were not handed out as they are.
 
-        Args:
-            num_dropped: samples that the epoch leaves out at its end.
-            num_given: samples of which only the indices were counted.
-            num_excluded: samples that `exclude` names.
-            steps_skipped: the steps that were skipped, in words.
-            spec: the format of numbers.
+        Removed samples are among the excluded; `spec` is the format of numbers.
         """
         on_purpose = []
         if self.left_out.count:
             steps = ", ".join(steps_skipped)
             on_purpose.append(f"{self.left_out.count:{spec}} samples at steps {steps}")
-        if num_excluded:
-            on_purpose.append(f"{num_excluded:{spec}} samples by exclude=")
+        for number, why in ((num_excluded - num_removed, "by exclude="), (num_removed, "removed")):
+            if number:
+                on_purpose.append(f"{number:{spec}} samples {why}")
         return [
             f"{number:{spec}} {words}"
             for number, words in (

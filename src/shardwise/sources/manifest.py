@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -38,19 +38,15 @@ class Shard:
 
 
 class Manifest:
-    """Ordered shards.
+    """Ordered shards; columns are `[shards]`.
 
     Attributes:
         urls: the shards' URLs, in the order of their samples' ids.
-        sizes: int64 `[shards]`, samples a shard.
-        shard_bytes: int64 `[shards]`, bytes a shard.
-        ends: int64 `[shards]`, the id after each shard's last.
-        num_samples: samples in all.
+        sizes, shard_bytes: int64, samples and bytes a shard.
+        ends: int64, the id after each shard's last.
 
-    Args:
-        kind: the format, and whatever else distinguishes datasets; or a function that returns it,
-            called for the first fingerprint.
-        shards: the shards.
+    `kind` is the format, and whatever else distinguishes datasets; or a function that returns it,
+    called for the first fingerprint.
     """
 
     def __init__(self, kind: str | Callable[[], str], shards: Sequence[Shard]) -> None:
@@ -69,14 +65,7 @@ class Manifest:
         sizes: NDArray[Any],
         shard_bytes: NDArray[Any],
     ) -> Manifest:
-        """A manifest of columns, without an object a shard.
-
-        Args:
-            kind: as for the constructor.
-            urls: `[shards]`, kept as it is.
-            sizes: whole numbers `[shards]`, samples a shard.
-            shard_bytes: whole numbers `[shards]`, bytes a shard.
-        """
+        """A manifest of columns `[shards]`, without an object a shard."""
         manifest = cls.__new__(cls)
         manifest._set(kind, urls, sizes.astype(np.int64), shard_bytes.astype(np.int64))
         return manifest
@@ -166,6 +155,12 @@ class Manifest:
         # side="right" skips empty shards.
         shard = np.searchsorted(self.ends, ids, side="right")
         return shard, ids - (self.ends[shard] - self.sizes[shard])
+
+    def ids_of(self, rows: Mapping[int, Sequence[int]]) -> NDArray[np.int64]:
+        """The ids of rows by shard, int64, ascending by shard."""
+        firsts = self.ends - self.sizes
+        ids = [firsts[shard] + np.array(rows[shard], np.int64) for shard in sorted(rows)]
+        return np.concatenate([np.empty(0, np.int64), *ids])
 
     def row_keys(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> list[str]:
         """Keys of samples that have no names: the shard's base name, and the row in it."""

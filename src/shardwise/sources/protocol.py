@@ -95,6 +95,16 @@ class SourceTraits:
     window_shape: WindowShape | None = None
 
 
+def common_costs(every: Sequence[SourceTraits]) -> SourceTraits:
+    """What holds for samples of all these sources, but for their fields."""
+    return SourceTraits(
+        holds_objects=all(traits.holds_objects for traits in every),
+        random_reads_are_requests=any(traits.random_reads_are_requests for traits in every),
+        reads_pieces=any(traits.reads_pieces for traits in every),
+        counts_waits=all(traits.counts_waits for traits in every),
+    )
+
+
 def common_entries(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The entries that all of one mapping or more have."""
     first, *others = every
@@ -186,8 +196,8 @@ class HasMediaFiles(Protocol):
 class HasOwners(Protocol):
     """Has samples of other sources, or parts of them: a concatenation, clips, segments."""
 
-    def owner_of(self, sample_id: int) -> tuple[Source, int]:
-        """Return that source, and the id in it."""
+    def owner_of(self, sample_id: int, field: str | None) -> tuple[Source, int]:
+        """Return that source, of a field if one is named, and the id in it."""
 
 
 class HasOwnNames(Protocol):
@@ -219,10 +229,10 @@ def traits_of(source: Source) -> SourceTraits:
     return (None if own is None else own.traits) or SourceTraits()
 
 
-def owner_of(source: Source, sample_id: int) -> tuple[Source, int]:
-    """Return the source that holds a sample, or what it is a part of, and the id there."""
+def owner_of(source: Source, sample_id: int, field: str | None = None) -> tuple[Source, int]:
+    """Return the source that holds a sample (or its field), or its whole, and the id there."""
     while (own := having(source, HasOwners)) is not None:
-        source, sample_id = own.owner_of(sample_id)
+        source, sample_id = own.owner_of(sample_id, field)
     return source, sample_id
 
 
@@ -236,6 +246,18 @@ def own_names_of(source: object) -> Collection[str]:
     """Return the names of batches that a source, or a function of a `map()`, may give fields."""
     own = having(source, HasOwnNames)
     return () if own is None else own.own_names
+
+
+def parts_of(source: object) -> Sequence[Any]:
+    """Return the sources that a source is made of; () for one that reads storage."""
+    parts: Sequence[Any] = getattr(source, "sources", ())
+    return parts
+
+
+def content_key_of(source: object) -> tuple[Any, ...]:
+    """Return what beside the fingerprint decides what a source's samples are; () for nothing."""
+    own: tuple[Any, ...] = getattr(source, "content_key", ())
+    return (*own, *(key for key in map(content_key_of, parts_of(source)) if key))
 
 
 def read_rows(

@@ -42,13 +42,10 @@ class DecodeWatch(Protocol):
     """Learns what a thread that loads samples does, so that a stuck decoder is found."""
 
     def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
-        """A decoder or function begins.
+        """A decoder of a sample (-1: of a column) or function begins.
 
-        Args:
-            sample: the sample's id; -1 where a decoder gets a whole column.
-            key: its key.
-            part: the place of the field among the fields; of a `map()` -1 less its place.
-            detail: what of the sample is decoded, such as the frames of a clip; "" for all of it.
+        `part` is the place of the field among the fields, of a `map()` -1 less its place; `detail`
+        says what of the sample is decoded, such as the frames of a clip.
 
         Raises:
             DecodeTimeoutError: this part of this sample was stopped before.
@@ -113,6 +110,18 @@ class FingerprintedSamples(Protocol):
     @property
     def fingerprint(self) -> str:
         """Which samples these are, in which order: part of every state."""
+
+
+def removed_of(samples: object) -> NDArray[np.int64]:
+    """The ids of samples of a dataset or source that were removed, ascending; they keep these."""
+    removed = getattr(samples, "removed", None)
+    return removed if isinstance(removed, np.ndarray) else np.empty(0, np.int64)
+
+
+def joined_removed(parts: Sequence[object], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The removed samples of several datasets or sources, whose ids follow one another."""
+    starts = [0, *ends.tolist()]
+    return np.concatenate([removed_of(p) + at for p, at in zip(parts, starts, strict=False)])
 
 
 class ShuffledSamples(Protocol):

@@ -45,13 +45,7 @@ class ObjectRange(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Bytes of an object, and the object's version.
-
-    Attributes:
-        data: any object with the buffer protocol.
-        stat: of the whole object.
-        head_s: seconds to the first byte.
-    """
+    """Bytes of an object, the object's version, and the seconds to the first byte."""
 
     data: memoryview
     stat: FileStat
@@ -106,6 +100,11 @@ class Client(ABC):
     @abstractmethod
     async def put(self, key: str, source: bytes | Path) -> None:
         """Store an object whole; the one before is replaced at the end."""
+
+    async def replace(self, key: str, source: bytes | Path, etag: str) -> None:
+        """Store an object in place of that version only."""
+        del key, source, etag
+        raise AttemptError("this store does not compare versions before it stores", "refused")
 
     @abstractmethod
     async def remove(self, key: str) -> None:

@@ -9,20 +9,9 @@ import os
 import threading
 
 _NAMES = (
-    "requests",
-    "bytes",
-    "disk_bytes",
-    "peer_bytes",
-    "retries",
-    "hedges",
-    "hits",
-    "misses",
-    "evictions",
-    "damaged",
-    "degraded",
-    "waits",
-    "outage_ms",
-)
+    "requests", "bytes", "disk_bytes", "peer_bytes", "retries", "hedges", "hits", "misses",
+    "evictions", "damaged", "degraded", "waits", "outage_ms",
+)  # fmt: skip
 
 
 class IoCounts:

@@ -48,8 +48,10 @@ class RemoteStorage(Protocol):
         """List the URLs that a directory or a glob stands for; see `storage.listing`."""
         ...
 
-    def upload(self, url: str, source: bytes | Path, options: StorageOptions) -> None:
-        """Store bytes, or a local file; the object before is replaced at the end."""
+    def upload(
+        self, url: str, source: bytes | Path, options: StorageOptions, *, etag: str = ""
+    ) -> None:
+        """Store bytes, or a local file, at the end; see `storage.write.upload`."""
         ...
 
     def remove(self, url: str, options: StorageOptions) -> None:

@@ -32,14 +32,18 @@ def write_whole(url: str, data: bytes, *, options: StorageOptions | None = None)
         raise StorageError(f"{str(path)!r} can't be written: {error.strerror or error}") from error
 
 
-def upload(url: str, source: bytes | Path, *, options: StorageOptions | None = None) -> None:
+def upload(
+    url: str, source: bytes | Path, *, options: StorageOptions | None = None, etag: str = ""
+) -> None:
     """Store bytes, or a local file, under a remote URL; the object before is replaced at the end.
+
+    With an `etag` only that version is replaced, in stores that can compare.
 
     Raises:
         StorageError: the store does not take it, or can't be written to.
         MissingExtraError: a package that the scheme needs is not installed.
     """
-    remote_storage(url).upload(url, source, options or StorageOptions())
+    remote_storage(url).upload(url, source, options or StorageOptions(), etag=etag)
 
 
 def remove(url: str, *, options: StorageOptions | None = None) -> None:

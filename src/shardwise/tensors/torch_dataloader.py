@@ -62,10 +62,6 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
 class TorchDataLoader(PositionedLoader):
     """Passes everything on to a `shardwise.DataLoader`; made by its `as_torch_dataloader()`.
 
-    Args:
-        loader: the loader.
-        rebuilt: what Lightning would make this anew with.
-
     Raises:
         FrameworkError: a framework rebuilds it, which would change the order.
     """

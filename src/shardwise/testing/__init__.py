@@ -11,12 +11,6 @@ from shardwise.testing.stores import check_store
 from shardwise.testing.trainers import check_trainer
 
 __all__ = [
-    "assert_batches_equal",
-    "check_decoder",
-    "check_executor",
-    "check_resume",
-    "check_sampler",
-    "check_source",
-    "check_store",
-    "check_trainer",
-]
+    "assert_batches_equal", "check_decoder", "check_executor", "check_resume", "check_sampler",
+    "check_source", "check_store", "check_trainer",
+]  # fmt: skip

@@ -19,11 +19,7 @@ from shardwise.torch.account import OrderAccount
 class Cursor:
     """The position of a sampler in one pass; an iterator that was left behind counts for nothing.
 
-    Attributes:
-        epoch: the epoch of the pass.
-        start: the position that the pass begins at.
-        num_yielded: steps yielded.
-        is_whole: whether these are all; the end need not have been asked for.
+    `is_whole` says whether all steps were yielded; the end need not have been asked for.
     """
 
     epoch: int = 0

@@ -21,16 +21,8 @@ LEFT_EARLY = (
 )
 
 (
-    _EPOCH,
-    _START,
-    _TIMES_SET,
-    _TIMES_SET_AT_END,
-    _BEGAN,
-    _FIRST,
-    _TOLD,
-    _HAS_WORKERS,
-    _DONE,
-) = range(9)
+    _EPOCH, _START, _TIMES_SET, _TIMES_SET_AT_END, _BEGAN, _FIRST, _TOLD, _HAS_WORKERS, _DONE,
+) = range(9)  # fmt: skip
 _MAX_WORKERS = 4096
 
 

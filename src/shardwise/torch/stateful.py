@@ -23,14 +23,7 @@ from shardwise.torch.shared_batches import SharedMemoryCollate
 
 @dataclass(slots=True, eq=False)
 class _Pass:
-    """One pass over an epoch.
-
-    Attributes:
-        began: the state of the dataset or sampler at its beginning.
-        num_left: steps of the dataset or sampler from there on.
-        num_steps: batches of these.
-        num_yielded: batches handed out.
-    """
+    """One pass: the state that it began with, its steps, and its batches: all, and those given."""
 
     began: dict[str, Any]
     num_left: int

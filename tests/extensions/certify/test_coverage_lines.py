@@ -165,6 +165,20 @@ def test_a_line_with_a_damaged_value_is_named(tmp_path: Path, change: dict[str, 
     assert f"line 1 of {path.name} can't be used" in output
 
 
+@pytest.mark.parametrize("of_whole_files", [False, True])
+def test_a_thousand_faults_are_listed_and_more_are_said(
+    tmp_path: Path, of_whole_files: bool
+) -> None:
+    path = written(tmp_path)[0]
+    for number in range(1500 if of_whole_files else 1):
+        other = tmp_path / f"odd{number}.jsonl" if of_whole_files else path
+        with other.open("a") as file:
+            file.write(f"{number}\n" if of_whole_files else "{\n" * 1500)
+    faults = document("certify", tmp_path, exit_code=1)["faults"]
+    assert len(faults) == 1001
+    assert faults[-1] == "there are more faults, which are not listed"
+
+
 def test_a_directory_without_lines_says_what_writes_them(tmp_path: Path) -> None:
     assert "coverage=DIR" in run("certify", tmp_path, exit_code=1).stderr
     (tmp_path / "a-00000.jsonl").touch()

@@ -9,17 +9,10 @@ import sys
 from shardwise.engine.processes.shared_memory import anonymous_file
 
 # Inside a worker its own threads are the parallelism: libraries get one thread each.
-_ONE_THREAD = dict.fromkeys(
-    (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "OPENCV_FOR_THREADS_NUM",
-    ),
-    "1",
-)
+_ONE_THREAD = dict.fromkeys((
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS", "OPENCV_FOR_THREADS_NUM",
+), "1")  # fmt: skip
 
 _WORKER = "shardwise.engine.processes.worker"
 

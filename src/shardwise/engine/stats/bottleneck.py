@@ -15,14 +15,9 @@ from shardwise.engine.request import Concurrency
 
 _LOADING = ("read", "demux", "decode", "convert", "transform")
 _DOING = {
-    "read": "reading",
-    "demux": "demuxing",
-    "decode": "decoding",
-    "convert": "converting",
-    "transform": "transforming",
-    "collate": "collating",
-    "hand over": "handing over",
-}
+    "read": "reading", "demux": "demuxing", "decode": "decoding", "convert": "converting",
+    "transform": "transforming", "collate": "collating", "hand over": "handing over",
+}  # fmt: skip
 # If the caller waits for less than 10 % of the time, the trainer is the bottleneck.
 _MIN_WAIT = 0.1
 # If a store did not answer for more than 20 % of the time, it is the bottleneck.

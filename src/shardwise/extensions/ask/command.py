@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
-from numpy.typing import NDArray
 
 import shardwise as sw
 from shardwise.cli.data import open_data
-from shardwise.cli.options import common_options, number_option, shard_options, usage_errors
+from shardwise.cli.options import (
+    common_options,
+    number_option,
+    shard_options,
+    urls_argument,
+    usage_errors,
+)
 from shardwise.cli.output import finish, plural, write_line, write_table
-from shardwise.dataset.display import gallery, pixels_of
 from shardwise.extensions.ask.step import Step
+from shardwise.extensions.show.command import write_samples
 from shardwise.plan.sampler import sampler_from_spec
-from shardwise.storage import atomic_write
 
 _SHUFFLES = {"none": False, "true": True, "full": "full", "window": "window"}
-_COLUMNS = 48  # of a picture in a terminal
 
 
 @click.command()
-@click.argument("urls", nargs=-1, required=True, metavar="DATA...")
+@urls_argument
 @number_option("--step", least=0, text="Show this step of an epoch.")
 @click.option("--key", help="Show where the sample of this key comes.")
 @number_option("--rank", least=0, default=0, text="Whose batch.")
@@ -49,7 +50,7 @@ _COLUMNS = 48  # of a picture in a terminal
     metavar="[PAGE]",
     is_flag=False,
     flag_value="-",
-    help="Show the pictures of the step, here or in an HTML page.",
+    help="Show the samples of the step, here or in a file, .html or .png.",
 )
 @shard_options
 @common_options
@@ -138,32 +139,12 @@ def _show_places(document: dict[str, Any], epochs: int) -> None:
 
 
 def _show_samples(samples: list[dict[str, Any]], step: Step, target: str) -> None:
-    """Show the pictures of a batch in the terminal, or write them into a page."""
-    if target != "-":
-        page = f"<!doctype html><meta charset=utf-8><title>{step.title}</title>"
-        with atomic_write(target, "w") as file:
-            file.write(
-                f"{page}<h1>{step.title}</h1>{gallery(samples)}<pre>{escape(str(step))}</pre>"
-            )
-        return
-    if not sys.stdout.isatty():
+    """Show a batch in the terminal, or write it into a page or a picture."""
+    if target == "-" and not sys.stdout.isatty():
         raise click.UsageError("--show draws in a terminal: name a page, --show page.html")
-    for sample in samples:
-        for pixels in map(pixels_of, sample.values()):
-            if pixels is not None:
-                write_line(str(sample["__key__"]))
-                _draw(pixels)
-
-
-def _draw(pixels: NDArray[np.uint8]) -> None:
-    """Draw a picture, two of its lines in a line of half blocks."""
-    from rich.console import Console
-    from rich.text import Text
-
-    step = -(-pixels.shape[1] // _COLUMNS)
-    colours = np.tile(pixels[::step, ::step], 3)[..., :3].tolist()  # a grey one is tiled
-    for upper, lower in zip(colours[::2], colours[1::2], strict=False):
-        line = Text()
-        for above, below in zip(upper, lower, strict=True):
-            line.append("▀", "rgb({},{},{}) on rgb({},{},{})".format(*above, *below))
-        Console().print(line)
+    side = 48 if target == "-" else 160
+    shown = sw.show(samples, num_samples=max(1, len(samples)), side=side)
+    if target == "-":
+        write_samples(shown)
+    else:
+        shown.save(target, title=step.title, text=str(step))

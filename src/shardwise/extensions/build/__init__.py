@@ -6,5 +6,6 @@ neither a loader nor torch.
 
 from shardwise.extensions.build.build import build
 from shardwise.extensions.build.fetch import fetch
+from shardwise.extensions.build.state import BuildReport
 
-__all__ = ["build", "fetch"]
+__all__ = ["BuildReport", "build", "fetch"]

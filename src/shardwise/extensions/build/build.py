@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from shardwise.base.arguments import path_text, suggest_names
 from shardwise.base.cores import usable_cores
@@ -30,6 +30,7 @@ from shardwise.extensions.build.ray_workers import ray_workers
 from shardwise.extensions.build.recipe import Failure, Recipe
 from shardwise.extensions.build.shard import Job, outcome_of
 from shardwise.extensions.build.state import (
+    BuildReport,
     BuildState,
     identity_of,
     load_state,
@@ -62,7 +63,7 @@ def build(
     retry_errors: bool = False,
     media: bool = False,
     storage: StorageOptions | Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> BuildReport:
     """Build shards of tar or Parquet, with indexes and a manifest, from a dataset or a list.
 
     Output shard j holds inputs [j S, (j + 1) S) of the order, filtered and mapped: it depends on
@@ -158,7 +159,8 @@ def build(
         crew = partial(_workers, num_workers=num_workers, ray=ray)
         report = _run(job, crew, retry_errors=retry_errors)
         place.clear()
-    return {**report, "seconds": round(time.perf_counter() - began, 3)}
+    seconds = round(time.perf_counter() - began, 3)
+    return cast("BuildReport", {**report, "seconds": seconds})
 
 
 # (job, num_shards) -> workers for this many shards of a build.

@@ -10,7 +10,7 @@ import click
 
 import shardwise as sw
 from shardwise.cli.data import open_data, require_tar
-from shardwise.cli.options import common_options, number_option, usage_errors
+from shardwise.cli.options import common_options, complete_files, number_option, usage_errors
 from shardwise.cli.output import clean, finish, format_bytes, format_count, write_table
 from shardwise.cli.python_names import is_python, python_value
 
@@ -48,8 +48,8 @@ def _build_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a build from SRC to DST, which are the first of the command's help."""
     function = _ray_option(common_options(function))
     options = (
-        click.argument("source", metavar="SRC"),
-        click.argument("target", metavar="DST"),
+        click.argument("source", metavar="SRC", shell_complete=complete_files),
+        click.argument("target", metavar="DST", shell_complete=complete_files),
         number_option("--samples-per-shard", text="Samples a shard."),
         number_option(
             "--bytes-per-shard",
@@ -98,7 +98,7 @@ def _show(report: Mapping[str, Any]) -> None:
 
 
 @click.command()
-@click.argument("function", metavar="MODULE:FUNCTION")
+@click.argument("function", metavar="MODULE:FUNCTION", shell_complete=complete_files)
 @_jobs_option
 @click.option("--retry-errors", is_flag=True, help="Build the inputs that failed again.")
 @_ray_option

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
 from shardwise.dataset.code_digest import held_digest
+from shardwise.sources.protocol import content_key_of
 from shardwise.sources.tar.source import TarSource
 from shardwise.sources.tar.write.stored import StoredRun
 
@@ -70,7 +71,9 @@ class DatasetInput(Input):
         transforms = self.samples.transforms
         decoders = sorted(transforms.decoders.items())
         maps = [each.fn for each in transforms.maps]
-        return held_digest((self.samples.fingerprint, transforms.selected, decoders, maps))
+        own = content_key_of(self.samples.source)
+        what = (self.samples.fingerprint, transforms.selected, decoders, maps, *own)
+        return held_digest(what)
 
     def mean_bytes(self) -> float:
         """The mean over the source's shards."""
@@ -139,6 +142,8 @@ class ItemsInput(Input):
 def input_of(source: Any) -> Input:
     """What a build reads of a source."""
     if isinstance(source, Dataset):
+        if source.sampler is None and len(source.removed):
+            source = source.subset(np.setdiff1d(np.arange(len(source)), source.removed))
         return DatasetInput(source)
     if isinstance(source, Sequence) and not isinstance(source, str | bytes | bytearray):
         return ItemsInput(source)

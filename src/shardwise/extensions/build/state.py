@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from shardwise.base.errors import DataError, StateError
 from shardwise.base.shown import shown
@@ -16,6 +16,12 @@ from shardwise.extensions.build.recipe import Failure, Recipe
 _FORMAT = "shardwise-build"
 _VERSION = 1
 _ERRORS = ("errors.parquet", "errors.jsonl")
+
+
+BuildReport = TypedDict("BuildReport", {
+    "in": int, "out": int, "filtered": int, "failed": dict[str, int], "shards": int, "bytes": int,
+    "seconds": float, "manifest": str | None, "errors": str | None,
+})  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from shardwise.cli.data import open_data
-from shardwise.cli.options import PathType, common_options, shard_options
+from shardwise.cli.options import PathType, common_options, complete_files, shard_options
 from shardwise.cli.output import clean, finish, format_count, plural, write_line, write_table
 from shardwise.dataset import Dataset
 from shardwise.extensions.certify.coverage_files import read_coverage
@@ -25,8 +25,8 @@ MAX_SHOWN = 20
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
-@click.argument("urls", nargs=-1, metavar="[URLS]...")
+@click.argument("directory", metavar="DIR", shell_complete=complete_files)
+@click.argument("urls", nargs=-1, metavar="[URLS]...", shell_complete=complete_files)
 @shard_options
 @click.option(
     "--record",
@@ -130,7 +130,7 @@ def _show_order(order: dict[str, Any]) -> None:
     write_table(titles, rows)
     write_line()
     for epoch in order["epochs"]:
-        write_line(epoch["verdict"])
+        write_line(epoch["verdict"], is_well=not epoch["faults"])
         _show_texts("fault", epoch["faults"])
     for first, last in order["epochs_without_lines"]:
         epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"

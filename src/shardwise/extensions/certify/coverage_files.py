@@ -23,13 +23,15 @@ from shardwise.plan.tallied import Tallied
 _NUM_LAST = 64
 # A longer line is no line of coverage: a foreign file may have no line's end at all.
 _MAX_LINE_BYTES = 1 << 24
+# What is wrong is listed as often as that: a foreign file may have nothing but such lines.
+_MAX_LISTED = 1000
 # What all lines of one pass have in common. A line that differs is of a pass of its own.
 _pass_of = attrgetter(
     "number", "is_shared", "world_size", "batch_size", "remainder", "epoch", "begin",
     "num_samples", "resumed",
 )  # fmt: skip
 _file_of = attrgetter("run", "rank", "fingerprint", "order")
-NO_SUMS = (0,) * 15
+NO_SUMS = (0,) * 16
 
 
 class End(NamedTuple):
@@ -37,7 +39,7 @@ class End(NamedTuple):
 
     Attributes:
         sums: of all lines up to it: counts and checksums of samples as recorded, skipped, replaced,
-            planned, of skipped steps and excluded; then padding, given indices, and lines.
+            planned, of skipped steps, excluded; then removed ones, padding, given indices, lines.
         past: the line's `last_past`.
     """
 
@@ -91,14 +93,16 @@ class Pass:
         counts = (
             *(done.count, done.word, skipped.count, skipped.word),
             *(replaced.count, replaced.word, planned.count, planned.word),
-            *(out.count, out.word, excluded.count, excluded.word),
+            *(out.count, out.word, excluded.count, excluded.word, line.removed),
             *(line.num_padded, done.count if line.is_given else 0, 1),
         )
         if line.steps_skipped:
             self.steps_skipped.append((line.first, line.steps_skipped))
         self._sums = tuple(map(add, self._sums, counts))
         if (done if done.count == planned.count else line.counted.planned) != planned:
-            goes_on = bool(self.wrong) and self.wrong[-1][1] == line.first
+            goes_on = bool(self.wrong) and (
+                self.wrong[-1][1] == line.first or len(self.wrong) == _MAX_LISTED
+            )
             first = self.wrong.pop()[0] if goes_on else line.first
             self.wrong.append((first, line.last))
         self.reached = line.last
@@ -136,12 +140,20 @@ class Coverage:
     notes: list[str] = field(default_factory=list)
     kept: set[object] = field(default_factory=set)
 
+    def report(self, fault: str) -> None:
+        """Add a fault to those that are listed."""
+        if len(self.faults) < _MAX_LISTED:
+            self.faults.append(fault)
+        elif len(self.faults) == _MAX_LISTED:
+            self.faults.append("there are more faults, which are not listed")
+
     def add_file(self, path: Path) -> None:
         """Find out whose lines a file has; report them if none can be used."""
         found = Coverage()
         line = next((line for _, line in found._lines(path)), None)
         if line is None:
-            self.faults += found.faults
+            for fault in found.faults:
+                self.report(fault)
             self.notes += found.notes
             return
         last = _last_line(path) or line
@@ -158,7 +170,7 @@ class Coverage:
         for place, line in self._lines(process.path):
             if _file_of(line) != file_key:
                 if not is_mixed:
-                    self.faults.append(
+                    self.report(
                         f"{place} is of other data or another order than the first, or of another "
                         "run or rank: a file has the lines of one loader"
                     )
@@ -177,7 +189,7 @@ class Coverage:
             if not is_next:
                 is_covered = line.first < furthest[key]
                 why = "that an earlier line covers already" if is_covered else "after later ones"
-                self.faults.append(
+                self.report(
                     f"{place} covers positions of rank {line.rank} {why} "
                     f"({describe_range(line, line.first, line.last)})"
                 )
@@ -205,7 +217,7 @@ class Coverage:
                             yield place, CoverageLine.from_text(data.decode())
                             continue
                     except ValueError as error:  # also of the decoding
-                        self.faults.append(f"{place} can't be used: {error}")
+                        self.report(f"{place} can't be used: {error}")
                         continue
                     self.notes.append(
                         f"{place} has no end: its process was killed while it wrote, and the line "
@@ -232,7 +244,7 @@ def read_coverage(directory: Path) -> Coverage:
                 first = file.readline(_MAX_LINE_BYTES).rstrip()
             original = originals.setdefault(first, path) if first else path
             if original != path:
-                coverage.faults.append(f"{path.name} is a copy of {original.name}: remove one")
+                coverage.report(f"{path.name} is a copy of {original.name}: remove one")
             else:
                 coverage.add_file(path)
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError

@@ -21,7 +21,7 @@ class EpochVerdict:
         counted, planned: what became of its samples, and what the plan gives.
         is_once: whether its samples are the data's, each once.
         num_given: of those handed out, indices that were given to torch's DataLoader.
-        excluded: samples that `exclude` left out.
+        excluded: samples that `exclude` left out, or that were removed (`num_removed`).
         steps_skipped: steps that were skipped on purpose, in words.
         runs, world_sizes: the runs that count, and their numbers of ranks.
         faults: what does not fit, in words.
@@ -38,6 +38,7 @@ class EpochVerdict:
     num_dropped: int = 0
     num_given: int = 0
     excluded: Tallied = field(default_factory=Tallied)
+    num_removed: int = 0
     steps_skipped: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     world_sizes: list[int] = field(default_factory=list)
@@ -68,6 +69,7 @@ class EpochVerdict:
             num_dropped=self.num_dropped,
             num_given=self.num_given,
             num_excluded=self.excluded.count,
+            num_removed=self.num_removed,
             steps_skipped=self.steps_skipped,
             spec=",",
         )
@@ -90,6 +92,7 @@ class EpochVerdict:
             "padded": self.counted.num_padded,
             "dropped": self.num_dropped,
             "left_out": self.counted.left_out.count + self.excluded.count,
+            "removed": self.num_removed,
             "steps_skipped": self.steps_skipped,
             "given": self.num_given,
             "runs": self.runs,
@@ -113,15 +116,19 @@ def verdict_of(epoch: int, stretches: list[Stretch]) -> EpochVerdict:
         done, skipped, replaced, planned, left_out = (
             Tallied(sums[at], sums[at + 1] % MODULUS) for at in range(0, 10, 2)
         )
-        verdict.counted += Counted(done, skipped, replaced, sums[12], left_out)
+        verdict.counted += Counted(done, skipped, replaced, sums[13], left_out)
         verdict.planned += planned
-        verdict.num_given += sums[13]
-        verdict.num_lines += sums[14]
+        verdict.num_given += sums[14]
+        verdict.num_lines += sums[15]
         skips = [text for first, text in segment.steps_skipped if first < stretch.last]
         verdict.steps_skipped += skips
-        verdict.excluded += max(counting.excluded, key=lambda each: each.count, default=Tallied())
+        none: tuple[Tallied, int] = Tallied(), 0
+        excluded, removed = max(counting.excluded, key=lambda e: e[0].count, default=none)
+        verdict.excluded, verdict.num_removed = (
+            verdict.excluded + excluded, verdict.num_removed + removed
+        )  # fmt: skip
         if len(counting.excluded) > 1:
-            counts = sorted(each.count for each in counting.excluded)
+            counts = sorted(each.count for each, _ in counting.excluded)
             verdict.faults.append(
                 f"run {segment.run.id}: exclude= left out {counts[0]} samples on one rank and "
                 f"{counts[-1]}, or other ones, on another: give all ranks the same list"

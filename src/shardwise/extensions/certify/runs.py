@@ -73,13 +73,13 @@ class Ends:
     """A position at which lines end, over all ranks: which ranks, their pasts, and the sums.
 
     `sums` are those of `End`; processes that share a rank are counted once, but for their lines.
-    Excluded samples, which all ranks have alike, are in `excluded` alone.
+    Excluded samples, and how many were removed, which all ranks have alike, are in `excluded`.
     """
 
     ranks: RankCounts = field(default_factory=RankCounts)
     pasts: set[str] = field(default_factory=set)
     sums: tuple[int, ...] = NO_SUMS
-    excluded: set[Tallied] = field(default_factory=set)
+    excluded: set[tuple[Tallied, int]] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,9 +121,9 @@ class Segment:
             is_new = ends.ranks.add(line.rank)
             ends.pasts.add(end.past)
             sums = end.sums if is_new else (*NO_SUMS[1:], end.sums[-1])
-            count, word = end.sums[10:12]
-            ends.excluded.add(Tallied(count, word % MODULUS))
-            ends.sums = tuple(map(add, ends.sums, (*sums[:10], 0, 0, *sums[12:])))
+            count, word, removed = end.sums[10:13]
+            ends.excluded.add((Tallied(count, word % MODULUS), removed))
+            ends.sums = tuple(map(add, ends.sums, (*sums[:10], 0, 0, 0, *sums[13:])))
         self.steps_skipped |= dict.fromkeys(each.steps_skipped)
         if each.whole is not None:
             self.whole.add(each.whole)
@@ -174,14 +174,9 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One start of a training.
+    """One start of a training, with the name and clock of its lowest rank; segments by start.
 
-    Attributes:
-        id: its name; of its lowest rank where each rank has one of its own.
-        resumed: the id of the run whose state it loaded; "" where that is not known.
-        began: when it began, by the clock of its lowest rank.
-        doubt: why its ranks may be those of several runs, in words; "" where they are not.
-        segments: by start.
+    `doubt` says in words why its ranks may be those of several runs, or nothing.
     """
 
     id: str

@@ -26,18 +26,11 @@ _OF_SIZE = ("num_samples", "shard_sizes", "lanes", "window")
 
 
 class GrowingPlan(Plan):
-    """The plan of the old samples up to the epoch `last`, and `grown` for those after it.
+    """The plan of the old samples up to the epoch `last`, and `grown` for those after it."""
 
-    Args:
-        grown: the plan of all samples.
-        order: the order of the old ones.
-        last: the last epoch of the old ones.
-        fingerprint: that of the old ones.
-    """
-
-    def __init__(self, grown: Plan, order: Order, *, last: int, fingerprint: str) -> None:
+    def __init__(self, grown: Plan, order: Order, state: LoaderState) -> None:
         self.__dict__.update(grown.__dict__)
-        self.grown, self.last, self.fingerprint = grown, last, fingerprint
+        self.grown, self.last, self.fingerprint = grown, state.epoch, state.fingerprint
         self._compose(order, grown._base)
 
     def resumed(self, position: SupportsIndex, *, epoch: SupportsIndex | None = None) -> Plan:
@@ -97,9 +90,11 @@ def grow(dataset: Any, plan: Plan, state: LoaderState) -> tuple[Plan, LoaderStat
     plan = plan.excluding(excluded)
     if not state.position:
         return plan, state
-    order = replace(order, made=made, num_ids=made.num_samples, excluded=old)
-    growing = GrowingPlan(plan, order, last=state.epoch, fingerprint=state.fingerprint)
-    return growing, state
+    removed = order.removed
+    if removed is not None:
+        removed = Excluded.of(removed.ids[removed.ids < made.num_samples], made.num_samples)
+    order = replace(order, made=made, num_ids=made.num_samples, excluded=old, removed=removed)
+    return GrowingPlan(plan, order, state), state
 
 
 def _sizes_before(dataset: Any, state: LoaderState) -> NDArray[np.int64]:

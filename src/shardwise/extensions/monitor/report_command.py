@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from shardwise.base.foreign_bytes import as_data_error
-from shardwise.cli.options import PathType, common_options
+from shardwise.cli.options import PathType, common_options, complete_files
 from shardwise.cli.output import clean, finish, format_bytes, write_line
 from shardwise.extensions.certify.command import certified, show_verdict
 from shardwise.extensions.monitor.charts import draw_charts
@@ -30,7 +30,7 @@ margin:2rem auto;background:Canvas;color:CanvasText}}svg{{width:100%;height:auto
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", shell_complete=complete_files)
 @click.option("-o", "--output", metavar="FILE", type=PathType(), default="run.html")
 @click.option("--coverage", metavar="DIR", help="The loaders' coverage=DIR, if it was moved.")
 @common_options

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from shardwise.cli import output
-from shardwise.cli.options import common_options
+from shardwise.cli.options import common_options, complete_files
 from shardwise.extensions.monitor.metrics_lines import overview, read_lines
 
 _TITLES = (">rank", ">epoch", ">done", ">rate", ">waits", ">p99 ms", "bound by", ">egress")
@@ -19,7 +19,7 @@ _NUM_LINES = 7
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", shell_complete=complete_files)
 @click.option("--once", is_flag=True, help="Show the table once, as without a terminal.")
 @common_options
 def watch(directory: str, once: bool) -> None:

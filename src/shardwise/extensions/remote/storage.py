@@ -75,12 +75,17 @@ class _Stores:
         """Read ranges of files, and copy each payload once."""
         return payloads_of(receive(requests), starts, lengths)
 
-    def upload(self, url: str, source: bytes | Path, options: StorageOptions) -> None:
+    def upload(
+        self, url: str, source: bytes | Path, options: StorageOptions, *, etag: str = ""
+    ) -> None:
         """Store bytes, or a local file."""
         target = _patient(url, options)
 
         async def put() -> None:
-            await target.client().put(url, target.key, source)
+            if etag:
+                await target.client().replace(url, target.key, source, etag)
+            else:
+                await target.client().put(url, target.key, source)
 
         target.process.run(put())
 

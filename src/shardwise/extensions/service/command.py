@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from shardwise.cli.options import common_options
+from shardwise.cli.options import common_options, complete_files
 from shardwise.cli.output import finish, write_line
 from shardwise.cli.python_names import is_python, open_python
 
@@ -25,7 +25,9 @@ def _file_option(name: str, text: str) -> Callable[..., Any]:
 
 
 @click.command()
-@click.argument("dataset", required=False, metavar="[MODULE:DATASET]")
+@click.argument(
+    "dataset", required=False, metavar="[MODULE:DATASET]", shell_complete=complete_files
+)
 @click.option("--port", type=click.IntRange(0, 65_535), required=True, help="0 for any free port.")
 @click.option("--host", default="127.0.0.1", help="Interface to listen on; 0.0.0.0 for all.")
 @click.option(

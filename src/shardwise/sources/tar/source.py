@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import directory_text
 from shardwise.base.columns import BytesColumn, Columns
+from shardwise.base.errors import DataError
 from shardwise.base.plugins import find
 from shardwise.base.shown import shown
 from shardwise.sources.manifest import Manifest
@@ -74,13 +75,14 @@ class TarSource:
         storage: StorageOptions | None = None,
         accept_unfinished: bool = False,
         check_all: bool = False,
+        version: int | str | None = None,
     ) -> None:
         directory = None if index is None else directory_text("index", index)
         self._store = IndexStore(directory, storage, accept_unfinished)
         self._check_all = check_all
         # In order: names of shards, or what is known of opened and of listed ones; and what shard
         # lists (.json) say.
-        self._items, self._listed = named_items(urls, self._store)
+        self._items, self._listed = named_items(urls, self._store, version)
         for url in example_names(self._items):
             refuse_compressed(url)
         self._pool = FilePool(options=storage)
@@ -132,6 +134,11 @@ class TarSource:
         place = self._store.published_path(self.urls[0])
         return os.path.dirname(local_path(place)) or "." if is_local(place) else None  # noqa: PTH120 - keeps './'
 
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The ids of samples that were removed, ascending: reading one is a DataError."""
+        return self.shards.removed
+
     def version(self) -> str:
         """The versions of the shards, by their times and ETags: 16 hex digits."""
         return self.shards.version()
@@ -170,6 +177,8 @@ class TarSource:
     ) -> tuple[str, list[bytes | None]] | None:
         """Read a key and its payloads in a third of `read`'s time; None where that must do it."""
         reader = self._opened()
+        if len(reader.shards.removed) and sample in reader.shards.removed:
+            return None
         return reader.read_one(sample, reader.shards.fields if fields is None else fields)
 
     def read_run(
@@ -178,7 +187,7 @@ class TarSource:
         """Samples `[start, stop)` in storage order, by long reads; see `Source`."""
         reader = self._opened()
         # Requests for remote shards are made by `read`, which also checks digests.
-        if reader.shards.has_digests or not self._are_local:
+        if reader.shards.has_digests or len(reader.shards.removed) or not self._are_local:
             return None
         return read_run(reader, start, stop, reader.shards.fields if fields is None else fields)
 
@@ -186,7 +195,7 @@ class TarSource:
         """Samples `[start, stop)` as they stand in local shards, to be copied; None elsewhere."""
         reader = self._opened()
         # A copy would not look at the digests of what it copies.
-        if reader.shards.has_digests or not self._are_local:
+        if reader.shards.has_digests or len(reader.shards.removed) or not self._are_local:
             return None
         return stored_runs(reader, start, stop)
 
@@ -205,6 +214,14 @@ class TarSource:
         if fields is not None:
             shards.check_fields(names)
         shards.manifest.check(ids)
+        if len(shards.removed) and (gone := ids[np.isin(ids, shards.removed)]).size:
+            shard, row = shards.locate(int(gone[0]))
+            raise DataError(
+                "the sample was removed by `shardwise redact`, and is not read any more",
+                url=shards.manifest.urls[shard],
+                key=shards.index(shard).keys[row],
+                index=int(gone[0]),
+            )
         if len(ids) == 1:
             sample = reader.read_one(ids.item(), names)
             if sample is not None:

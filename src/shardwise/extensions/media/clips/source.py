@@ -117,7 +117,7 @@ class ClipSource(ReadsEpochs):
             digest.update(np.ascontiguousarray(getattr(self.table, name)).data)
         return self._owners.manifest("clips", digest.hexdigest(), self.table.clips_by)
 
-    def owner_of(self, clip: int) -> tuple[Source, int]:
+    def owner_of(self, clip: int, *_field: object) -> tuple[Source, int]:
         """The sample of a clip's video."""
         spans, _ = self.table.locate(np.array([clip], np.int64))
         return self.source, int(self._owners.ids(self.table.videos[spans])[0])

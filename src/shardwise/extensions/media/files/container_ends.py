@@ -148,12 +148,6 @@ def _mp4_end(view: memoryview) -> int:
 
 
 _ENDS: dict[bytes, Callable[[memoryview], int]] = {
-    b"RIFF": riff_end,
-    b"RIFX": _rifx_end,
-    b"FORM": _aiff_end,
-    b"RF64": _rf64_end,
-    _W64: _w64_end,
-    b".snd": _au_end,
-    b"caff": _caf_end,
-    _EBML: _matroska_end,
-}
+    b"RIFF": riff_end, b"RIFX": _rifx_end, b"FORM": _aiff_end, b"RF64": _rf64_end,
+    _W64: _w64_end, b".snd": _au_end, b"caff": _caf_end, _EBML: _matroska_end,
+}  # fmt: skip

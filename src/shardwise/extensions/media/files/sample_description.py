@@ -22,18 +22,9 @@ _VIDEO: dict[bytes, tuple[str, bytes]] = {
 _AUDIO: dict[bytes, tuple[str, bytes]] = {b"fLaC": ("flac", b"dfLa"), b"Opus": ("opus", b"dOps")}
 # MPEG-4 object types of `esds` (the registration authority's list).
 _OBJECTS = {
-    0x20: "mpeg4",
-    0x40: "aac",
-    0x60: "mpeg2video",
-    0x61: "mpeg2video",
-    0x66: "aac",
-    0x67: "aac",
-    0x68: "aac",
-    0x69: "mp3",
-    0x6A: "mpeg1video",
-    0x6B: "mp3",
-    0x6C: "mjpeg",
-}
+    0x20: "mpeg4", 0x40: "aac", 0x60: "mpeg2video", 0x61: "mpeg2video", 0x66: "aac", 0x67: "aac",
+    0x68: "aac", 0x69: "mp3", 0x6A: "mpeg1video", 0x6B: "mp3", 0x6C: "mjpeg",
+}  # fmt: skip
 _AAC_RATES = (
     96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350,
 )  # fmt: skip

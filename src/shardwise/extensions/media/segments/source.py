@@ -125,7 +125,7 @@ class SegmentSource:
             digest.update(np.ascontiguousarray(column).data)
         return self._owners.manifest("segments", digest.hexdigest(), table.segments_by)
 
-    def owner_of(self, segment: int) -> tuple[Source, int]:
+    def owner_of(self, segment: int, *_: object) -> tuple[Source, int]:
         """The sample of a segment's sound."""
         return self.source, int(self._owners.ids(self.table.sounds[[segment]])[0])
 

@@ -51,13 +51,7 @@ class _Purpose(NamedTuple):
 
 
 class RetryingClient:
-    """Requests to one store, each retried until it succeeds, fails for good or runs out of time.
-
-    Args:
-        client: makes single attempts.
-        options: time limits, attempts, hedging.
-        slots: bounds the requests in flight.
-    """
+    """Requests to one store, each retried until it succeeds, fails for good or runs out of time."""
 
     def __init__(self, client: Client, options: StorageOptions, slots: asyncio.Semaphore) -> None:
         self.client = client
@@ -215,6 +209,10 @@ class RetryingClient:
                 raise AttemptError(error.cause, "refused") from None
 
         await self._retry(once, _Purpose(url, "write"))
+
+    async def replace(self, url: str, key: str, source: bytes | Path, etag: str) -> None:
+        """Store an object in place of that version only. Raises StorageError."""
+        await self._retry(lambda: self.client.replace(key, source, etag), _Purpose(url, "write"))
 
     async def remove(self, url: str, key: str) -> None:
         """Remove an object. Raises MissingShardError, StorageError."""

@@ -170,6 +170,14 @@ class ObstoreClient(Client):
         except self._errors as error:
             raise from_obstore(error) from None
 
+    async def replace(self, key: str, source: bytes | Path, etag: str) -> None:
+        """See `Client.replace`."""
+        put = self._obstore.put_async(self._store, key, source, mode={"e_tag": etag})
+        try:
+            await self._native.result(put)
+        except self._errors as error:
+            raise from_obstore(error) from None
+
     async def remove(self, key: str) -> None:
         """See `Client.remove`."""
         try:

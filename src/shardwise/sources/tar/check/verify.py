@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwise.base.arguments import directory_text
 from shardwise.base.errors import ShardwiseError
+from shardwise.base.plugins import find
 from shardwise.base.shown import in_command
 from shardwise.sources.tar.check.problems import Oddities, Problem, problem_of
 from shardwise.sources.tar.index.build import build_index
@@ -99,6 +100,8 @@ def verify_shard(
         report.problems += _differences(url, index_used, built)
     if index_used is not None:
         report.problems += _payload_problems(url, index_used, options, progress)
+        if index_used.header.removed:
+            report.problems += find("removal", "check")(url, index_used, store)
     return report
 
 

@@ -98,6 +98,13 @@ def index_for(url: str, store: IndexStore) -> ShardIndex:
     return build_index(url, options=store.options, accept_unfinished=store.accept_unfinished)
 
 
+def with_removed(index: ShardIndex, before: ShardIndex | None) -> ShardIndex:
+    """An index without the samples that were removed of the one before, of the same layout."""
+    if before is None or before.content_digest() != index.content_digest():
+        return index
+    return index.without(before.header.removed)
+
+
 def index_of(table: SampleTable, stat: FileStat, *, has_end: bool) -> ShardIndex:
     """The index of a shard of which all members are in a table."""
     columns, optional = table.finish(has_end=has_end)
@@ -201,6 +208,7 @@ def _refresh(url: str, *, store: IndexStore, digests: bool, force: bool) -> Buil
                 options=store.options,
                 accept_unfinished=store.accept_unfinished,
             )
+            index = with_removed(index, store.look(url).index)
         elif not store.accept_unfinished:
             require_end(index.header, url)
         path, note = store.publish(url, index)

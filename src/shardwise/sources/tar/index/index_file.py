@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from numpy.typing import NDArray
@@ -30,7 +31,8 @@ from shardwise.storage.column_file import (
 )
 
 _FORMAT = "shardwise-index"
-_VERSION = "1"
+# Earlier releases would read removed samples as zeros.
+_VERSION, _VERSION_REMOVED = "1", "2"
 
 # An index in a directory of indexes: the shard's base name and a hash of its URL.
 _HASHED_NAME = re.compile(r"(.*)/([^/]*)-[0-9a-f]{12}", re.DOTALL)
@@ -38,21 +40,9 @@ _HASHED_NAME = re.compile(r"(.*)/([^/]*)-[0-9a-f]{12}", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class IndexHeader:
-    """The part of an index that is about the shard as a whole.
+    """The part of an index that is about the shard as a whole; docs/format.md has what it says.
 
-    Attributes:
-        name: the shard's base name.
-        num_bytes: its size when it was indexed.
-        mtime_ns: its modification time then, in nanoseconds.
-        etag: the object store's name of this version; "" for a local file.
-        num_samples: samples in it.
-        fields: the names of all fields, in the order in which they are first met.
-        optional: those of them that some sample lacks.
-        key_length: bytes of a key where all keys are of one length, else None.
-        has_digests: whether the index holds a CRC-32 of every payload.
-        has_end: whether the shard ends in a block of zeros, as a finished tar does.
-        ignored: how many members can't be fields, by what they are ("directory", "hidden", ...).
-        writer: the program that wrote the index.
+    `removed` has the rows of samples that were removed, ascending: their payloads are zeros.
     """
 
     name: str
@@ -67,6 +57,7 @@ class IndexHeader:
     has_end: bool = True
     ignored: Mapping[str, int] = field(default_factory=dict)
     writer: str = ""
+    removed: tuple[int, ...] = ()
 
     @property
     def stat(self) -> FileStat:
@@ -76,16 +67,16 @@ class IndexHeader:
     def to_metadata(self) -> dict[str, Any]:
         """The metadata of the file."""
         header = replace(self, writer=self.writer or f"shardwise {__version__}")
-        texts = {"format": _FORMAT, "version": _VERSION, **vars(header)}
-        if not self.etag:
-            del texts["etag"]
-        return texts
+        version = _VERSION_REMOVED if self.removed else _VERSION
+        texts = {"format": _FORMAT, "version": version, **vars(header)}
+        return {k: v for k, v in texts.items() if v or k not in ("etag", "removed")}
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> IndexHeader:
         """The reverse."""
         try:
-            require_format(metadata, _FORMAT, _VERSION)
+            removed = tuple(map(int, json.loads(metadata.get("removed", "[]"))))
+            require_format(metadata, _FORMAT, _VERSION_REMOVED if removed else _VERSION)
             key_length = _parsed(metadata["key_length"])
             header = cls(
                 name=str(metadata["name"]),
@@ -100,7 +91,10 @@ class IndexHeader:
                 ignored={str(k): int(v) for k, v in _parsed(metadata["ignored"]).items()},
                 writer=str(metadata["writer"]),
                 etag=str(metadata.get("etag", "")),
+                removed=removed,
             )
+            if any(a >= b for a, b in pairwise((-1, *removed, header.num_samples))):
+                raise ValueError("its removed samples are not rows of it, in order")
             if "link" in header.ignored:
                 raise ValueError("it is of a release that left hard links out")
             counts = (header.num_samples, header.num_bytes, header.key_length or 0)

@@ -16,6 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.base.parallel import in_threads
 from shardwise.base.shown import in_command, shown, without_query
@@ -23,7 +26,13 @@ from shardwise.sources.manifest import Manifest
 from shardwise.sources.shard_names import LazyNames, NumberedNames, ShardNames
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.manifest_file import ManifestFile, decode, tag_of, tag_says_etag
+from shardwise.sources.tar.index.manifest_file import (
+    ManifestFile,
+    decode,
+    tag_of,
+    tag_says_etag,
+    version_path,
+)
 from shardwise.sources.tar.index.opened_shards import REMOTE_THREADS
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import place_of
@@ -67,7 +76,8 @@ class ListedShards:
     Any thread may call `stat`. A manifest does not say where the indexes are: `store` does.
     """
 
-    def __init__(self, url: str, store: IndexStore) -> None:
+    def __init__(self, url: str, store: IndexStore, version: int | str | None = None) -> None:
+        self._number = version
         self.url = local_path(url) if is_local(url) else url
         self._store = store
         self._version = ""
@@ -87,6 +97,11 @@ class ListedShards:
     def content(self) -> ManifestFile:
         """What the file says."""
         return self._open()[0]
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The ids of samples that were removed, ascending."""
+        return self.content.removed.astype(np.int64)
 
     @property
     def manifest(self) -> Manifest:
@@ -181,6 +196,9 @@ class ListedShards:
                 f"it lists {content.samples[shard]:,} samples in {length:,} bytes, the index has "
                 f"{index.num_samples:,} in {index.num_bytes:,}, at other places or of other names",
             )
+        unlisted = np.setdiff1d(self.manifest.ids_of({shard: index.header.removed}), self.removed)
+        if len(unlisted):
+            raise self._stale(url, f"{len(unlisted)} samples were removed since")
         if is_new and save:
             try:
                 store.save(url, index)
@@ -199,6 +217,8 @@ class ListedShards:
 
     def _load(self) -> tuple[ManifestFile, str]:
         """The file's content, and what tells it from any other."""
+        if self._number is not None:
+            return self._load_version()
         if is_local(self.url):
             with explain_missing([self.url]):
                 LocalFile(self.url).open()
@@ -211,6 +231,22 @@ class ListedShards:
         content, version = _decode(data, self.url)
         self._keep(data, version)
         return content, version
+
+    def _load_version(self) -> tuple[ManifestFile, str]:
+        """The content of the version of that number or fingerprint."""
+        options, wanted = self._store.options, self._number
+        newest = _decode(read_whole(self.url, options=options), self.url)
+        versions = [*newest[0].history, newest[0].fingerprint]
+        self._number = max((n for n, v in enumerate(versions, 1) if wanted in (n, v)), default=0)
+        if not self._number:
+            raise ValueError(
+                f"version={wanted!r:.40}: {shown(self.url)!r} has {len(versions)} versions, number "
+                f"1 to {len(versions)}, the newest of fingerprint {versions[-1]!r}"
+            )
+        if self._number == len(versions):
+            return newest
+        path = version_path(self.url, self._number)
+        return _decode(read_whole(path, options=options), path)
 
     def _copy(self, version: str) -> str:
         """Where this machine has a copy of one version of a remote file."""

@@ -11,7 +11,7 @@ import json
 import mmap
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from hashlib import blake2b
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
-from shardwise.base.shown import shown
+from shardwise.base.shown import shown, without_query
 from shardwise.base.version import __version__
 from shardwise.sources.manifest import narrow
 from shardwise.sources.shard_names import NumberedNames, PackedNames, ShardNames
@@ -36,7 +36,8 @@ from shardwise.storage.column_file import (
 )
 
 _FORMAT = "shardwise-manifest"
-_VERSION = "1"
+# Earlier releases would read removed samples as zeros.
+_VERSION, _VERSION_REMOVED = "1", "2"
 
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 # Digits of a number in a name.
@@ -46,21 +47,10 @@ _MAX_COUNT = 2**62
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestFile:
-    """The content of a manifest file.
+    """The content of a manifest file, as docs/format.md has it; columns are `[shards]`.
 
-    Attributes:
-        fingerprint: of the dataset, 16 hex digits.
-        names: `[shards]`, relative to the file's directory, or absolute.
-        samples: unsigned `[shards]`, samples a shard.
-        lengths: unsigned `[shards]`, bytes a shard.
-        tags: uint64 `[shards]`, `tag_of` each shard.
-        index_digests: uint64 `[shards]`, `ShardIndex.content_digest` of each index.
-        index_bytes: unsigned `[shards]`, the size of each index file.
-        fields: the names of all fields that any sample has, in storage order.
-        key_length: bytes of a key where all keys are of one length, else None.
-        has_digests: whether an index has a CRC-32 of every payload.
-        num_unfinished: shards that have no end (two blocks of zeros).
-        writer: the program that wrote the file.
+    `removed` has the ids of samples that were removed, ascending, `history` the fingerprints of
+    earlier versions, the oldest first.
     """
 
     fingerprint: str
@@ -75,6 +65,13 @@ class ManifestFile:
     has_digests: bool = False
     num_unfinished: int = 0
     writer: str = ""
+    history: tuple[str, ...] = ()
+    removed: NDArray[Any] = field(default_factory=lambda: np.empty(0, np.uint8))
+
+
+def version_path(url: str, number: int) -> str:
+    """Where an earlier version of a manifest file is kept: train.swm.1, train.swm.2, ..."""
+    return f"{without_query(url)}.{number}"
 
 
 def tag_of(stat: FileStat) -> int:
@@ -95,7 +92,7 @@ def encode(content: ManifestFile) -> bytes:
     parts = [astuple(p) if isinstance(p, NumberedNames) else len(p) for p in names.parts]
     metadata = {
         "format": _FORMAT,
-        "version": _VERSION,
+        "version": _VERSION_REMOVED if len(content.removed) else _VERSION,
         "kind": "tar",
         "fingerprint": content.fingerprint,
         "num_shards": len(names),
@@ -108,6 +105,8 @@ def encode(content: ManifestFile) -> bytes:
         "names": parts,
         "writer": content.writer or f"shardwise {__version__}",
     }
+    if content.history:
+        metadata["history"] = content.history
     columns = {
         "tag": shrink(content.tags),
         "index_digest": shrink(content.index_digests),
@@ -116,6 +115,8 @@ def encode(content: ManifestFile) -> bytes:
         "bytes": shrink(narrow(content.lengths)),
         "index_bytes": shrink(narrow(content.index_bytes)),
     }
+    if len(content.removed):
+        columns["removed"] = narrow(content.removed)
     others = [
         name.encode("utf-8", "surrogateescape")
         for part in names.parts
@@ -153,10 +154,11 @@ class _OtherVersionError(Exception):
 def _require_format(metadata: Mapping[str, str]) -> None:
     if metadata["format"] != _FORMAT:
         raise ColumnFileError(f"it is of the format {metadata['format']!r:.80}, not {_FORMAT!r}")
-    if metadata["version"] != _VERSION:
+    if metadata["version"] not in (_VERSION, _VERSION_REMOVED):
         raise _OtherVersionError(
             f"the manifest is of version {metadata['version']!r:.80}, and this release reads "
-            f"{_VERSION!r}: update shardwise, or make it again with `shardwise index --merge`"
+            f"{_VERSION!r} and {_VERSION_REMOVED!r}: update shardwise, or make it again with "
+            "`shardwise index --merge`"
         )
     if metadata["kind"] != "tar":
         raise ColumnFileError(f"it is of {metadata['kind']!r:.80}, not of tar shards")
@@ -183,7 +185,12 @@ def _content(metadata: Mapping[str, str], columns: Mapping[str, NDArray[Any]]) -
         has_digests=json.loads(metadata["has_digests"]) is True,
         num_unfinished=num_unfinished,
         writer=str(metadata["writer"]),
+        removed=columns.get("removed", samples[:0]),
+        history=tuple(map(str, json.loads(metadata.get("history", "[]")))),
     )
+    removed = content.removed.astype(np.int64)
+    if (np.diff(removed, prepend=-1, append=num_samples) <= 0).any():
+        raise ValueError("the removed samples are not some of its own, in order")
     counts = (num_samples, num_bytes, content.key_length or 0, num_unfinished)
     if num_shards < 1 or not all(0 <= count <= _MAX_COUNT for count in counts):
         raise ValueError("a count is out of its range")

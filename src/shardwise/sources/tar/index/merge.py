@@ -11,18 +11,26 @@ import os
 import string
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
-from shardwise.base.errors import DataError
+from shardwise.base.errors import DataError, MissingShardError
 from shardwise.base.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import is_manifest_file
-from shardwise.sources.tar.index.manifest_file import ManifestFile, encode, tag_of
+from shardwise.sources.tar.index.manifest_file import (
+    ManifestFile,
+    decode,
+    encode,
+    tag_of,
+    version_path,
+)
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_lists import place_of
-from shardwise.storage import FileStat, StorageOptions, is_local, local_path
+from shardwise.storage import FileStat, StorageOptions, is_local, local_path, read_whole
 from shardwise.storage.write import write_whole
 
 _logger = logging.getLogger("shardwise")
@@ -42,6 +50,7 @@ class ManifestBuilder:
         self._fields: dict[str, None] = {}
         self._key_lengths: set[int | None] = set()
         self._has_digests = False
+        self._removed: dict[int, tuple[int, ...]] = {}
         self._num_unfinished = 0
         self._num_queries = 0
 
@@ -54,14 +63,18 @@ class ManifestBuilder:
         self._numbers.append(
             (header.num_samples, stat.num_bytes, tag_of(stat), digest, index_bytes)
         )
+        self._removed[len(self._removed)] = header.removed
         self._fields.update(dict.fromkeys(header.fields))
         if header.num_samples:
             self._key_lengths.add(header.key_length)
         self._has_digests = self._has_digests or header.has_digests
         self._num_unfinished += not header.has_end
 
-    def write(self) -> Manifest:
-        """Write the file, whole or not at all; the manifest that it holds."""
+    def write(self, *, keep: bool = False) -> Manifest:
+        """Write the file, whole or not at all, and `keep` another one that is there as a version.
+
+        Returns the manifest that it holds.
+        """
         if len(set(self._names)) < len(self._names):
             twice = Counter(self._names).most_common(1)[0][0]
             raise ValueError(
@@ -89,8 +102,19 @@ class ManifestBuilder:
             key_length=next(iter(self._key_lengths)) if one_length else None,
             has_digests=self._has_digests,
             num_unfinished=self._num_unfinished,
+            removed=manifest.ids_of(self._removed),
         )
-        write_whole(self.path, encode(content), options=self._options)
+        data = encode(content)
+        with suppress(MissingShardError):
+            before = read_whole(self.path, options=self._options) if keep else b""
+            if before:
+                old = decode(before, path=self.path)
+                data = encode(replace(content, history=old.history))
+                if data != before:
+                    number = len(old.history) + 1
+                    write_whole(version_path(self.path, number), before, options=self._options)
+                    data = encode(replace(content, history=(*old.history, old.fingerprint)))
+        write_whole(self.path, data, options=self._options)
         return manifest
 
     def _name(self, url: str) -> str:
@@ -134,7 +158,7 @@ def _is_placed(name: str, base: str, path: str) -> bool:
 
 
 def merge_indexes(path: str, urls: Iterable[str], *, store: IndexStore) -> Manifest:
-    """Write a manifest file of shards whose indexes are there and fit them."""
+    """Write a manifest file of shards whose indexes are there and fit them, as a new version."""
     builder = ManifestBuilder(path, options=store.options)
     for url in urls:
         stat = store.stat(url)
@@ -146,7 +170,7 @@ def merge_indexes(path: str, urls: Iterable[str], *, store: IndexStore) -> Manif
                 url=url,
             )
         builder.add(url, index, stat)
-    return builder.write()
+    return builder.write(keep=True)
 
 
 def manifest_path(pattern: str) -> str:

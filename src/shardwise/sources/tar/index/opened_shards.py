@@ -63,6 +63,7 @@ class OpenedShards:
         first: dict[tuple[str, ...], int] = {}
         endless: list[int] = []
         ignored: Counter[str] = Counter()
+        removed: dict[int, tuple[int, ...]] = {}
         for shard, header, stat in _open(urls, store, self.unsaved):
             sizes[shard] = header.num_samples
             lengths[shard] = stat.num_bytes
@@ -75,9 +76,12 @@ class OpenedShards:
                 self.key_lengths.add(header.key_length)
             self.has_digests = self.has_digests or header.has_digests
             ignored.update(header.ignored)
+            if header.removed:
+                removed[shard] = header.removed
             if not header.has_end:
                 endless.append(shard)
         self.manifest = Manifest.of_columns("tar", urls, sizes, lengths)
+        self.removed = self.manifest.ids_of(removed)
         ordered = sorted(first, key=first.__getitem__)
         self.fields = tuple(dict.fromkeys(name for fields in ordered for name in fields))
         if ignored["no extension"] and not self.manifest.num_samples:

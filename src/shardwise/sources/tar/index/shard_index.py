@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -63,13 +63,7 @@ def missing_mark(dtype: np.dtype[Any]) -> int:
 class ShardIndex:
     """Where each field of each sample of one shard lies. Immutable, may be used by any thread.
 
-    Args:
-        header: the shard as a whole.
-        columns: `starts` (in blocks, where a sample's first payload lies), for each field
-            `offset:<field>` (blocks from there) and `size:<field>` (bytes) and, with digests,
-            `crc32:<field>`; `keys`, the bytes of all keys, and `key_ends` unless all are of one
-            length. Each of one element a sample, or of one element where all are equal.
-        path: where it came from, for messages.
+    The columns are those of docs/format.md; `path` is where they came from, for messages.
     """
 
     def __init__(
@@ -145,6 +139,11 @@ class ShardIndex:
         sizes = self._sizes[field]
         mark = missing_mark(sizes.dtype) if field in self.header.optional else -1
         return self._offsets[field].item, sizes.item, mark
+
+    def without(self, rows: Iterable[int]) -> ShardIndex:
+        """The same index with some more samples removed."""
+        header = replace(self.header, removed=tuple(sorted({*self.header.removed, *rows})))
+        return ShardIndex(header, self._columns)
 
     def digests(self, field: str) -> NDArray[np.uint32] | None:
         """CRC-32 per payload of a field, uint32 `[num_samples]`, 0 for none; None without any."""

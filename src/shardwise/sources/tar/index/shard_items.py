@@ -25,11 +25,15 @@ Item: TypeAlias = Sequence[str] | ShardPart
 
 
 def named_items(
-    urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], store: IndexStore
+    urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    store: IndexStore,
+    version: int | str | None = None,
 ) -> tuple[list[Item], list[ListedShard] | None]:
     """Manifest files and the shards between them; the entries of shard lists, if any."""
     names = [*urls] if isinstance(urls, Sequence) and not isinstance(urls, str | bytes) else [urls]
     kinds = [_kind(name) for name in names]
+    if version is not None and set(kinds) != {"manifest"}:
+        raise ValueError(f"version={version!r:.40} is one of a manifest file (.swm): give that")
     if "manifest" not in kinds:
         if "list" not in kinds:
             return [expand_shards(urls, options=store.options)], None
@@ -55,7 +59,9 @@ def named_items(
             items.append(expand_shards([*group], options=store.options))
             continue
         for name in group:
-            items += [ListedShards(url, store) for url in manifest_files(name, store.options)]
+            items += [
+                ListedShards(url, store, version) for url in manifest_files(name, store.options)
+            ]
     if len(items) > 1:
         _refuse_repeats(items)
     return items, None

@@ -15,6 +15,7 @@ from shardwise.base.arguments import no_such_field
 from shardwise.base.columns import fixed_width_texts
 from shardwise.base.errors import StaleIndexError
 from shardwise.sources.manifest import Manifest
+from shardwise.sources.samples import joined_removed
 from shardwise.sources.tar.index.build import index_for
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards
@@ -120,6 +121,8 @@ class ShardSet:
         self._field_set = frozenset(self.fields)
         self.has_digests = any(part.has_digests for part in parts)
         ends = self.manifest.ends
+        part_ends = np.cumsum([each.num_samples for each in manifests])
+        self.removed = joined_removed(parts, part_ends)
         # Both are read as sequences only.
         few = len(ends) <= _MAX_LISTED_ENDS
         self._ends = ends.tolist() if few else cast("list[int]", ends.data)

@@ -1,15 +1,13 @@
-"""The picture of `shardwise bench`: seconds by stage, the rate, and batches ready over time.
-
-Needs matplotlib.
-"""
+"""The pictures that commands draw with matplotlib: of `bench` a run, of `info` the sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.base.errors import MissingExtraError
 
@@ -17,8 +15,10 @@ from shardwise.base.errors import MissingExtraError
 _WINDOWS = 12
 
 
-def drawable(path: Path) -> None:
+def drawable(path: Path, *, is_tar: bool = True) -> None:
     """Check that a picture can be drawn into a file, before the run."""
+    if not is_tar:
+        raise ValueError("--plot draws the sizes of fields, which only tar shards have")
     known = sorted(_figure().canvas.get_supported_filetypes())
     if path.suffix.removeprefix(".").lower() not in known:
         raise ValueError(f"--plot {path}: the name must end in one of {', '.join(known)}")
@@ -58,6 +58,19 @@ def draw(
     queue.set_xlabel("seconds")
     title = f"{mean:,.0f} samples/s, {document['bound_by']}-bound"
     figure.suptitle(title.replace("nothing-bound", "too short"))
+    figure.savefig(path)
+
+
+def draw_sizes(path: Path, sizes: Mapping[str, NDArray[np.int64]]) -> None:
+    """Draw how many samples have which size, in bytes, a panel per field."""
+    figure = _figure()
+    panels = figure.subplots(1, max(1, len(sizes)), squeeze=False)[0]
+    for axes, (name, found) in zip(panels, sizes.items(), strict=False):
+        low, high = max(1, found.min()), found.max()
+        # Sizes of more than one order of magnitude: each bin is larger by the same factor.
+        axes.hist(found, np.geomspace(low, high, 50) if high > 10 * low else 50)
+        axes.set(title=name, xlabel="bytes", xscale="log" if high > 10 * low else "linear")
+    panels[0].set_ylabel("samples")
     figure.savefig(path)
 
 
