@@ -21,7 +21,8 @@ Nothing is read: the plan says all of it. Nodes have 8 ranks of 100 samples a se
 --all checks the nodes a shard for every W from 1 to 2,048; --costs prints the CPU times alone.
 --caches simulates the disks of the nodes over three epochs, evicted by the last use and by the next
 one: bytes from the store over bytes of the data, where each block that is not there is fetched
-whole, or past a full cache by its samples alone.
+whole, or past a full cache by its samples alone. In the last column the nodes share their disks,
+which have room for the open windows, and in brackets is what nodes read of each other.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.engine.request import BatchRows
+from shardwise.extensions.share.placement import (
+    holders,
+    middle_samples,
+    places_of,
+    reading_ranks,
+)
 from shardwise.loader.account import Tally
 from shardwise.plan import Partition, Plan, WindowSampler
 from shardwise.plan.id_word import IdWord
@@ -279,6 +286,8 @@ def certificate_cost(sampler: WindowSampler) -> None:
 # 2,048,000 samples in blocks of 128.
 CACHED_SHARDS, CACHED_SIZE, SAMPLES_A_BLOCK = 2_000, 1_024, 128
 SIMULATED_NODES, EPOCHS = 2, 3
+# Below this the open windows do not fit.
+LEAST_SHARED = 0.5
 
 
 def reads_of_node(plan: Plan, node: int) -> BlockUses:
@@ -319,10 +328,42 @@ def simulate(uses: BlockUses, capacity: int, num_steps: int, *, by_next_use: boo
     return fetched
 
 
+def simulate_shared(plan: Plan, capacity: int) -> tuple[list[float], list[float]]:
+    """Blocks that a job fetches in each epoch, and those that a node gets from another one.
+
+    Each node holds what the library's placement says, the soonest wanted first.
+    """
+    num_nodes = plan.world_size // RANKS_A_NODE
+    num_blocks = np.full(CACHED_SHARDS, CACHED_SIZE // SAMPLES_A_BLOCK)
+    _, _, ids = middle_samples(np.full(CACHED_SHARDS, CACHED_SIZE), num_blocks, None)
+    places = [places_of(plan, epoch, ids) for epoch in range(EPOCHS + 1)]
+    disks: list[dict[int, int]] = [{} for _ in range(num_nodes)]
+    before = np.full(len(ids), -1)
+    fetched, passed = [], []
+    for epoch in range(EPOCHS):
+        nodes = reading_ranks(plan, epoch, places[epoch]) // RANKS_A_NODE
+        held = holders(nodes, places[epoch + 1], [capacity] * num_nodes)
+        num_fetched = num_passed = 0
+        for block in np.argsort(places[epoch]).tolist():
+            node, last = int(held[block]), int(before[block])
+            is_there = last >= 0 and disks[last].pop(block, None) is not None
+            num_fetched += not is_there
+            num_passed += is_there and last != node
+            num_passed += node != nodes[block]
+            disk = disks[node]
+            disk[block] = (epoch + 1) * plan.num_samples + int(places[epoch + 1][block])
+            if len(disk) > capacity:
+                del disk[max(disk, key=disk.__getitem__)]
+        before = held
+        fetched.append(num_fetched / len(ids))
+        passed.append(num_passed / len(ids))
+    return fetched, passed
+
+
 def caches(world_sizes: list[int]) -> None:
     """Print what the store sends by world size, disk and eviction."""
     total = CACHED_SHARDS * CACHED_SIZE // SAMPLES_A_BLOCK
-    print(f"{'W':>6} {'disks/data':>10}  {'last use':20} {'next use':20}")
+    print(f"{'W':>6} {'disks/data':>10}  {'last use':20} {'next use':20}  shared (of nodes)")
     for world_size in world_sizes:
         plan = Plan(
             CACHED_SHARDS * CACHED_SIZE, batch_size=BATCH_SIZE, world_size=world_size, seed=1,
@@ -343,7 +384,15 @@ def caches(world_sizes: list[int]) -> None:
                 ]
                 ratios = np.mean(runs, axis=0) * num_nodes / total
                 cells.append(" ".join(f"{ratio:.2f}" for ratio in ratios))
-            print(f"{world_size:6} {share:10.0%}  {cells[0]:20} {cells[1]:20}", flush=True)
+            shared = ["-", "-"]
+            if share >= LEAST_SHARED:
+                parts = simulate_shared(plan, capacity)
+                shared = [" ".join(f"{ratio:.2f}" for ratio in part) for part in parts]
+            print(
+                f"{world_size:6} {share:10.0%}  {cells[0]:20} {cells[1]:20}  "
+                f"{shared[0]} ({shared[1]})",
+                flush=True,
+            )
 
 
 def main() -> None:

@@ -7,6 +7,12 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from shardwise.extensions.share.placement import (
+    holders,
+    middle_samples,
+    places_of,
+    reading_ranks,
+)
 from shardwise.plan import Plan
 from shardwise.plan.window import WindowSampler
 
@@ -134,7 +140,39 @@ def draw_ranks() -> str:
     return picture.svg("Two GPUs and three take equal steps through one order", width, y)
 
 
-PICTURES = {"plan": draw, "ranks": draw_ranks}
+def draw_caches() -> str:
+    """Who holds the blocks of five shards in two epochs of three nodes, as SVG."""
+    sizes, num_nodes, left = np.array([4] * 5), 3, 120
+    plan = Plan(20, batch_size=2, world_size=num_nodes, shuffle="full", seed=3)
+    shards, _, ids = middle_samples(sizes, np.full(5, 2), None)
+    places = [places_of(plan, epoch, ids) for epoch in range(3)]
+    picture = Drawing()
+    picture.text(10, 18, "the plan says who holds a block, and where it lies next")
+    before = np.full(len(ids), -1)
+    for epoch in range(2):
+        nodes = reading_ranks(plan, epoch, places[epoch])
+        held = holders(nodes, places[epoch + 1], [len(ids)] * num_nodes)
+        y = 40 + epoch * 190
+        picture.text(10, y + 14, f"epoch {epoch + 1}")
+        for node in range(num_nodes):
+            top = y + 24 + node * 50
+            picture.text(10, top + 16, f"node {node}")
+            for at, block in enumerate(np.flatnonzero(held == node).tolist()):
+                x = left + at * 110
+                picture.parts.append(
+                    f'<rect x="{x}" y="{top}" width="{BOX - 2}" height="{BOX - 2}" rx="3" '
+                    f'fill="{COLOURS[shards[block]]}"/>'
+                )
+                picture.text(x + BOX / 2 - 1, top + BOX / 2 + 3, "ABCDEFGHIJ"[block], kind="id")
+                last = int(before[block])
+                source = "store" if last < 0 else "kept" if last == node else f"node {last}"
+                picture.text(x + BOX + 4, top + 14, f"from {source}".replace("from kept", "kept"),
+                             kind="small")  # fmt: skip
+        before = held
+    return picture.svg("Who holds which block in two epochs, by the plan", WIDTH, 420)
+
+
+PICTURES = {"plan": draw, "ranks": draw_ranks, "caches": draw_caches}
 
 if __name__ == "__main__":
     for name, function in PICTURES.items():

@@ -67,9 +67,9 @@ if TYPE_CHECKING:
         export_prometheus as export_prometheus,
     )
     from shardwise.extensions.monitor.trace import trace as trace
+    from shardwise.extensions.show.show import show as show
     from shardwise.extensions.series.lerobot import lerobot as lerobot
     from shardwise.extensions.series.windows import windows as windows
-    from shardwise.extensions.show.show import show as show
     from shardwise.extensions.tables.functions import lance as lance, parquet as parquet
     from shardwise.extensions.formats.functions import (
         jsonl as jsonl,

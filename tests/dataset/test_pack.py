@@ -197,6 +197,7 @@ def test_a_document_that_is_not_the_one_that_was_packed_names_itself(change, mes
         ({"length": 1 << 31}, ValueError, "length=2147483648 must be at most 16777216"),
         ({"window": 1 << 63}, ValueError, "window=9223372036854775808 must be at most"),
         ({"limits": 30}, TypeError, "limits=30: give numbers by name"),
+        ({"limits": {"other": 10**400}}, ValueError, "a number above 0, or"),
         ({"limits": {"other": 0}}, ValueError, r"limits\['other'\]=0: a number above 0"),
         ({"limits": {"other": (3, [1], 2)}}, ValueError, "a number above 0, or"),
         ({"limits": {"other": "3"}}, ValueError, "a number above 0, or"),
@@ -246,7 +247,7 @@ def test_packs_of_several_datasets_have_one_shape_with_room_for_as_many_document
 def test_nothing_to_pack_is_an_empty_dataset():
     for ds in (sw.wrap([]), dataset([0, 0]), dataset().subset([])):
         packs = sw.pack(ds, length=4)
-        assert len(packs) == 0
+        assert len(packs) == len(sw.pack(ds, length=4, limits={"other": 1})) == 0
         with pytest.raises(ValueError, match="no samples"):
             sw.DataLoader(packs, batch_size=2)
     dropped = sw.pack(dataset([9, 9]), length=4, long="drop")
@@ -292,6 +293,8 @@ def test_other_fields_ride_along_in_the_order_of_the_documents_under_limits():
     plain = sw.pack(sw.wrap(items), length=256, limits={})
     assert len(plain) == len(sw.pack(sw.wrap(items), length=256))
     assert {"name", "pictures"} < set(plain.fields)
+    cut = sw.pack(sw.wrap([{"tokens": range(9), "name": "a"}]), length=4, limits={})
+    assert [pack["name"] for pack in cut] == [["a"]] * 3
     made = sw.wrap(items).map(lambda sample: {**sample, "made": len(sample["name"])})
     check_interleaved(sw.pack(made, length=256, limits={"images": 8})[3], items)
     assert "made" in sw.pack(made, length=256, limits={"images": 8}).fields

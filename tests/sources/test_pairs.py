@@ -77,6 +77,7 @@ def test_a_list_has_no_pairs_and_a_file_written_since_is_no_part_of_one(tmp_path
         ds[0]
 
 
+@pytest.mark.extension
 def test_convert_makes_shards_of_pairs(tmp_path):
     write(tmp_path / "in", "a.jpg", "a.txt", "b.jpg", "b.txt")
     run("convert", tmp_path / "in", tmp_path / "{shard:03d}.tar", "--pairs")

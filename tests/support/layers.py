@@ -43,6 +43,9 @@ NEIGHBOURS = {
     # Sets of robots are tables with videos.
     ("series", "media"),
     ("series", "tables"),
+    # Nodes share what caches of remote files hold, by the frames, tokens and TLS of batch servers.
+    ("share", "remote"),
+    ("share", "service"),
     # The page of a run shows the verdict on its coverage.
     ("monitor", "certify"),
     # `explain --show` shows samples as `shardwise show` does.

@@ -54,6 +54,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "serve": "shardwise.extensions.service.command:serve",
         "show": "shardwise.extensions.show.command:show",
     },
+    # A process's part in a cache that nodes share: a cache -> `Sharing`.
+    "caches": {"share": "shardwise.extensions.share.sharing:Sharing"},
     # What writes down the counts of a loader: directory, coverage -> `MetricsFile`.
     "metrics": {"lines": "shardwise.extensions.monitor.metrics_file:MetricsFile"},
     # What makes other arrays of a batch's: sharding, remainder -> a function of the batch.

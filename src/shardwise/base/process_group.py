@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 # A group made in another way, a backend's own store, a store that is gone.
-_NO_STORE = (AttributeError, RuntimeError, ValueError)
+NO_STORE = (AttributeError, RuntimeError, ValueError)
 # Seconds that a rank waits for what another one makes.
 _MAKER_S = 60
 # Before bytes that were made; larger ones are too many for a store that all ranks ask.
@@ -47,14 +47,14 @@ def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
     None where there is no group, or its store can't tell. With `is_new` the n-th call of each
     process returns the n-th name.
     """
-    ranks, store = group_rank_and_size(), _store()
+    ranks, store = group_rank_and_size(), group_store()
     if ranks is None or store is None:
         return None
     try:
         if is_new:
             key = f"{key}/{store.add(f'{key}/rank {ranks[0]}', 1)}"
         return bytes(store.compare_set(key, "", proposal)).decode()
-    except _NO_STORE:
+    except NO_STORE:
         return None
 
 
@@ -64,7 +64,7 @@ def made_once(key: str, make: Callable[[], bytes]) -> bytes:
     The n-th call of a process returns what was made for the n-th call of any. Without a group, and
     where the maker fails or takes longer than a minute, this process makes them itself.
     """
-    ranks, store = group_rank_and_size(), _store()
+    ranks, store = group_rank_and_size(), group_store()
     if ranks is None or ranks[1] < 2 or store is None:
         return make()
     is_maker = False
@@ -75,20 +75,20 @@ def made_once(key: str, make: Callable[[], bytes]) -> bytes:
             store.wait([key], timedelta(seconds=_MAKER_S))
             made = bytes(store.get(key))
             return made[1:] if made[:1] == _MADE else make()
-    except _NO_STORE:
+    except NO_STORE:
         return make()
     made = b""
     try:
         made = make()
         return made
     finally:
-        with suppress(*_NO_STORE):
+        with suppress(*NO_STORE):
             store.set(key, _MADE + made if 0 < len(made) < _MOST_BYTES else b"-")
 
 
-def _store() -> Any:
+def group_store() -> Any:
     """The store that the process group was made with; None without one."""
     try:
         return sys.modules["torch.distributed"].distributed_c10d._get_default_store()
-    except (KeyError, *_NO_STORE):
+    except (KeyError, *NO_STORE):
         return None

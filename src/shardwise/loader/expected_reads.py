@@ -18,6 +18,7 @@ from shardwise.base.errors import DataError, StorageError
 from shardwise.plan import Plan
 from shardwise.plan.uses import block_uses, blocks_by_share
 from shardwise.sources.samples import Samples, SourcedSamples, TellsRanges
+from shardwise.storage.file_pool import FilePool
 from shardwise.storage.protocol import BlockCache, IsCached
 
 _logger = logging.getLogger("shardwise")
@@ -48,10 +49,15 @@ class ExpectedReads:
         self._expected: list[Any] = []
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        caches = {id(cache): cache for cache in self._caches()}
+        pools = {id(cache): (cache, pool) for cache, pool in self._caches()}
+        caches = [cache for cache, _ in pools.values()]
+        for cache, pool in pools.values():
+            if cache.peers is not None:
+                of_epoch = plan.resumed(plan.start, epoch=epoch)
+                self._expected += cache.peers.share(samples, pool, of_epoch, rank, self._first_step)
         if caches:
             threading.Thread(
-                target=self._compute, args=(list(caches.values()),), name="shardwise-uses",
+                target=self._compute, args=(caches,), name="shardwise-uses",
                 daemon=True,
             ).start()  # fmt: skip
 
@@ -69,8 +75,8 @@ class ExpectedReads:
                 each.close()
             self._expected = []
 
-    def _caches(self) -> Iterator[BlockCache]:
-        """The caches that the first batch is read through."""
+    def _caches(self) -> Iterator[tuple[BlockCache, FilePool]]:
+        """The caches that the first batch is read through, each with a pool of its files."""
         samples = having(self._samples, TellsRanges)
         if samples is None or not self._plan.num_steps:
             return
@@ -81,7 +87,7 @@ class ExpectedReads:
                 if pool.options.cache is not None and reads:
                     file = having(pool.get(reads[0][0]), IsCached)
                 if file is not None:
-                    yield file.cache
+                    yield file.cache, pool
         except (DataError, StorageError):
             return  # the reader of the batch meets it
 

@@ -24,7 +24,7 @@ Stats = TypedDict("Stats", {  # noqa: UP013 - a class has one line per key
     "queue_depth": float, "bound_by": str, "verdict": str,
     "bytes": int, "bytes_fetched": int, "bytes_from": dict[str, int],
     "requests": int, "retries": int, "hedges": int, "waits": int, "hits": int, "misses": int,
-    "evictions": int, "damaged": int, "degraded": int,
+    "evictions": int, "damaged": int, "degraded": int, "removed": int,
     "decoded_on_device": int, "decoded_on_cpu": int, "slowest_shards": list[dict[str, Any]],
     "executor": str, "executor_reason": str, "next_executor": str | None,
     "num_workers": int, "num_threads": int, "totals": dict[str, Any],
@@ -33,5 +33,5 @@ Stats = TypedDict("Stats", {  # noqa: UP013 - a class has one line per key
 Certificate = TypedDict("Certificate", {
     "epoch": int, "count": int, "word": str, "expected": str, "ok": bool, "from": int, "to": int,
     "num_samples": int, "skipped": int, "replaced": int, "padded": int, "dropped": int,
-    "left_out": int, "given": int, "ranks": int, "verdict": str,
+    "left_out": int, "removed": int, "given": int, "ranks": int, "verdict": str,
 })  # fmt: skip

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from shardwise.base.arguments import check_number, path_text, suggest_names
+from shardwise.base.arguments import check_flag, check_number, path_text, suggest_names
+from shardwise.base.plugins import find
 from shardwise.base.shown import shown
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
@@ -31,9 +33,14 @@ class CacheSettings:
             fetch whole blocks too: for them, a smaller one is better.
         wait_s: seconds to wait for a block that another process is fetching, before reading past
             the cache.
+        share: read what other nodes of the job hold from them, in place of the store.
+        peers: "tcp://host:port" of each node in the order of their ranks, as many on each; by
+            default the ranks of a process group find each other.
+        token_file: with the token of the job; `peers` needs it, and a process group has one.
+        tls_cert, tls_ca: PEM files of this node, and of who signs all nodes' certificates.
 
     Raises:
-        ValueError: a number is not above 0.
+        ValueError: a number is not above 0, or arguments do not go together.
 
     Examples:
         >>> import shardwise as sw
@@ -46,6 +53,11 @@ class CacheSettings:
     max_bytes: int = 100 * 10**9
     block_bytes: int = 4 << 20
     wait_s: float = 60.0
+    share: bool = False
+    peers: str | Sequence[str] | None = None
+    token_file: str | os.PathLike[str] | None = None
+    tls_cert: str | os.PathLike[str] | None = None
+    tls_ca: str | os.PathLike[str] | None = None
     # The Cache of these settings in this process, from the first file on.
     opened: Any = field(default=None, init=False, repr=False, compare=False)
 
@@ -67,6 +79,11 @@ class CacheSettings:
         while block_bytes * 32 > self.max_bytes and block_bytes >= 2 * _MIN_BLOCK_BYTES:
             block_bytes //= 2
         object.__setattr__(self, "block_bytes", block_bytes)
+        check_flag("share", self.share)
+        if self.share:
+            object.__setattr__(self, "peers", find("caches", "share").checked_peers(self))
+        elif self.peers or self.token_file or self.tls_cert or self.tls_ca:
+            raise ValueError("peers=, token_file=, tls_cert= and tls_ca= need share=True")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "opened": None}

@@ -16,13 +16,7 @@ _MIN_PIECE_BYTES = 8 << 20
 
 
 class AttemptError(Exception):
-    """One attempt failed.
-
-    Attributes:
-        cause: for the user's error message.
-        kind: "passing" failures are worth another attempt; all others are final.
-        status: the HTTP status of the answer, or 0.
-    """
+    """One attempt failed; "passing" failures are worth another one. `status` is HTTP's, or 0."""
 
     def __init__(self, cause: str, kind: Kind, *, status: int = 0) -> None:
         super().__init__(cause)

@@ -135,6 +135,8 @@ class BlockCache(Protocol):
     """A cache of blocks, as a loader tells it what will be read."""
 
     settings: Any
+    # What shares its blocks with other nodes, or None.
+    peers: Any
 
     def expect(
         self,

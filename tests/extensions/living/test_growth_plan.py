@@ -43,7 +43,7 @@ def ids_of(part: Plan, epoch: int, steps: range | None = None) -> list[int]:
     return found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(data=st.data(), old=SIZES, new=SIZES, shuffle=st.sampled_from([False, "full", "window"]))
 def test_each_epoch_has_its_samples_once_wherever_the_data_grow(
     data: st.DataObject, old: list[int], new: list[int], shuffle: Any

@@ -191,7 +191,7 @@ class _Reading:
                 pass
             elif isinstance(stage, cache.FileCache):
                 size = stage.cleaner.cache_size if stage.cleaner is not None else 0
-                bound = {"max_bytes": int(size)} if 0 < size < 1 << 60 else {}
+                bound: dict[str, Any] = {"max_bytes": int(size)} if 0 < size < 1 << 60 else {}
                 settings = CacheSettings(str(stage.cache_dir), **bound)
             elif isinstance(stage, FilterFunction) and stage.f in _EXPANDERS:
                 self._refuse_files(stage)

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shardwise.base.errors import DataError
 from shardwise.compat.webdataset.handlers import reraise_exception
 from shardwise.sources.tar.scan.byte_source import StreamBytes
@@ -65,6 +67,8 @@ class TarStream:
         ignored: Counter[str] = Counter()
         try:
             for members in scan_members(scan, ignored):
+                if scan.removed:
+                    members = members.take(~np.isin(members.offsets, scan.removed))
                 # numpy's strings end at the first zero, as names do.
                 raw = members.names.view(f"S{members.names.shape[1]}")[:, 0].tolist()
                 payloads = source.read_many(members.offsets.tolist(), members.sizes.tolist())

@@ -51,15 +51,10 @@ class Pass:
     """A loader's pass through the rest of an epoch.
 
     Attributes:
-        line: the first line.
         reached: its lines follow one another without a gap up to here.
-        furthest: the last position of any line.
-        ends: positions at which lines end, ascending.
         wrong: first and last position of lines in a row whose samples are not those of the plan.
         repeats: number and last position of an earlier pass of this loader that went through
             positions of this one, with no state loaded in between; None without one.
-        steps_skipped: first position and steps, in words, of each skip.
-        whole: samples dropped, and all samples of the epoch, where a line ended it.
     """
 
     __slots__ = (

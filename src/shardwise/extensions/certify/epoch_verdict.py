@@ -22,10 +22,7 @@ class EpochVerdict:
         is_once: whether its samples are the data's, each once.
         num_given: of those handed out, indices that were given to torch's DataLoader.
         excluded: samples that `exclude` left out, or that were removed (`num_removed`).
-        steps_skipped: steps that were skipped on purpose, in words.
-        runs, world_sizes: the runs that count, and their numbers of ranks.
-        faults: what does not fit, in words.
-        num_lines: the lines that count.
+        runs, world_sizes, num_lines: those that count.
     """
 
     epoch: int

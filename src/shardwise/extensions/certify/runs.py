@@ -87,15 +87,11 @@ class Segment:
     """What all ranks of a run read from one position of an epoch on, summed up over them.
 
     Attributes:
-        run: the run.
         line: any line, for what they all have in common: epoch, begin, world size, data.
         ranks: those with lines, once for each process that has the rank: those of a group that
             holds one model between them (tensor parallel) get equal batches.
-        ends: positions at which lines end.
-        furthest: the last position that any line reaches.
         gaps: ranks that lack lines between others.
-        steps_skipped: first position and steps, in words, of each skip.
-        faults: what is wrong with lines from a position on, in words.
+        steps_skipped, faults: of each skip and fault the first position, and words.
         whole: samples dropped, and all samples of the epoch, of lines that ended it.
     """
 

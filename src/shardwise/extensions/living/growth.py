@@ -71,29 +71,26 @@ def grow(dataset: Any, plan: Plan, state: LoaderState) -> tuple[Plan, LoaderStat
     """
     order, spec, sizes = plan.order, plan.order.made.spec(), _sizes_before(dataset, state)
     made = sampler_from_spec(state.order, sizes) if state.order.get("sampler") in _KINDS else None
-    is_same = {**state.order, **{name: spec.get(name) for name in _OF_SIZE}} == {
-        **spec, **{name: spec.get(name) for name in _OF_SIZE}
-    }  # fmt: skip
-    if made is None or not is_same:
+    of_size = {name: spec.get(name) for name in _OF_SIZE}
+    if made is None or {**state.order, **of_size} != {**spec, **of_size}:
         raise StateError(
             f"grown='next_epoch': the state's order is {state.order!r:.200}, this loader's "
             f"{order.made!r:.200}: data grow in storage order, or by the state's seed and shuffle="
             "'full' or 'window'; for others, start without the state, or add the new data as a "
             "dataset by sw.mix(..., schedule=)"
         )
-    now, own = (state.epoch, state.position), order.excluded
-    is_given = own is not None and own.is_given
-    old_ids = own.ids[own.ids < made.num_samples] if own is not None and is_given else None
-    old = None if old_ids is None else Excluded.of(old_ids, made.num_samples)
-    old = resumed(old, state.excluded, now, made.num_samples)
-    excluded = replace(own, since=old.since) if own and old and is_given else old
-    plan = plan.excluding(excluded)
+    now, own, count = (state.epoch, state.position), order.excluded, made.num_samples
+
+    def first(each: Excluded | None) -> Excluded | None:
+        return None if each is None else Excluded.of(each.ids[each.ids < count], count)
+
+    own = own if own is not None and own.is_given else None
+    old = resumed(first(own), state.excluded, now, count)
+    plan = plan.excluding(replace(own, since=old.since) if own and old else old)
     if not state.position:
         return plan, state
-    removed = order.removed
-    if removed is not None:
-        removed = Excluded.of(removed.ids[removed.ids < made.num_samples], made.num_samples)
-    order = replace(order, made=made, num_ids=made.num_samples, excluded=old, removed=removed)
+    removed = first(order.removed)
+    order = replace(order, made=made, num_ids=count, excluded=old, removed=removed)
     return GrowingPlan(plan, order, state), state
 
 

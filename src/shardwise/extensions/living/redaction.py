@@ -20,7 +20,8 @@ from shardwise.sources.tar.check.problems import Problem
 from shardwise.sources.tar.index.build import index_for, with_digests
 from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
 from shardwise.sources.tar.index.shard_index import ShardIndex
-from shardwise.storage import atomic_write, is_local, local_path, read_whole
+from shardwise.sources.tar.scan.headers import BLOCK, CHECKSUM, COUNT, MARK, REMOVED
+from shardwise.storage import File, atomic_write, is_local, local_path, read_whole
 from shardwise.storage.atomic import sweep
 from shardwise.storage.write import upload
 
@@ -28,17 +29,15 @@ from shardwise.storage.write import upload
 def redact(shards: Sequence[str], keys: Collection[str], store: IndexStore) -> dict[str, int]:
     """Remove the samples of some keys; return how many each shard lost.
 
-    Raises:
-        ValueError: no shard has one of the keys; nothing was removed.
-        DataError: a payload is that of another sample, too.
-        StorageError: an index or a shard can't be written.
+    A ValueError of unknown keys and a DataError of shared payloads come before any change.
     """
-    wanted, missing, found = set(keys), set(keys), dict[str, tuple[ShardIndex, ShardIndex]]()
+    wanted, missing, found = {*keys}, {*keys}, dict[str, tuple[ShardIndex, ShardIndex]]()
     for url in shards:
         before = store.valid(url, store.stat(url)) or index_for(url, store)
         rows = [row for row, key in enumerate(before.keys) if key in wanted]
         if rows:
             found[url] = before, before.without(rows)
+            _refuse_shared(url, found[url][1])
             missing.difference_update(map(before.keys.one, rows))
     if missing:
         raise ValueError(
@@ -46,13 +45,8 @@ def redact(shards: Sequence[str], keys: Collection[str], store: IndexStore) -> d
             "the list of another dataset? Nothing was removed"
         )
     for url, (_, index) in found.items():
-        _refuse_shared(url, index)
-    for url, (_, index) in found.items():
         _redact(url, index, store)
-    return {
-        url: len(index.header.removed) - len(before.header.removed)
-        for url, (before, index) in found.items()
-    }
+    return {u: len(b.header.removed) - len(a.header.removed) for u, (a, b) in found.items()}
 
 
 def find_left(url: str, index: ShardIndex, store: IndexStore) -> Iterator[Problem]:
@@ -70,7 +64,22 @@ def _payloads(index: ShardIndex) -> Iterator[tuple[int, str, int, int]]:
     rows = np.array(index.header.removed, np.int64)
     for field in index.fields:
         places = zip(rows, *index.locate(field, rows), strict=True)
-        yield from ((int(r), field, int(at), int(size)) for r, at, size in places if size > 0)
+        yield from ((int(r), field, int(at), int(size)) for r, at, size in places if size >= 0)
+
+
+def _edits(file: File, index: ShardIndex) -> Iterator[tuple[int, bytes]]:
+    """Yield what will stand where: zeros, and headers that say what was removed."""
+    heads = {offset - BLOCK for _, _, offset, _ in _payloads(index)}
+    for at in {0, *heads}:
+        block = bytearray(file.read(at, BLOCK))
+        if at in heads:
+            block[MARK] = REMOVED
+        if at == 0:
+            block[COUNT] = b"%010d" % len(index.header.removed)
+        block[CHECKSUM] = b" " * 8
+        block[CHECKSUM] = b"%06o\0 " % sum(block)
+        yield at, bytes(block)
+    yield from ((offset, bytes(size)) for _, _, offset, size in _payloads(index))
 
 
 def _refuse_shared(url: str, index: ShardIndex) -> None:
@@ -84,12 +93,13 @@ def _refuse_shared(url: str, index: ShardIndex) -> None:
 
 def _redact(url: str, index: ShardIndex, store: IndexStore) -> None:
     _publish(url, index, store)
-    if any(True for _ in find_left(url, index, store)):
-        spans = [(offset, size) for _, _, offset, size in _payloads(index)]
+    file = open_uncached(url, store.options)
+    edits = [*_edits(file, index)]
+    if any(file.read(at, len(data)) != data for at, data in edits):
         if is_local(url):
-            _zero_file(os.path.realpath(local_path(url)), spans)
+            _edit_file(os.path.realpath(local_path(url)), edits)
         else:
-            _zero_object(url, index.header.etag, spans, store)
+            _edit_object(url, index.header.etag, edits, store)
     stat = store.stat(url)
     index = index.of_version(stat.mtime_ns, stat.etag)
     if index.header.has_digests:
@@ -102,25 +112,27 @@ def _publish(url: str, index: ShardIndex, store: IndexStore) -> None:
         raise StorageError(f"samples of {shown(url)!r} can't be removed: {note}")
 
 
-def _zero_file(path: str, spans: Sequence[tuple[int, int]]) -> None:
+def _edit_file(path: str, edits: Sequence[tuple[int, bytes]]) -> None:
     sweep(Path(path).parent)  # copies that killed runs left
     if (names := Path(path).stat().st_nlink) > 1:
         raise StorageError(f"{path!r} has {names} names (hard links): remove the others first")
     try:
         with atomic_write(path) as file, Path(path).open("rb") as old:
             shutil.copyfileobj(old, file)
-            for offset, size in spans:
-                file.seek(offset)
-                file.write(bytes(size))
+            for at, data in edits:
+                file.seek(at)
+                file.write(data)
             shutil.copymode(path, file.name)
     except OSError as error:
         raise StorageError(f"{path!r} can't be written: {error.strerror or error}") from error
 
 
-def _zero_object(url: str, etag: str, spans: Sequence[tuple[int, int]], store: IndexStore) -> None:
+def _edit_object(
+    url: str, etag: str, edits: Sequence[tuple[int, bytes]], store: IndexStore
+) -> None:
     if not etag:
         raise StorageError(f"{shown(url)!r} has no ETag: another version could be overwritten")
     data = bytearray(read_whole(url, options=store.options))
-    for offset, size in spans:
-        data[offset : offset + size] = bytes(size)
+    for at, part in edits:
+        data[at : at + len(part)] = part
     upload(url, bytes(data), options=store.options, etag=etag)

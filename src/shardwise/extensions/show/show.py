@@ -166,7 +166,7 @@ def _samples_of(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _row(column: Any, row: int, num_rows: int) -> Any:
-    """A row of a column, of nested ones too; what is no column belongs to every row."""
+    """A row of a column, of nested ones too; a value that is not a column belongs to every row."""
     if isinstance(column, Mapping):
         return {name: _row(each, row, num_rows) for name, each in column.items()}
     is_column = hasattr(column, "__len__") and not isinstance(column, str | bytes)

@@ -18,7 +18,7 @@ _MAGIC = (b"\x1aE\xdf\xa3", b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xf3")
 
 
 def tile_of(value: Any, side: int) -> NDArray[np.uint8] | None:
-    """A value as pixels, uint8 `[H, W, 3]`, about `side` of them; None if it is no such value.
+    """A value as pixels, uint8 `[H, W, 3]`, about `side` of them; None of other values.
 
     Raises:
         DataError: encoded media are damaged.

@@ -42,7 +42,7 @@ def _find_digest() -> tuple[str, Callable[[Any], int]]:
     return "xxh3", xxh3_64_intdigest
 
 
-_DIGEST_NAME, digest = _find_digest()
+DIGEST_NAME, digest = _find_digest()
 
 
 class BlockInfo(NamedTuple):
@@ -66,7 +66,7 @@ def version_id(url: str, version: str, file_bytes: int, block_bytes: int) -> str
     The first 16 are those of its URL. Blocks of another size, or with another kind of digest, have
     other names.
     """
-    parts = (url, version, str(file_bytes), str(block_bytes), _DIGEST_NAME)
+    parts = (url, version, str(file_bytes), str(block_bytes), DIGEST_NAME)
     text = "".join(f"{len(part)}:{part}" for part in parts)
     return text_digest(url) + text_digest(text)
 

@@ -16,10 +16,12 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.plugins import find
 from shardwise.extensions.remote.cache.ahead import CacheAhead
 from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
@@ -83,12 +85,20 @@ class Cache:
         self._ahead = CacheAhead(self._limit // self.settings.block_bytes)
         self._eviction = Eviction(self.folder)
         self._usage_file: UsageFile | None = None
+        self._peers: Any = None
         self.bypass = Bypass(self.settings.directory)
         self.hits = Hits(self.folder)
         # A cache that is dropped, and the interpreter's end, add the last hits to the usage file.
         weakref.finalize(self, self.hits.flush)
         # Last: another thread of a forked child must not use a lock that was held at the fork.
         self._pid = os.getpid()
+
+    @property
+    def peers(self) -> Any:
+        """This process's part in a cache that nodes share: a `Sharing`; None unless they do."""
+        if self.settings.share and self._peers is None:
+            self._peers = find("caches", "share")(self)
+        return self._peers
 
     @property
     def ahead(self) -> CacheAhead:
@@ -113,6 +123,13 @@ class Cache:
         except OSError as error:
             self._degrade(error)
             return None
+
+    @property
+    def room(self) -> int:
+        """How many blocks its disk keeps beside those that are in flight."""
+        disk, used = os.statvfs(self.folder), self.usage_file().read().num_bytes
+        num_bytes = min(self._limit, used + disk.f_bavail * disk.f_frsize)
+        return num_bytes // space_of(self.settings.block_bytes + 4096) * 15 // 16
 
     def read(self, name: str, ranges: Sequence[ByteRange], buffer: memoryview) -> bool:
         """Read parts of a block into a buffer, if it is cached; whether it is.

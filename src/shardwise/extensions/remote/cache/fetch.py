@@ -8,7 +8,7 @@ lock (no deadlock), and every wait times out.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,7 @@ class MissingBlock:
         number: of the block in the file.
         ranges: what a read needs of it.
         tries: how often it was reported as cached and was gone.
+        for_peer: whether another node, which takes this one for its holder, waits for it.
     """
 
     file: RemoteFile
@@ -51,6 +52,7 @@ class MissingBlock:
     number: int
     ranges: Sequence[ByteRange]
     tries: int = 0
+    for_peer: bool = False
 
     @property
     def name(self) -> str:
@@ -119,41 +121,63 @@ def fetch_blocks(
             else:
                 left.append(block)
         if locked:
-            _fetch_locked(locked, num_bytes, view)
+            _fetch_locked(locked, view)
     except BaseException:
         for part in locked:
             part.abandon()
         raise
     if direct:
-        direct[0].file.read_many(_by_file(direct), view)
+        _read_missing([(block, block.ranges) for block in direct], view, by_file=True)
     num_fetched = len(locked) + len(direct)
     if num_fetched:
         IO_COUNTS.add(misses=num_fetched)
     return left, not num_fetched
 
 
-def _fetch_locked(locked: Sequence[_PartialBlock], num_bytes: int, view: memoryview) -> None:
+def _fetch_locked(locked: Sequence[_PartialBlock], view: memoryview) -> None:
     """Fetch whole blocks at once, copy the ranges that were asked for, publish the blocks."""
-    buffer = np.empty(num_bytes, np.uint8).data
-    requests, payloads = [], []
+    peers = locked[0].block.cache.peers
+    theirs = [part for part in locked if peers is not None and peers.asks_holder(part.block)]
+    own = [part for part in locked if part not in theirs]
+    if theirs and own:
+        # The holder of a block may wait for one that this node holds: that one is not kept locked.
+        _fetch_locked(own, view)
+        locked = theirs
+    buffer = np.empty(sum(part.stop - part.start for part in locked), np.uint8).data
+    wanted, payloads = [], []
     begin = 0
     for part in locked:
         end = begin + part.stop - part.start
-        requests.append(ReadRequest(part.block.file, [ByteRange(part.start, part.stop, begin)]))
+        wanted.append((part.block, [ByteRange(part.start, part.stop, begin)]))
         payloads.append(buffer[begin:end])
         begin = end
-    locked[0].block.file.read_many(requests, buffer)
+    _read_missing(wanted, buffer)
     for part, payload in zip(locked, payloads, strict=True):
         for start, stop, at in part.block.ranges:
             view[at : at + stop - start] = payload[start - part.start : stop - part.start]
         part.publish(payload)
 
 
-def _by_file(blocks: Iterable[MissingBlock]) -> list[ReadRequest]:
-    ranges: dict[int, tuple[RemoteFile, list[ByteRange]]] = {}
-    for block in blocks:
-        ranges.setdefault(id(block.file), (block.file, []))[1].extend(block.ranges)
-    return [ReadRequest(file, of_file) for file, of_file in ranges.values()]
+def _read_missing(
+    wanted: Sequence[tuple[MissingBlock, Sequence[ByteRange]]],
+    buffer: memoryview,
+    *,
+    by_file: bool = False,
+) -> None:
+    """Read ranges of blocks: from the nodes that hold them, and what these lack from the store.
+
+    There each block is a request, or with `by_file` ranges of a file share some.
+    """
+    peers = wanted[0][0].cache.peers
+    if peers is not None:
+        wanted = peers.read(wanted, buffer)
+    parts: dict[object, tuple[RemoteFile, list[ByteRange]]] = {}
+    for block, ranges in wanted:
+        key = id(block.file) if by_file else block.name
+        parts.setdefault(key, (block.file, []))[1].extend(ranges)
+    if parts:
+        requests = [ReadRequest(file, ranges) for file, ranges in parts.values()]
+        requests[0].file.read_many(requests, buffer)
 
 
 def fetch_ahead(blocks: Sequence[MissingBlock]) -> None:
@@ -169,7 +193,7 @@ def fetch_ahead(blocks: Sequence[MissingBlock]) -> None:
             if isinstance(lock, BlockLock):
                 locked.append(_PartialBlock(block, lock))
         if locked:
-            _fetch_locked(locked, sum(part.stop - part.start for part in locked), memoryview(b""))
+            _fetch_locked(locked, memoryview(b""))
             IO_COUNTS.add(misses=len(locked))
     finally:
         for part in locked:

@@ -6,6 +6,7 @@ Keeps I6: a block belongs to one version of one file, by URL and ETag, so a read
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from shardwise.base.shown import shown
@@ -138,6 +139,13 @@ class CachedFile(RemoteReads):
             fetch_ahead,
         )
 
+    def block_for_peer(self, number: int, ranges: Sequence[ByteRange]) -> MissingBlock | None:
+        """A block that another node asks for; None where it has no such ranges."""
+        block = self._block(self._known(), number, ranges)
+        start, stop = block.info.offset, block.info.offset + block.info.num_bytes
+        are_in = all(start <= part.start < part.stop <= stop for part in ranges)
+        return replace(block, for_peer=True) if block.version and are_in else None
+
     def withdraw(self, owner: Hashable) -> None:
         """Drop what an owner announced; see `RemoteReads.withdraw`."""
         self._cache.ahead.withdraw(owner)
@@ -160,7 +168,10 @@ class CachedFile(RemoteReads):
             return False
         size = self._cache.settings.block_bytes
         numbers = range(offset // size, -(-(offset + length) // size))
-        removed = [self._cache.drop(block_name(version.id, number)) for number in numbers]
+        names = [block_name(version.id, number) for number in numbers]
+        if self._cache.peers is not None:
+            self._cache.peers.distrusted.update(names)
+        removed = [self._cache.drop(name) for name in names]
         return any(removed)
 
     def close(self) -> None:

@@ -41,13 +41,10 @@ _CONCURRENT_PARTS = 8
 
 
 class ObstoreClient(Client):
-    """A client of one bucket, container or web server.
+    """A client of one bucket, container or web server: of obstore's `store`.
 
-    Args:
-        store: obstore's store.
-        options: for `attempt_timeout_s`.
-        head_by_get: whether a refused HEAD is repeated as a GET of one byte: signed URLs often
-            allow nothing else.
+    With `head_by_get` a refused HEAD is repeated as a GET of one byte: signed URLs often allow
+    nothing else.
     """
 
     def __init__(self, store: Any, options: StorageOptions, *, head_by_get: bool = False) -> None:

@@ -78,6 +78,9 @@ def build_index(
     for members in chunks if watch is None else watch(chunks, ignored):
         table.add(members)
     index = index_of(table, before, has_end=scan.has_end)
+    if scan.removed:
+        offsets, _ = index.locate_all(index.fields, np.arange(index.num_samples))
+        index = index.without(np.flatnonzero(np.isin(offsets, scan.removed).any(axis=0)).tolist())
     warn_of_lost(ignored, url)
     if not accept_unfinished:
         require_end(index.header, url)
@@ -96,13 +99,6 @@ def build_index(
 def index_for(url: str, store: IndexStore) -> ShardIndex:
     """Scan a shard as a store says: how it is reached, and whether it may lack an end."""
     return build_index(url, options=store.options, accept_unfinished=store.accept_unfinished)
-
-
-def with_removed(index: ShardIndex, before: ShardIndex | None) -> ShardIndex:
-    """An index without the samples that were removed of the one before, of the same layout."""
-    if before is None or before.content_digest() != index.content_digest():
-        return index
-    return index.without(before.header.removed)
 
 
 def index_of(table: SampleTable, stat: FileStat, *, has_end: bool) -> ShardIndex:
@@ -149,9 +145,8 @@ def build_indexes(
 
     Args:
         urls: shards, as `shardwise.tar` takes them.
-        index: a directory for the index files (made if need be; it may be remote), or None:
-            beside the shards. Of remote indexes a copy is kept on this machine; where the store
-            does not take one, that copy is all there is, and the result's `note` says so.
+        index: as of `shardwise.tar`. Of remote indexes a copy is kept here; where the store takes
+            none, that is all there is, and the result's `note` says so.
         digests: whether to keep a CRC-32 of every payload; an index without is not fresh then.
         force: whether to make fresh ones again too.
         jobs: processes, spawned, or threads where shards are remote; 1 works in this one; None
@@ -208,7 +203,6 @@ def _refresh(url: str, *, store: IndexStore, digests: bool, force: bool) -> Buil
                 options=store.options,
                 accept_unfinished=store.accept_unfinished,
             )
-            index = with_removed(index, store.look(url).index)
         elif not store.accept_unfinished:
             require_end(index.header, url)
         path, note = store.publish(url, index)

@@ -17,6 +17,7 @@ from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan.headers import (
     BLOCK,
+    COUNT,
     checksums_hold,
     parse_number,
     read_name,
@@ -79,6 +80,9 @@ def has_headers_of(index: ShardIndex, file: File) -> bool:
     Reads one header for each field of three samples, and the block behind the last payload. If they
     are others, reads all headers: a hard link has its payload behind another member's header.
     """
+    count = file.read(COUNT.start, COUNT.stop - COUNT.start) if index.num_bytes else b""
+    if count.isdigit() and int(count) > len(index.header.removed):
+        return False
     return _has_some_headers_of(index, file) or _has_all_headers_of(index, file)
 
 

@@ -17,11 +17,15 @@ BLOCK = 512
 # The fields of a header.
 _NAME = slice(0, 100)
 _SIZE = slice(124, 136)
-_CHECKSUM = slice(148, 156)
+CHECKSUM = slice(148, 156)
 _MAGIC = slice(257, 263)
 _PREFIX = slice(345, 500)
 
 _SPACES = 8 * ord(" ")
+
+# What `shardwise redact` writes into bytes that headers don't use: a mark into those of removed
+# samples, and into the shard's first block how many samples are removed.
+REMOVED, MARK, COUNT = b"rm", slice(500, 502), slice(502, 512)
 
 
 def round_up(num_bytes: int) -> int:
@@ -40,10 +44,10 @@ def has_magic(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 def checksums_hold(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Which of uint8 `[n, 512]` headers add up to the checksum that they state."""
-    stated, is_plain = _octal(blocks[:, _CHECKSUM.start : _CHECKSUM.start + 6])
-    end = blocks[:, _CHECKSUM.start + 6]
+    stated, is_plain = _octal(blocks[:, CHECKSUM.start : CHECKSUM.start + 6])
+    end = blocks[:, CHECKSUM.start + 6]
     is_plain &= (end == 0) | (end == ord(" "))
-    field = blocks[:, _CHECKSUM].sum(axis=1, dtype=np.uint32)
+    field = blocks[:, CHECKSUM].sum(axis=1, dtype=np.uint32)
     sums = blocks.sum(axis=1, dtype=np.uint32) - field + np.uint32(_SPACES)
     is_sound: NDArray[np.bool_] = is_plain & (sums == stated)
     for row in np.flatnonzero(~is_sound):
@@ -53,8 +57,8 @@ def checksums_hold(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 def _checksum_holds(block: bytes) -> bool:
     """The same for one header, in any notation; old systems added the bytes up as signed ones."""
-    stated = parse_number(block[_CHECKSUM])
-    covered = block[: _CHECKSUM.start] + block[_CHECKSUM.stop :]
+    stated = parse_number(block[CHECKSUM])
+    covered = block[: CHECKSUM.start] + block[CHECKSUM.stop :]
     total = sum(covered) + _SPACES
     num_negative = sum(byte > 127 for byte in covered)  # as signed bytes, those are 256 less
     return stated in (total, total - 256 * num_negative)

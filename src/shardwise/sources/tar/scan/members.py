@@ -26,6 +26,8 @@ from shardwise.sources.tar.scan.headers import (
     IS_EXTENDED,
     IS_PAX,
     KIND,
+    MARK,
+    REMOVED,
     parse_pax,
     read_name,
     round_up,
@@ -48,6 +50,8 @@ def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
     earlier = EarlierMembers(scan, _regular_files)
     for run in scan.runs():
         kinds = run.blocks[:, KIND]
+        marked = np.flatnonzero((run.blocks[:, MARK] == [*REMOVED]).all(axis=1))
+        scan.removed += (run.positions[marked] + BLOCK).tolist()
         is_elsewhere = _IS_ELSEWHERE[kinds]
         is_member = _IS_REGULAR[kinds] | is_elsewhere
         for kind in kinds[~(is_member | IS_EXTENDED[kinds])].tolist():

@@ -82,6 +82,8 @@ class HeaderScan:
         self.position = start
         self.num_bytes_read = 0
         self.has_end = False
+        # Where payloads of removed samples lie.
+        self.removed: list[int] = []
         self._is_done = False
         self._problem: DataError | None = None
         self._last_header = b""

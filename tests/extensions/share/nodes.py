@@ -1,0 +1,79 @@
+"""Nodes of a job in one process, each with a cache directory of its own, that name each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import shardwise as sw
+from shardwise.extensions.service.token import make_token
+from tests.support.remote_shards import loader
+from tests.support.server_process import free_port
+from tests.support.servers import S3Server
+from tests.support.threads import at_once
+
+BLOCK = 64 << 10
+ROOM = 64 << 20
+
+
+@contextmanager
+def nodes(
+    s3: S3Server,
+    urls: Sequence[str],
+    folder: Path,
+    names: Sequence[str],
+    *,
+    rooms: Sequence[int] | None = None,
+    tls: dict[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[list[sw.DataLoader]]:
+    """A loader on each node, one rank on each."""
+    make_token(folder / "token")
+    scheme = "tcp" if tls is None else "tls"
+    ports = [free_port() for _ in names]
+    peers = [f"{scheme}://127.0.0.1:{port}" for port in ports]
+    loaders = []
+    for rank, name in enumerate(names):
+        cache = sw.CacheSettings(
+            folder / name,
+            max_bytes=ROOM if rooms is None else rooms[rank],
+            block_bytes=BLOCK,
+            share=True,
+            peers=peers,
+            token_file=folder / "token",
+            **(tls or {}),
+        )
+        data = sw.tar(urls, storage={"config": s3.config, "hedge": False}, cache=cache)
+        given = {"batch_size": 8, "num_threads": 1, "rank": rank, "world_size": len(names)}
+        loaders.append(loader(data.select("bin"), **{**given, **options}))
+    try:
+        yield loaders
+    finally:
+        for each in loaders:
+            each.close()
+
+
+def read_epoch(loaders: Sequence[sw.DataLoader]) -> dict[int, bytes]:
+    """One epoch of all ranks, each in a thread: its samples."""
+    seen = [
+        (index, bytes(data))
+        for batches in at_once(lambda rank: list(loaders[rank]), len(loaders))
+        for batch in batches
+        for index, data in zip(batch["__index__"].tolist(), batch["bin"], strict=True)
+    ]
+    found = dict(seen)
+    assert len(found) == len(seen), "a sample came twice"
+    return found
+
+
+def sent(s3: S3Server, prefix: str) -> int:
+    """Bytes of shards that the store sent."""
+    return sum(
+        seen["num_bytes"]
+        for seen in s3.requests()
+        if seen["method"] == "GET"
+        and seen["path"].partition("?")[0].endswith(".tar")
+        and f"/{prefix}/" in seen["path"]
+    )

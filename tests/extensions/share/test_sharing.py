@@ -1,0 +1,177 @@
+"""Nodes that share a cache: each byte leaves the store once, in all epochs that the disks hold."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.extensions.remote.cache.block_file import digest
+from shardwise.extensions.service import frames
+from shardwise.extensions.share import peers
+from shardwise.extensions.share.block_server import BlockServer
+from tests.extensions.share.nodes import nodes, read_epoch, sent
+from tests.support.certificates import Authority
+from tests.support.remote_shards import body, loader, put_indexed_shards
+from tests.support.servers import S3Server
+from tests.support.tcp_proxy import TcpProxy
+
+SAMPLE_BYTES, SIZES = 20_000, [30] * 8
+STORED = sum(SIZES) * SAMPLE_BYTES
+EXPECTED = {g: body(g, SAMPLE_BYTES) for g in range(sum(SIZES))}
+
+
+def ratios(s3: S3Server, prefix: str, folder: Path, num_nodes: int = 3, **options: Any) -> list:
+    """What the store sends in three epochs, over the bytes of the data."""
+    urls = put_indexed_shards(s3, prefix, SIZES, num_bytes=SAMPLE_BYTES)
+    found = []
+    with nodes(s3, urls, folder, [f"node{n}" for n in range(num_nodes)], **options) as loaders:
+        stored = int(loaders[0].dataset.manifest.shard_bytes.sum())
+        for _ in range(3):
+            before = sent(s3, prefix)
+            assert read_epoch(loaders) == EXPECTED
+            found.append((sent(s3, prefix) - before) / stored)
+    return found
+
+
+@pytest.mark.parametrize("shuffle", [pytest.param("window", marks=pytest.mark.long), "full"])
+def test_each_byte_leaves_the_store_once(s3: S3Server, tmp_path: Path, shuffle: str) -> None:
+    first, *later = ratios(s3, f"once-{shuffle}", tmp_path, shuffle=shuffle)
+    assert first <= 1.03
+    assert max(later) <= 0.03
+
+
+def test_a_window_shuffle_of_lanes_is_read_once_by_four_nodes(s3, tmp_path) -> None:
+    sampler = sw.WindowSampler(SIZES, seed=1, lanes=8, window=4)
+    first, *later = ratios(s3, "lanes", tmp_path, 4, sampler=sampler)
+    assert first <= 1.03
+    assert max(later) <= 0.03
+
+
+def test_a_larger_disk_holds_what_a_smaller_one_has_no_room_for(s3, tmp_path) -> None:
+    # Half of the data is 2.5 MB.
+    rooms = [2 << 20, 8 << 20]
+    first, *later = ratios(s3, "sizes", tmp_path, 2, shuffle="full", rooms=rooms)
+    assert first <= 1.1
+    assert max(later) <= 0.03
+
+
+def test_blocks_travel_by_tls(s3, tmp_path) -> None:
+    authority = Authority(tmp_path)
+    tls = {"tls_cert": authority.certificate("node"), "tls_ca": authority.ca}
+    first, *later = ratios(s3, "tls", tmp_path, 2, shuffle="full", tls=tls)
+    assert first <= 1.03
+    assert max(later) <= 0.03
+
+
+def test_other_nodes_of_a_resumed_job_get_what_the_first_ones_hold(s3, tmp_path) -> None:
+    urls = put_indexed_shards(s3, "resized", SIZES, num_bytes=SAMPLE_BYTES)
+    with nodes(s3, urls, tmp_path, ["a", "b", "c"], shuffle="full") as loaders:
+        assert read_epoch(loaders) == EXPECTED
+        state = loaders[0].state_dict()
+    before = sent(s3, "resized")
+    with nodes(s3, urls, tmp_path, ["c", "d", "b", "a"], shuffle="full", batch_size=6) as loaders:
+        for each in loaders:
+            each.load_state_dict(state)
+        assert read_epoch(loaders) == EXPECTED
+    assert sent(s3, "resized") - before <= 0.03 * STORED
+
+
+def _close_server(server: BlockServer, answer: Any) -> None:
+    server.close()
+    server._serve = lambda connection, _: connection.close()
+
+
+def _flip_a_bit(server: BlockServer, answer: Any) -> None:
+    def lie(body: Any) -> frames.Encoded:
+        true = answer(body)
+        wrong = np.frombuffer(true.buffers[0], np.uint8).copy() if true.buffers else None
+        if wrong is None:
+            return true
+        wrong[len(wrong) // 2] ^= 1
+        return replace(true, buffers=(wrong.data, *true.buffers[1:]))
+
+    server._answer = lie
+
+
+def _send_other_blocks(server: BlockServer, answer: Any) -> None:
+    server._answer = lambda _: frames.encoded([[0, 0], 7], [np.zeros(10, np.uint8)])
+
+
+def _say_nothing(server: BlockServer, answer: Any) -> None:
+    server._answer = lambda _: threading.Event().wait()
+
+
+def _lose_all(server: BlockServer, answer: Any) -> None:
+    server._answer = lambda _: frames.encoded([[], digest(b"")], [np.empty(0, np.uint8)])
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [_close_server, _flip_a_bit, _say_nothing]
+    + [pytest.param(each, marks=pytest.mark.long) for each in (_send_other_blocks, _lose_all)],
+)
+def test_a_node_that_fails_costs_what_it_held_and_no_byte(s3, tmp_path, monkeypatch, harm) -> None:
+    monkeypatch.setattr(peers, "_ANSWER_S", 0.5)
+    prefix = f"harm{harm.__name__}"
+    urls = put_indexed_shards(s3, prefix, SIZES, num_bytes=SAMPLE_BYTES)
+    with nodes(s3, urls, tmp_path, ["a", "b", "c"], shuffle="full") as loaders:
+        assert read_epoch(loaders) == EXPECTED
+        server = loaders[0].dataset.source._pool.options.cache.opened.peers._server
+        harm(server, server._answer)
+        before = sent(s3, prefix)
+        assert read_epoch(loaders) == EXPECTED
+    # It holds a third, which two others fetch, one of them in its place for the other.
+    assert sent(s3, prefix) - before <= 0.8 * STORED
+
+
+@pytest.mark.long
+def test_a_store_whose_connections_break_sends_little_more(s3: S3Server, tmp_path: Path) -> None:
+    urls = put_indexed_shards(s3, "broken", SIZES, num_bytes=SAMPLE_BYTES)
+    with TcpProxy(int(s3.endpoint.rpartition(":")[2])) as proxy:
+        behind = s3.behind(f"http://127.0.0.1:{proxy.port}")
+        with nodes(behind, urls, tmp_path, ["a", "b", "c"], shuffle="full") as loaders:
+            before = sent(s3, "broken")
+            is_over = threading.Event()
+
+            def break_all() -> None:
+                while not is_over.wait(0.1):
+                    proxy.drop()
+
+            breaking = threading.Thread(target=break_all)
+            breaking.start()
+            try:
+                assert [read_epoch(loaders) for _ in range(3)] == [EXPECTED] * 3
+            finally:
+                is_over.set()
+                breaking.join()
+    assert sent(s3, "broken") - before <= 1.6 * STORED
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"share": 1}, "share=1"),
+        ({"peers": "tcp://a:1"}, "need share=True"),
+        ({"share": True, "peers": "tcp://a:1"}, "token_file="),
+        ({"share": True, "peers": "tls://a:1", "token_file": "t"}, "tls_cert="),
+        ({"share": True, "peers": "a"}, "no address"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(tmp_path, wrong, why) -> None:
+    with pytest.raises((TypeError, ValueError), match=why):
+        sw.CacheSettings(tmp_path, **wrong)
+
+
+def test_a_loader_without_other_ranks_says_so_and_reads_on(s3, tmp_path, caplog) -> None:
+    urls = put_indexed_shards(s3, "alone", [8], num_bytes=1000)
+    cache = sw.CacheSettings(tmp_path, share=True)
+    data = sw.tar(urls, storage={"config": s3.config}, cache=cache).select("bin")
+    with loader(data, batch_size=4) as batches:
+        assert sum(len(batch["bin"]) for batch in batches) == 8
+    assert "not shared" in caplog.text
