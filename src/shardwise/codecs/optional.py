@@ -19,7 +19,7 @@ class OptionalDecoder:
     """Another decoder, or None for the stored value, that also takes None for a missing field."""
 
     decoder: Callable[..., Any] | None
-    # Of stored values, where they have one.
+    # The row of stored values, if they have one.
     stored_row: Layout | None = None
 
     takes_missing: ClassVar[bool] = True
@@ -34,17 +34,17 @@ class OptionalDecoder:
 
     @property
     def gives_mask(self) -> bool:
-        """Whether a missing field is zeros, and the mask says so."""
+        """Whether a missing field becomes zeros, marked in the mask."""
         return self.row is not None or has_mask(self.decoder)
 
     @property
     def mask_row(self) -> Any:
-        """The decoder's own, or one bool."""
+        """The decoder's own mask row, or one bool."""
         return self.decoder.mask_row if has_mask(self.decoder) else ((), np.dtype(bool))  # type: ignore[union-attr]
 
     @property
     def stream(self) -> int:
-        """The decoder's own."""
+        """The decoder's own stream."""
         return int(getattr(self.decoder, "stream", 0))
 
     def __call__(self, data: Any) -> Any:
@@ -103,7 +103,7 @@ def optional(decoder: Callable[..., Any] | None = None) -> OptionalDecoder:
         decoder: of the values that are there; None for the stored ones.
 
     Raises:
-        TypeError: it is no decoder.
+        TypeError: `decoder` is not a decoder.
 
     Examples:
         >>> import shardwise as sw

@@ -149,7 +149,7 @@ class Dataset(Segmented):
         """Take samples by index (an int array) or by a boolean mask.
 
         The given order becomes the storage order, and repeats are samples of their own. Costs 8
-        bytes a sample, which travel with the pickled dataset. Ascending indices read fastest.
+        bytes a sample, or none of a read-only map of a file. Ascending indices read fastest.
 
         Raises:
             IndexError: an index is negative or past the end.
