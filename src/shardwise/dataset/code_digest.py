@@ -309,7 +309,7 @@ def _is_of_torch(value: Any, *names: str) -> bool:
 
 
 def _hash_of_tensor(tensor: Any) -> str | None:
-    """Of its bytes; None where they are no array."""
+    """Of its bytes; None where they are not array."""
     torch = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
         return None

@@ -1,6 +1,6 @@
-"""Datasets behind one another, as one dataset.
+"""Datasets one after the other, as one dataset.
 
-The sources stand behind one another; what is done to the samples (fields, decoders, functions) must
+The sources stand one after the other; what is done to the samples (fields, decoders, functions) must
 be the same for all, and stays the dataset's.
 """
 
@@ -41,7 +41,7 @@ from shardwise.storage import PoolRanges
 
 @suggest_names
 def concat(datasets: Sequence[Dataset]) -> Dataset:
-    """Datasets behind one another: the samples of the first, then those of the second, and so on.
+    """Datasets one after the other: the samples of the first, then those of the second, and so on.
 
     They must have the same fields, decoders and transforms; the order of the fields is the first
     one's. A dataset may come more than once. Sources of different formats may be joined. Their
@@ -117,7 +117,7 @@ def _form(dataset: Dataset, name: str) -> str:
 
 
 class ConcatSource(ReadsEpochs):
-    """Sources behind one another, with the fields that are bytes, or values, in all of them."""
+    """Sources one after the other, with the fields that are bytes, or values, in all of them."""
 
     def __init__(self, sources: Sequence[Source], fields: tuple[str, ...]) -> None:
         self.sources = tuple(sources)

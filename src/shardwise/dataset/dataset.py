@@ -108,7 +108,7 @@ class Dataset(Segmented):
         """Decode fields: `field=decoder`, where a decoder is a codec or any callable of bytes.
 
         `int`, `float` and `str` read text. A later decoder of a field takes the place of an
-        earlier one; fields whose name is no Python name are given as `**{"seg.png": ...}`.
+        earlier one; fields whose name is not a Python name are given as `**{"seg.png": ...}`.
         Without arguments every field that has a default decoder (by its extension; never pickle)
         and no other one yet is decoded with it.
 
@@ -174,7 +174,7 @@ class Dataset(Segmented):
         Made in parallel once, and kept: beside the indexes of tar shards (in `.shardwise/`), else,
         and where that can't be written, in the user's cache directory. The file belongs to these
         samples (names, sizes and versions of the shards, the subset), this name, the decoders and
-        maps, and the function; if one of them changes, the column is made anew. Of a function its
+        maps, and the function; if one of them changes, the column is made again. Of a function its
         code and the values that it holds count; globals, files and objects that it looks into do
         not. Of wrapped datasets nothing is kept, since their content is not known from outside.
 
@@ -194,7 +194,7 @@ class Dataset(Segmented):
 
         Raises:
             ValueError: there is no such field, and no function.
-            DataError: a sample has no such value, or it is no single number or text, or the
+            DataError: a sample has no such value, or it is not a single number or text, or the
                 function raised; url and key say where.
             WorkerError: a process died.
 
@@ -315,12 +315,12 @@ class Dataset(Segmented):
                 shards; several fields (cameras) for clips of one moment, by the first one's times.
             frames: frames of a clip.
             stride: 4 takes each fourth frame of the video.
-            step: frames from the begin of a clip to that of the next; by default a clip begins
+            step: frames from the start of a clip to that of the next; by default a clip starts
                 where the one before ends.
             count: clips of each video (or cut), evenly spread, in place of `step`.
             seconds: seconds from one clip to the next, in place of `step`.
             per_sample: clips of each sample, an axis of "mp4"; by default one sample per video.
-            jitter: a clip begins 0 to `jitter` - 1 frames later, keyed by (seed, epoch, clip).
+            jitter: a clip starts 0 to `jitter` - 1 frames later, keyed by (seed, epoch, clip).
             fps: frames a second, in place of `stride`: frame i is the one that is on the screen
                 i / fps seconds after the first.
             cuts: a field of JSON ("json.scenes") with a list of rows {"start": s, "end": s, ...}:

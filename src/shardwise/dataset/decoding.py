@@ -86,7 +86,7 @@ def decode_columns(
     samples that lack the field.
 
     Raises:
-        DataError: of the first row that is damaged, lacks a field that was asked for, or has a null
+        DataError: of the first row that is damaged, lacks a field that was requested, or has a null
             where other batches have an array; and of its first field.
     """
     decoded: dict[str, Column] = {"__key__": list(rows.columns.keys)}
@@ -134,7 +134,7 @@ def _masked_columns(
     pairs = []
     for row, value in enumerate(column):
         place = None if values is None else values[row, ...]
-        # A sample may lack a field that was not asked for by name.
+        # A sample may lack a field that was not requested by name.
         is_there = value is not None or field.takes_missing
         pair = _decoded(rows, row, field, value, place) if is_there else (None, None)
         pairs.append(pair)
@@ -189,7 +189,7 @@ def _owned(column: Column) -> list[Any]:
 
 
 def _own(column: NDArray[Any]) -> NDArray[Any]:
-    """An array that may be written to: a source may hand out views of what it holds."""
+    """An array that may be written to: a source may return views of what it holds."""
     return column if column.flags.writeable else column.copy()
 
 

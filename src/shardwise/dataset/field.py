@@ -38,11 +38,11 @@ class Field:
     Attributes:
         name: what it is called in a sample.
         decoder: bytes -> value, or None for the bytes themselves.
-        required: it was asked for by name, so a sample without it is an error.
+        required: it was requested by name, so a sample without it is an error.
         layout: shape and dtype of a row, where the source has arrays of values; else None.
         number: its place among the fields that are read.
         takes_rng: the decoder has a parameter called `rng`.
-        has_mask: the decoder gives a mask beside each value, which is a field of its own.
+        has_mask: the decoder gives a mask beside each value, which is its own field.
         has_no_null: no row of a batch may lack it: it is required, or an array in all others.
         takes_missing: the decoder is called with None where a sample lacks the field.
     """

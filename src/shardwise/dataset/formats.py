@@ -79,7 +79,7 @@ def tar(
 
 
 def check_names(argument: str, names: Any) -> None:
-    """Refuse what is no sequence of names."""
+    """Refuse what is not a sequence of names."""
     if isinstance(names, str):
         raise TypeError(f"{argument}={names!r}: give a sequence of names, such as ({names!r},)")
     if names is not None and not isinstance(names, Iterable):

@@ -1,4 +1,4 @@
-"""Datasets behind one another, each read in its own way: what a mixture reads its samples from."""
+"""Datasets one after the other, each read in its own way: what a mixture reads its samples from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Ids = NDArray[np.int64]
 
 
 class MixSource:
-    """Decoded datasets behind one another as one source, with epoch 0's randomness of seed 0."""
+    """Decoded datasets one after the other as one source, with epoch 0's randomness of seed 0."""
 
     default_shuffle: Literal["full", "window"] = "full"
 

@@ -1,6 +1,6 @@
 """Several datasets as one, mixed by weights: `sw.mix`.
 
-The samples of all datasets stand behind one another, and the mixture brings the order in which a
+The samples of all datasets stand one after the other, and the mixture brings the order in which a
 loader takes them. Each dataset keeps its own fields, decoders and transforms.
 """
 
@@ -62,7 +62,7 @@ def mix(
             once those of all datasets have; a number of samples, over all ranks; or
             `{name: epochs}` of one dataset.
         schedule: `(position, weights)` from a position on, in samples over all ranks since the
-            first epoch began; `((start, stop), weights)` for a linear ramp from the weights
+            first epoch started; `((start, stop), weights)` for a linear ramp from the weights
             before. It is rounded up to whole blocks (batches, for `per="batch"`). A later entry
             changes nothing before it, and may name datasets that are new.
         per: "sample"; or "batch" for global batches of one dataset each.

@@ -77,7 +77,7 @@ def pack(
             reads every document once.
         fields: the token fields, of one length in a document; the first one is counted. None for
             "tokens", "input_ids", or the only field.
-        pad: what stands behind the last token: one number, or one for each field
+        pad: what stands after the last token: one number, or one for each field
             (`{"input_ids": 0, "labels": -100}`).
         window: neighbours in storage order that are packed with each other.
         long: what becomes of documents with more than `length` tokens: "split" cuts them, "drop"

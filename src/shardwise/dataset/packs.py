@@ -110,7 +110,7 @@ class PackSource:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The documents' shards, by where a pack's window begins; lengths and options count."""
+        """The documents' shards, by where a pack's window starts; lengths and options count."""
         packs, data = self.packs, self.dataset
         sizes = data.shard_sizes
         inner = data.manifest.shards
@@ -166,7 +166,7 @@ class PackSource:
         """The fields that follow from the plan alone."""
         num_rows, length, most = len(of.ids), self.packs.length, self._most
         made: dict[str, NDArray[Any]] = {}
-        # Repeated ends are empty segments; the padding is a segment of its own.
+        # Repeated ends are empty segments; the padding is its own segment.
         bounds = np.full((num_rows, most + 2), length, np.int32)
         bounds[:, 0] = 0
         bounds[of.rows, of.numbers + 1] = of.places + of.sizes

@@ -25,7 +25,7 @@ class RawRows:
     """Samples as the source read them, with their ids in the dataset.
 
     `url_of` names the shard of a sample or a field, `keys` make the generators of keyed decoders,
-    and `watch` learns which decoder or function begins.
+    and `watch` learns which decoder or function starts.
     """
 
     ids: NDArray[np.int64]
@@ -35,7 +35,7 @@ class RawRows:
     watch: DecodeWatch | None = None
 
     def begin(self, row: int, part: int, value: Any = None) -> None:
-        """Tell the watch what begins on this row's sample (`described`, if its value says that)."""
+        """Tell the watch what starts on this row's sample (`described`, if its value says that)."""
         if self.watch is not None:
             detail = getattr(value, "described", "")
             if not isinstance(detail, str):  # an object of the user's
@@ -43,7 +43,7 @@ class RawRows:
             self.watch.begin(int(self.ids[row]), self.columns.keys[row], part, detail)
 
     def begin_column(self, part: int) -> None:
-        """Tell the watch that a decoder begins on a whole column."""
+        """Tell the watch that a decoder starts on a whole column."""
         if self.watch is not None and len(self.ids) == 1:
             self.begin(0, part)
         elif self.watch is not None:
@@ -72,7 +72,7 @@ class RawRows:
         """Raise the error for `exc`, which a decoder or function raised on the sample in this row.
 
         Errors that are not the data's, such as a missing package, stay as they are. The traceback
-        of `exc` begins with the user's function, not with its caller here.
+        of `exc` starts with the user's function, not with its caller here.
         """
         if is_signal(exc) or (isinstance(exc, ShardwiseError) and not isinstance(exc, DataError)):
             raise exc

@@ -110,7 +110,7 @@ class LoadedSamples:
         """Cost of each pack of `sw.pack` for a model of that width: float64 `[samples]`.
 
         6 x hidden x tokens of the pack for the linear layers, and the sum of the squares of its
-        documents' lengths for attention; a ValueError where these are no packs.
+        documents' lengths for attention; a ValueError where these are not packs.
         """
         indices = self._transforms.indices
         costs = costs_of(self._source, whole("hidden", hidden, least=1, most=2**31))
@@ -214,7 +214,7 @@ class LoadedSamples:
             what the fields would be is not known.
 
         Raises:
-            DataError: a sample is damaged, lacks a field that was asked for, or a decoder or
+            DataError: a sample is damaged, lacks a field that was requested, or a decoder or
                 transform raised; url, key, field and index say where. If "read" was counted, no
                 row before it has an error.
             StorageError: bytes could not be read.

@@ -18,7 +18,7 @@ _BLOCK = 1 << 20
 
 
 def refuse_part(sampler: Sampler | None) -> None:
-    """Refuse to take a part of samples that bring an order of their own."""
+    """Refuse to take a part of samples that bring their own order."""
     if sampler is not None:
         raise TypeError(
             "a mixture has an order of its own, which a part of it could not keep: take the subset "

@@ -70,7 +70,7 @@ class ThreadPool:
         return future
 
     def close(self, *, timeout_s: float | None = None) -> None:
-        """Cancel the calls that have not begun, and wait for those that have.
+        """Cancel the calls that have not started, and wait for those that have.
 
         Args:
             timeout_s: seconds to wait at most; None for ever.

@@ -140,7 +140,7 @@ class ThreadExecutor:
         return max(2, self.num_prefetch * self._num_active // self.num_threads)
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
-        """Yield one batch for each request, in order; prefetch begins at the first `next`."""
+        """Yield one batch for each request, in order; prefetch starts at the first `next`."""
         pending: deque[_Pending] = deque()
         ahead = self.builder.read_ahead(requests)
 
@@ -222,7 +222,7 @@ class ThreadExecutor:
         *,
         leave: int,
     ) -> None:
-        """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
+        """Start batches up to the prefetch depth; `leave` less, unless bytes bound it."""
         while len(pending) < self._bound.depth(self._num_prefetch, leave=leave):
             request = next(requests, None)
             if request is None:

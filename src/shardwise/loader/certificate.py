@@ -1,4 +1,4 @@
-"""The certificate: the samples that were handed out, compared with those of the plan."""
+"""The certificate: the samples that were returned, compared with those of the plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwise.plan.tallied import Counted, Tallied
 
 @dataclass(frozen=True, slots=True)
 class RankNumbers:
-    """What one rank tells the others: what it handed out between two positions, and should have.
+    """What one rank tells the others: what it returned between two positions, and should have.
 
     `planned` is nothing where the epoch's samples are known in closed form.
     """
@@ -52,7 +52,7 @@ def certificate_of(
     removed: int = 0,
     steps_skipped: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The certificate of what these ranks handed out, all of them if `has_all`.
+    """The certificate of what these ranks returned, all of them if `has_all`.
 
     `expected` is None for the sum of the ranks' plans; `is_once` says whether the epoch's samples
     are the data's, each once. `removed` ones are among the `excluded`. The rest is as of
@@ -117,7 +117,7 @@ def _verdict(c: dict[str, Any], *, is_once: bool, has_all: bool) -> str:
 
 
 def no_certificate(epoch: int) -> dict[str, Any]:
-    """The certificate of a loader that has handed out nothing."""
+    """The certificate of a loader that has returned nothing."""
     none = RankNumbers(epoch, 0, 0, Counted(), Tallied())
     return certificate_of([none], None, dropped=0, num_samples=0, is_once=True, has_all=False) | {
         "verdict": "nothing was handed out yet"

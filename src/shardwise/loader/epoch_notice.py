@@ -1,6 +1,6 @@
 """Warnings about epochs that are read again.
 
-By a pass that begins where one before it began, or by a `set_epoch` that goes back behind a loaded
+By a pass that starts where one before it started, or by a `set_epoch` that goes back behind a loaded
 state. One mechanism for the loader and for the parts of torch's own, on rank 0.
 """
 
@@ -17,7 +17,7 @@ READ_AS_A_WHOLE, AT_LEAST_ONE = 2, 1
 
 
 class EpochNotice:
-    """Warns once that a shuffled epoch is begun again, and of each state that is gone back behind.
+    """Warns once that a shuffled epoch is started again, and of each state that is gone back behind.
 
     A program may look at one batch and begin again: more than one batch has to be repeated.
 
@@ -31,7 +31,7 @@ class EpochNotice:
         self._loaded: int | None = None
 
     def begin(self, plan: Plan, epoch: int, rank: int, *, num_repeated: int) -> None:
-        """A pass begins; one that began there before gave `num_repeated` batches."""
+        """A pass starts; one that started there before gave `num_repeated` batches."""
         self._loaded = None
         if num_repeated and not is_in_order(plan.sampler):
             self._cells[0] += num_repeated

@@ -1,4 +1,4 @@
-"""What a pass will read of the blocks of caches, so that they evict the block that is wanted last.
+"""What a pass will read of the blocks of caches, so that they evict the block that is requested last.
 
 A pure function of the plan, the counts of the shards, and the length of a block.
 """

@@ -1,7 +1,7 @@
 """The loader: from options to a plan, an executor, and batches that are counted.
 
 Everything under it is a function of the plan: executors run ahead of the user, but the position
-counts the batches that were handed out (I4).
+counts the batches that were returned (I4).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
 
     A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, a list for
     each that can't; "__key__", a list of str; "__index__", int64, the sample ids; with padding
-    "__valid__", bool. Iterating again after the last batch begins the next epoch, before it the
+    "__valid__", bool. Iterating again after the last batch starts the next epoch, before it the
     same one again.
 
     Raises:
@@ -253,10 +253,10 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         return self._pass_plan.num_steps - (0 if current is None else current.num_batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iterator goes through, from its beginning.
+        """Choose the epoch that the next iterator goes through, from its start.
 
         Naming the epoch that a loaded state stands in, or that is under way, changes nothing. One
-        whose last batch was handed out is over: naming it begins it anew.
+        whose last batch was handed out is over: naming it starts it again.
         """
         epoch, passes = checked_epoch(epoch), self._passes
         passes.end_if_whole()
@@ -265,9 +265,9 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
             passes.position.move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks.
+        """The position after the batches returned: JSON, under 1 KB, equal on all ranks.
 
-        With a coverage directory it also writes what this rank handed out since the last line, so
+        With a coverage directory it also writes what this rank returned since the last line, so
         call it on every rank, also where one rank alone saves it.
         """
         passes, account = self._passes, self._passes.account
@@ -288,7 +288,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
     def skip(self, num_steps: int) -> None:
         """Leave out the next steps on purpose, as after a loss spike: the same ones on every rank.
 
-        A loop under way goes on behind them. The state, the coverage and certificates say so.
+        A loop under way continues behind them. The state, the coverage and certificates say so.
 
         Raises:
             ValueError: the epoch has no more than that many steps left.
@@ -303,7 +303,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         Threads, processes, caches and open files stay. A running iterator continues after the
         batches it returned; those made ahead for the old rank are dropped. Every rank of the new
         world calls it at the same position, which a new one has loaded as a state. The arguments
-        are the loader's own: without them the ranks are found anew.
+        are the loader's own: without them the ranks are found again.
 
         Raises:
             ValueError: the world is too large, has no such order, or an argument is wrong.
@@ -332,7 +332,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         return rank, plan, check_ranks
 
     def close(self) -> None:
-        """End threads and processes with their batches in progress; iterating starts them anew."""
+        """End threads and processes with their batches in progress; iterating starts them again."""
         if self._passes.metrics is not None:
             self._passes.metrics.close()
         self._maker.close()

@@ -90,7 +90,7 @@ class Output:
         return look_ahead(self._prepared(batches), self._copier)
 
     def prepare(self, batch: Batch) -> None:
-        """Make tensors of a batch's arrays, page-locked where that is asked for.
+        """Make tensors of a batch's arrays, page-locked where that is requested.
 
         An executor calls it in one of its threads.
         """

@@ -138,7 +138,7 @@ class Passes:
             current.num_batches = num_given
             expected.move(num_given)
             if current.is_whole:
-                # Here, not where the end is asked for: programs that count steps never ask.
+                # Here, not where the end is requested: programs that count steps never ask.
                 self.account.note(current)
             # Of these, the program has the only reference: what it drops is freed then, and not
             # when it waits for the next one.
@@ -157,7 +157,7 @@ class Passes:
     def skip(self, plan: Plan, rank: int, num_steps: int, first_step: int) -> None:
         """Leave out the next steps of the pass under way, or else of the next one.
 
-        `first_step` is the number of the step that the position's cut begins with.
+        `first_step` is the number of the step that the position's cut starts with.
         """
         self.position.leave_forked()
         self.end_if_whole()

@@ -92,7 +92,7 @@ class PlannedOrder:
         return plan.excluding(resumed(order.excluded, spec, now, order.num_ids)), loaded
 
     def require_agreement(self, plan: Plan, epoch: int, position: int) -> None:
-        """Refuse to begin there while another rank of the process group leaves out other samples.
+        """Refuse to start there while another rank of the process group leaves out other samples.
 
         Raises:
             RankError: it does.

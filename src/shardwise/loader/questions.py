@@ -80,7 +80,7 @@ class Questions(Reports, Generic[B]):
         return found
 
     def _cut(self, epoch: int) -> tuple[Plan, int, Plan]:
-        """An epoch from its beginning, its first step behind a loaded state, and it from there."""
+        """An epoch from its start, its first step behind a loaded state, and it from there."""
         plan, start = self.plan.resumed(0, epoch=epoch), self._passes.position.cut_of(epoch)
         first = bisect_left(range(plan.num_steps + 1), start, key=plan.position_after)
         return plan, first, plan.resumed(start)

@@ -26,7 +26,7 @@ class CurrentRanks:
     later. Explicit ranks stay, since dividing data over a part of the ranks is the user's right;
     they are refused where they can't be this process's.
 
-    Arguments and errors are those of `discover`, but for a missing rank alone, which is no error:
+    Arguments and errors are those of `discover`, but for a missing rank alone, which is not an error:
     Lightning's launcher leaves it to the process group.
     """
 
@@ -61,7 +61,7 @@ class CurrentRanks:
         return self._ranks
 
     def certain(self) -> Ranks:
-        """The ranks as they are now, for a pass that is about to begin.
+        """The ranks as they are now, for a pass that is about to start.
 
         Raises:
             RankError: nothing says yet which rank this is.
@@ -77,7 +77,7 @@ class CurrentRanks:
         return ranks
 
     def watch(self) -> Callable[[], None]:
-        """A check for each batch of a pass that begins now: 1 us, and a RankError if ranks change.
+        """A check for each batch of a pass that starts now: 1 us, and a RankError if ranks change.
 
         Nothing is said of a process group that is gone, until there is another one.
         """

@@ -15,7 +15,7 @@ class ArraySampler:
     """The ids of an array in their order; ids may repeat or be missing. `seed` keys transforms.
 
     Raises:
-        TypeError: they are no whole numbers.
+        TypeError: they are not whole numbers.
         ValueError: there is none, one is negative, or the array has not one dimension.
     """
 

@@ -48,7 +48,7 @@ class BatchPartition:
     remainder: Remainder = "drop"
     start: int = 0
     fixed_size: int | None = None
-    # int64 `[runs]`: where the batches that are left begin and end, without those that are dropped
+    # int64 `[runs]`: where the batches that are left start and end, without those that are dropped
     # for being short.
     _begins: Ints = field(init=False)
     _stops: Ints = field(init=False)
@@ -65,7 +65,7 @@ class BatchPartition:
         begins = np.concatenate([[self.start], stops[:-1]])[: len(stops)]
         if self.whole is not None:
             if self.remainder == "drop":
-                # Of the first batch its whole size counts, wherever in it this begins.
+                # Of the first batch its whole size counts, wherever in it this starts.
                 is_whole = np.diff(self.ends, prepend=0)[first:] >= self.whole
                 begins, stops = begins[is_whole], stops[is_whole]
             begins, stops = _parts(begins, stops, self.global_batch_size)
@@ -135,7 +135,7 @@ class BatchPartition:
         *,
         shift: int = 0,  # noqa: ARG002 - there are no lanes here
     ) -> tuple[Ints, NDArray[np.bool_]]:
-        """One rank's positions at ascending steps, behind one another, and which of them are valid.
+        """One rank's positions at ascending steps, one after the other, and which of them are valid.
 
         See `row_ends`.
 

@@ -64,7 +64,7 @@ class BucketSampler:
         batch_rows: rows of a global batch; None with a budget, whose batches are a rank's.
         budget: the largest rows x longest of a batch; None with `batch_rows`.
         window: positions that are sorted by length together. None for 64 global batches, at least
-            16,384, of which each 256 rows of a global batch have a strand of their own.
+            16,384, of which each 256 rows of a global batch have their own strand.
         seed: permutes the batches of a window; None keeps them by length, longest first.
 
     Safe in threads; pickles with the columns.
@@ -88,7 +88,7 @@ class BucketSampler:
         rows = batch_rows or 0
         self._window = window or max(DEFAULT_WINDOW, _DEFAULT_BATCHES * rows)
         num_strands = 1 if window or rows > _MOST_ROWS else max(1, rows // _STRAND_ROWS)
-        # int64 `[strands + 1]`, the rows of a global batch at which each strand begins and ends.
+        # int64 `[strands + 1]`, the rows of a global batch at which each strand starts and ends.
         self._edges: Ints = np.arange(num_strands + 1) * rows // num_strands
         self._seed = seed
         self.seed = 0 if seed is None else seed
@@ -259,7 +259,7 @@ class BucketSampler:
         ordered = [window.sizes[window.order] for window in windows]
         size = _joined(ordered)
         window_of = np.repeat(np.arange(len(windows)), [len(each) for each in ordered])
-        # The row of its window at which each batch begins.
+        # The row of its window at which each batch starts.
         rows = _joined([np.cumsum(each) - each for each in ordered])
         order = np.argsort(_joined(times), kind="stable")
         ends = np.cumsum(size[order])

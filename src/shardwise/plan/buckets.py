@@ -156,7 +156,7 @@ def buckets(
             is warned of.
         shape: what must not mix in a batch: one value a sample, or a row of them such as (height,
             width), as an array, a column or the name of a field.
-        oversized: "warn" makes a sample above the budget a batch of its own, and says so once in
+        oversized: "warn" makes a sample above the budget its own batch, and says so once in
             the log where the loader is made, with the number of them and the longest; "error"
             raises that.
 

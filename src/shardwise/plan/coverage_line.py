@@ -1,4 +1,4 @@
-"""A line of a coverage file: what one rank handed out between two positions of an epoch.
+"""A line of a coverage file: what one rank returned between two positions of an epoch.
 
 Ranks append such lines while they train, `shardwise certify` adds them up. A line is foreign data
 until `from_text` has checked it.
@@ -23,7 +23,7 @@ _NONE = Tallied()
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageLine:
-    """What one rank handed out between two positions of an epoch.
+    """What one rank returned between two positions of an epoch.
 
     Attributes:
         run: the id of the run: of all ranks where a process group or a launcher gives one, else of
@@ -31,7 +31,7 @@ class CoverageLine:
         resumed: the id of the run whose state was loaded; "" where none was, or it has no id.
         began, written: seconds since 1970, of the pass and of the line.
         number: which pass of the loader it was.
-        begin: the position that the pass began at.
+        begin: the position that the pass started at.
         first, last: the positions that this line covers, which the ranks' lines share.
         is_given: whether this counts indices that a sampler gave to torch's DataLoader, which takes
             them ahead of the program; False where the program's own batches are counted.
@@ -107,7 +107,7 @@ class CoverageLine:
         """Read a line.
 
         Raises:
-            ValueError: it is no such line; the message says what is wrong with it.
+            ValueError: it is not such a line; the message says what is wrong with it.
         """
         try:
             entries = json.loads(text, parse_constant=_finite, parse_float=_finite)

@@ -39,7 +39,7 @@ class EpochLoader(Protocol):
         """The epoch that the next batch belongs to."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch with the next pass."""
+        """Start this epoch with the next pass."""
 
     def state_dict(self) -> dict[str, Any]:
         """The position, as JSON."""

@@ -65,7 +65,7 @@ class IdWord:
         """The word of ids from `ids.start` to `ids.stop`, in closed form: 10 us at any length.
 
         Raises:
-            ValueError: the range has a step, or begins below 0.
+            ValueError: the range has a step, or starts below 0.
         """
         if ids.step != 1 or ids.start < 0:
             raise ValueError(f"{ids} is no run of sample ids")
@@ -101,7 +101,7 @@ class IdWord:
         return total
 
     def _made(self, largest: int) -> tuple[_Table, _Table]:
-        """The tables, made anew where larger ids come than they know."""
+        """The tables, made again where larger ids come than they know."""
         total = largest.bit_length()
         low = min(max(_MIN_BITS, -(-total // 2)), _MAX_LOW_BITS)
         high = min(max(low, total - low), _MAX_HIGH_BITS)
@@ -150,7 +150,7 @@ def rank_ids(plan: Plan, epoch: int, steps: range, rank: int) -> Ids:
 
 
 def planned_samples(plan: Plan, epoch: int, steps: range, rank: int, word: IdWord) -> Tallied:
-    """The samples that the plan gives a rank at some steps: 0.2 us each, walked anew."""
+    """The samples that the plan gives a rank at some steps: 0.2 us each, walked again."""
     count = total = 0
     size = max(1, _BLOCK_ROWS // plan.rows_dealt)
     for first in range(steps.start, steps.stop, size):

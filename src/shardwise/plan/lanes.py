@@ -7,9 +7,9 @@ For M = size and L = lanes, a batch has M // L positions of each lane and one mo
 them, a cyclic interval that moves on by e each step. In the plain order of lanes the runs' borders
 would move with it, by up to e positions. Let d = gcd(M, L), and let the lane d * (e/d * x mod L/d)
 + c be number c * L/d + x. Then a lane has its extra position iff (e/d * x - u) mod L/d < e/d, u
-being where the batch begins: a balanced (Sturmian) word, whose prefixes have the same sum for every
+being where the batch starts: a balanced (Sturmian) word, whose prefixes have the same sum for every
 u up to rounding. So the border at M * r / W always falls into the lane number floor(L * r / W): it
-is shared by two ranks, and no other lane is; for every M, and for batches that begin anywhere.
+is shared by two ranks, and no other lane is; for every M, and for batches that start anywhere.
 
 It depends on (M, L) alone.
 """
@@ -53,7 +53,7 @@ def in_lane_order(first_lanes: Ints, slots: range, *, size: int, lanes: int) -> 
 
 @lru_cache(maxsize=256)
 def _of_one_step(first_lane: int, slots: range, size: int, lanes: int) -> Ints:
-    """Steps begin at lanes / gcd(size, lanes) lanes only: often at one, for batches of 64 at 16."""
+    """Steps start at lanes / gcd(size, lanes) lanes only: often at one, for batches of 64 at 16."""
     places = _computed(np.array([[first_lane]]), slots, size, lanes)
     places.flags.writeable = False
     return places

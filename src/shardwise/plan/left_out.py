@@ -2,7 +2,7 @@
 
 What is left moves up: the next sample comes in the place of one that is left out, so that batches
 stay full and an epoch gets shorter. Positions stay what they are, and so does all that was before
-the position at which samples began to be left out.
+the position at which samples started to be left out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Excluded:
         """Of ids in any order.
 
         Raises:
-            TypeError: they are no whole numbers.
+            TypeError: they are not whole numbers.
             ValueError: the data have no such samples.
         """
         try:

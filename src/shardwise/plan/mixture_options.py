@@ -15,7 +15,7 @@ from shardwise.base.arguments import near_name
 from shardwise.plan.arguments import whole
 from shardwise.plan.protocol import Sampler, past_of
 
-# Positions from the beginning of the first epoch on.
+# Positions from the start of the first epoch on.
 MAX_DRAW = 2**62
 
 
@@ -24,7 +24,7 @@ class WeightChange:
     """Weights from a position on, or a ramp to them.
 
     Attributes:
-        start: samples from the beginning of the first epoch on.
+        start: samples from the start of the first epoch on.
         stop: where the ramp ends; None where the weights change at once.
         weights: by name; relative ones.
     """
@@ -45,9 +45,9 @@ def parse_schedule(
         names: the datasets.
 
     Raises:
-        ValueError: it is empty, does not begin at 0 or does not ascend, has an unknown name, or
+        ValueError: it is empty, does not start at 0 or does not ascend, has an unknown name, or
             weights that are negative, no numbers, or all 0.
-        TypeError: an entry is no such pair.
+        TypeError: an entry is not such a pair.
     """
     if isinstance(schedule, str | Mapping) or not hasattr(schedule, "__iter__"):
         raise TypeError(
@@ -69,7 +69,7 @@ def parse_schedule(
                 f"{where} begins at {at}: the first weights begin at position 0, without a ramp"
             )
         before = changes[-1] if changes else None
-        # A ramp may begin where the weights that it begins with do.
+        # A ramp may start where the weights that it starts with do.
         least = 0 if before is None else before.stop or before.start + (stop is None)
         if before is not None and start < least:
             raise ValueError(
@@ -84,7 +84,7 @@ def parse_schedule(
 
 
 def _range_of(at: Any, where: str) -> tuple[int, int | None]:
-    """Where an entry begins, and where its ramp ends if it is one."""
+    """Where an entry starts, and where its ramp ends if it is one."""
     if not isinstance(at, tuple | list):
         return whole(f"{where}: position", at, least=0), None
     if len(at) != 2:
@@ -151,7 +151,7 @@ class MixturePart:
 
     @property
     def epoch_size(self) -> int:
-        """Positions in an epoch of its own."""
+        """Positions in its own epoch."""
         return self.num_ids if self.sampler is None else self.sampler.num_samples
 
     def past(self, position: int) -> str:

@@ -1,7 +1,7 @@
 """The schedule of a mixture: from a draw to a dataset, over segments of weights.
 
 Draws stand in blocks, and those of a block are permuted among each other by a key: of a regular
-sequence, rank r of W would see another mixture than rank 0. Segments begin at blocks, so that a
+sequence, rank r of W would see another mixture than rank 0. Segments start at blocks, so that a
 later segment moves no draw before it.
 """
 
@@ -30,7 +30,7 @@ class MixtureSchedule:
         names: the datasets. Their order means nothing: the same draws follow from any.
         changes: weights, from samples on; relative ones.
         seed: permutes the draws of each block in another way.
-        unit: samples a draw; changes begin at the next whole draw and block.
+        unit: samples a draw; changes start at the next whole draw and block.
         block: draws that are permuted among each other.
 
     Over any whole blocks each dataset has its weight's share of the draws, up to 2.4.
@@ -80,7 +80,7 @@ class MixtureSchedule:
         return segments
 
     def starts(self) -> list[int]:
-        """The samples at which the segments begin, after rounding up to whole blocks."""
+        """The samples at which the segments start, after rounding up to whole blocks."""
         return [segment.start * self.unit for segment in self.segments]
 
     def weights(self) -> list[float]:
@@ -117,7 +117,7 @@ class MixtureSchedule:
         return all_which, all_numbers
 
     def _blocks(self, blocks: Ints) -> tuple[Ints, Ints]:
-        """The draws of whole blocks behind one another: as `split`, int64 `[blocks * block]`."""
+        """The draws of whole blocks one after the other: as `split`, int64 `[blocks * block]`."""
         size = self.block
         within = np.tile(np.arange(size, dtype=np.int64), len(blocks))
         first = np.repeat(blocks * size, size)

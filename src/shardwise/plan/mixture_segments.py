@@ -1,6 +1,6 @@
 """Segments of a mixture's schedule: constant weights, or a linear ramp between two.
 
-A segment begins where the one before it ends: with the draws that each dataset had until then, and
+A segment starts where the one before it ends: with the draws that each dataset had until then, and
 those that its weights gave it a right to. The difference is carried over, so that it does not add
 up over segments. A segment depends on those before it and on its own start and weights; a ramp on
 its end, too.

@@ -79,7 +79,7 @@ class MixtureTree:
         self._root = self._build(0, len(leaves))
         columns = np.array(self._nodes or [(0, 1, 0, 0, 0)], dtype=np.int64).T
         self._lefts, self._parts, self._phases = np.ascontiguousarray(columns[:3])
-        # The children behind one another: `2 * node` is the right one, the next one the left.
+        # The children one after the other: `2 * node` is the right one, the next one the left.
         self._children = np.ascontiguousarray(columns[[4, 3]].T.ravel())
 
     def _build(self, low: int, high: int) -> int:

@@ -36,7 +36,7 @@ class Packs:
 
     Attributes:
         length: tokens of a full pack.
-        starts: int64 `[packs + 1]`, where each pack's pieces begin.
+        starts: int64 `[packs + 1]`, where each pack's pieces start.
         documents: int64 `[pieces]`, the document that a piece is of.
         begins: int32 `[pieces]`, the piece's first token in its document.
         sizes: int32 `[pieces]`, its tokens.
@@ -77,7 +77,7 @@ def checked_lengths(lengths: Any, num_documents: int | None = None) -> NDArray[n
     """Lengths of documents as int64 `[documents]`.
 
     Raises:
-        TypeError: they are no whole numbers.
+        TypeError: they are not whole numbers.
         ValueError: one is negative or above 2**31 - 1, or there are not as many as documents.
     """
     array = np.asarray(lengths)
@@ -168,7 +168,7 @@ def pack_documents(
 
 
 def _pieces(lengths: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], ...]:
-    """Documents cut into pieces of at most `size` tokens: document, begin and size of each."""
+    """Documents cut into pieces of at most `size` tokens: document, start and size of each."""
     counts = -(-lengths // size)
     documents = np.repeat(np.arange(len(lengths)), counts)
     numbers = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -5,7 +5,7 @@ order (of one lane, ascending), and rank r has the r-th of W even runs of them: 
 or where W does not divide M, one more on the first ranks. This keeps: each position once over all
 ranks (I1), equal steps on all ranks (I2), and the same samples in global batch s for every world
 size of the same global batch (I3). Beside that, a rank has few lanes and so reads few shards, and
-the ranks' batches behind one another are in order: what a gather gives. Where `costs` are known,
+the ranks' batches one after the other are in order: what a gather gives. Where `costs` are known,
 the runs are cut from a dealt order instead, in which they cost nearly the same.
 """
 
@@ -40,7 +40,7 @@ class Partition:
         world_size: W, ranks.
         remainder: what becomes of the last positions that don't fill a global batch. "drop": they
             are left out and counted. "pad": behind them the batch is filled with positions from
-            the epoch's beginning on, wherever it was resumed; they are not valid, and stand last
+            the epoch's start on, wherever it was resumed; they are not valid, and stand last
             over all ranks. "uneven": they are divided evenly, in runs that differ by one at most;
             a rank gets none only where fewer positions than ranks are left.
         start: the position to go on from, any in [0, N]; no matter of which batch or world size.
@@ -170,7 +170,7 @@ class Partition:
     def _positions(
         self, begins: NDArray[np.int64], slots: range, size: int, shift: int
     ) -> NDArray[np.int64]:
-        """What stands at these slots of the batches of `size` that begin there, int64 `[k]`."""
+        """What stands at these slots of the batches of `size` that start there, int64 `[k]`."""
         if self.costs is not None:
             return deal_rows(self.costs, begins, size, self.world_size)[:, slots].ravel()
         first_lanes = (begins + shift) % self.lanes

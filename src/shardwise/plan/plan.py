@@ -175,7 +175,7 @@ class Plan:
 
     @property
     def start(self) -> int:
-        """The position that step 0 begins at."""
+        """The position that step 0 starts at."""
         return self._base.start
 
     @property
@@ -236,7 +236,7 @@ class Plan:
         return self._rows(epoch, step, rank)[1].copy()
 
     def resumed(self, position: SupportsIndex, *, epoch: SupportsIndex | None = None) -> Plan:
-        """The plan of what is left of an epoch from `position` on: its step 0 begins there.
+        """The plan of what is left of an epoch from `position` on: its step 0 starts there.
 
         `epoch` is the one that `num_steps` and the other counts are of; None for this plan's.
         """

@@ -65,7 +65,7 @@ class Counted:
         steps_skipped: Sequence[str],
         spec: str = "",
     ) -> list[str]:
-        """Say of samples in words why they were not handed out as they are.
+        """Say of samples in words why they were not returned as they are.
 
         Removed samples are among the excluded; `spec` is the format of numbers.
         """

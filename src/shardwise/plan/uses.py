@@ -1,6 +1,6 @@
 """When a rank reads each block of its data: a pure function of the plan and the shards' sizes.
 
-So every process can say which block is wanted next, and which one last, without asking another.
+So every process can say which block is requested next, and which one last, without asking another.
 Where in its shard a sample lies is taken from the counts alone, as if all samples of a shard had
 one size: an error of it costs a read, and changes no value.
 """
@@ -27,7 +27,7 @@ class BlockUses:
 
     Attributes:
         blocks: int64 or uint64 `[uses]`, the block of each use.
-        steps: int64 `[uses]`, its step, counted from the beginning of the first epoch on.
+        steps: int64 `[uses]`, its step, counted from the start of the first epoch on.
     """
 
     blocks: NDArray[np.int64] | NDArray[np.uint64]

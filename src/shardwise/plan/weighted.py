@@ -35,7 +35,7 @@ class WeightedSampler:
         num_samples: positions in an epoch, over all ranks. None for as many as there are weights,
             and without replacement as there are weights above 0.
         seed: any whole number; it also keys the randomness of transforms.
-        replacement: True draws each position anew: sample i with the probability
+        replacement: True draws each position again: sample i with the probability
             `weights[i] / sum(weights)`. False draws no sample twice in an epoch: one of a large
             weight comes sooner, and is more likely to be among the first `num_samples`.
 

@@ -1,6 +1,6 @@
 """Window shuffle: an order that reads shards nearly in sequence and still mixes well.
 
-1. The shards, permuted by epoch, stand behind one another: a line of N samples.
+1. The shards, permuted by epoch, stand one after the other: a line of N samples.
 2. The line is cut into K equal sections, which are dealt to K lanes by epoch.
 3. Each lane is shuffled in windows whose borders move with lane and epoch.
 4. The lanes are read in turn: position p is lane p mod K, offset p div K.
@@ -79,7 +79,7 @@ class _Line:
     Attributes:
         ends: int64 `[shards]`, where each shard of the line ends.
         to_id: int64 `[shards]`, what to add to a place in that shard to get the sample id.
-        starts: uint64 `[lanes]`, where each lane's section of the line begins.
+        starts: uint64 `[lanes]`, where each lane's section of the line starts.
         sizes: uint64 `[lanes]`, how long it is.
         shifts: uint64 `[lanes]`, how far the lane's windows are moved, in [0, window).
         key: the key of the windows.
@@ -169,12 +169,12 @@ class WindowSampler:
     ) -> Words:
         """Permute offsets in lanes within their windows, or undo that: uint64 `[k]`."""
         window, shift = np.uint64(self.window), line.shifts[lane]
-        # Windows begin at -shift, window - shift, ...; the first and the last are cut to the lane.
+        # Windows start at -shift, window - shift, ...; the first and the last are cut to the lane.
         low = (offset + shift) // window * window
         size = np.minimum(low + window - shift, line.sizes[lane])
         low = np.maximum(low, shift) - shift
         size -= low
-        # Where a window begins in the line tells it from all others of the epoch.
+        # Where a window starts in the line tells it from all others of the epoch.
         key = mix_array(line.key, line.starts[lane] + low)
         within = permute_within(offset - low, size, key, undo=undo)
         within += low
@@ -210,7 +210,7 @@ class WindowSampler:
         starts = np.empty(lanes, dtype=np.int64)
         starts[dealt] = np.cumsum(sizes[dealt]) - sizes[dealt]
         shifts = mix_array(mix(key, 3), lane) % np.uint64(self.window)
-        # A lane that is no longer than a window is not cut in two.
+        # A lane that is not a longer than a window is not cut in two.
         shifts[sizes <= self.window] = 0
         return _Line(
             ends, to_id, starts.view(np.uint64), sizes.view(np.uint64), shifts, mix(key, 4)

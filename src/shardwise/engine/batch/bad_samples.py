@@ -34,7 +34,7 @@ class Watching:
     """How loading is watched.
 
     Attributes:
-        watch: learns of each decoder that begins.
+        watch: learns of each decoder that starts.
         one_by_one: load rows one by one, where a decoder was stopped: the watch then sees which
             row it has.
     """

@@ -225,7 +225,7 @@ def _leave(batch: Batch) -> None:
 def _rows(
     request: BatchRequest, ids: NDArray[np.int64], kept: NDArray[np.bool_], *, is_plain: bool
 ) -> BatchRows:
-    """What became of the rows that were asked for; `ids` has the samples that were loaded."""
+    """What became of the rows that were requested; `ids` has the samples that were loaded."""
     valid = request.valid
     if is_plain:
         # The loaded ids, not the request's: the account is of what is in the batch.

@@ -94,7 +94,7 @@ class RowChunk:
         return isinstance(self.columns[0].get(name), InSharedMemory)
 
     def between(self, start: int, stop: int) -> RowChunk:
-        """Some rows of a chunk that was loaded at once, as a chunk of their own."""
+        """Some rows of a chunk that was loaded at once, as their own chunk."""
         [columns] = self.columns
         return RowChunk(
             self.ids[start:stop],

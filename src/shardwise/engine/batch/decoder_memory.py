@@ -30,7 +30,7 @@ _LARGE_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class _Pass:
-    """A pass of a loader: the bytes that decoders asked for at most, and may hold."""
+    """A pass of a loader: the bytes that decoders requested at most, and may hold."""
 
     peak: int
     limit: int = 0

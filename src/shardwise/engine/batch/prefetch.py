@@ -1,7 +1,7 @@
 """Prefetch depth: how many batches are ready or in progress, bounded in number and in bytes.
 
 The bound holds for the memory of a process: these batches, the one that the program has, and what
-video decoders take. As much is left to decoders as they have asked for, and one batch is always in
+video decoders take. As much is left to decoders as they have requested, and one batch is always in
 progress, so that a batch larger than half of the bound passes, too. Decoders then share what two
 batches leave; one of them is always let in.
 
@@ -77,7 +77,7 @@ class PrefetchBound:
         self._set_aside = 0
         # Bytes of a row, as measured.
         self._row_bytes = 0
-        # Bytes that decoders asked for at one time in the pass before this one.
+        # Bytes that decoders requested at one time in the pass before this one.
         self._last_peak = 0
 
     def depth(self, num_batches: int, *, leave: int = 0) -> int:

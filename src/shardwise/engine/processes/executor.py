@@ -108,10 +108,10 @@ class ProcessExecutor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the processes are started and have all begun.
+        """Whether the processes are started and have all started.
 
         Raises:
-            WorkerError: one ended, or could not begin; told while no iterator is active.
+            WorkerError: one ended, or could not start; told while no iterator is active.
         """
         session = self._session
         if session is None or session.pid != os.getpid():
@@ -142,7 +142,7 @@ class ProcessExecutor:
 class _Run:
     """One iteration: the batches in progress, oldest first, by number.
 
-    The executor's options hold as they are when each batch is begun.
+    The executor's options hold as they are when each batch is started.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class _Run:
         # Workers share the cache on disk; what they keep in memory, they announce themselves.
         self._requests = self._builder.read_ahead(requests, cached=True)
         self._pending: dict[int, PendingBatch] = {}
-        # Of looking whether the next batch is ready: raised where that is asked for.
+        # Of looking whether the next batch is ready: raised where that is requested.
         self._failure: Exception | None = None
         self._number = self._pool.status.run = next(session.run_numbers)
 
@@ -206,7 +206,7 @@ class _Run:
                 batch.slot.abandon()
 
     def _fill(self, *, leave: int) -> None:
-        """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
+        """Start batches up to the prefetch depth; `leave` less, unless bytes bound it."""
         while len(self._pending) < self._bound.depth(self._executor.num_prefetch, leave=leave):
             request = next(self._requests, None)
             if request is None:

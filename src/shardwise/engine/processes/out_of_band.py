@@ -43,7 +43,7 @@ class _MainUnpickler(pickle.Unpickler):
         """The program's own class or function.
 
         Raises:
-            WorkerError: it has none of this name: a function made the class before workers began.
+            WorkerError: it has none of this name: a function made the class before workers started.
         """
         try:
             return getattr(sys.modules["__main__"], name)
@@ -60,7 +60,7 @@ def take_apart(
 ) -> list[memoryview | bytes]:
     """Pickle a value; returns the pickle and, after it, the bytes of its large arrays and tensors.
 
-    What the pickler of `kind` knows of tensors is for those that are no plain numbers in memory.
+    What the pickler of `kind` knows of tensors is for those that are not plain numbers in memory.
     """
     try:
         return _pickled(value, kind)

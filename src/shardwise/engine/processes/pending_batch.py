@@ -24,7 +24,7 @@ class PendingBatch:
         number: names it in answers.
         partial: the rows and chunks that are loaded.
         slot: the memory of its rows; None where nothing has a fixed shape, and of a whole batch.
-        chunks: the chunks, first row to the row behind the last one.
+        chunks: the chunks, first row to the row after the last one.
         missing: the first rows of the chunks that are not loaded yet.
         unread: what workers answered and no thread has read yet, by first row.
         whole: the batch, where a worker has collated it.

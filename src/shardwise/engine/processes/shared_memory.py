@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from shardwise.base.columns import Layout, make_rows
 from shardwise.base.errors import StorageError
 
-# Rows begin where vector instructions and pinned copies like it.
+# Rows start where vector instructions and pinned copies like it.
 ALIGNMENT = 64
 _MAX_SLOTS = 64
 # What to change, by errno.
@@ -165,5 +165,5 @@ class RowLayout:
 
 
 def aligned(size: int) -> int:
-    """A size in bytes, rounded up so that what follows begins at a good place."""
+    """A size in bytes, rounded up so that what follows starts at a good place."""
     return -(-size // ALIGNMENT) * ALIGNMENT

@@ -135,7 +135,7 @@ class SlotPool:
 
     Args:
         max_idle: free slots that are kept; more are given back to the system.
-        headroom: new slots are larger than asked for by this share, where sizes differ a little.
+        headroom: new slots are larger than requested by this share, where sizes differ a little.
     """
 
     def __init__(self, *, max_idle: int, headroom: float = 0.0) -> None:

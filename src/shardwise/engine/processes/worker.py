@@ -169,7 +169,7 @@ class _Worker:
         return True
 
     def _watch(self, thread: int, task: Task) -> DecodeProgress | None:
-        """What tells the trainer of each decoder that begins, where it watches."""
+        """What tells the trainer of each decoder that starts, where it watches."""
         if self.decode_timeout is None:
             return None
         record = self.status.record(self.number, thread)

@@ -37,7 +37,7 @@ def unpack_error(data: bytes) -> Exception:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Its traceback, with what it followed from, without this library's frames at the beginning."""
+    """Its traceback, with what it followed from, without this library's frames at the start."""
     frames = _without_library(error.__traceback__)
     if frames is None and not isinstance(error, ShardwiseError):
         # Raised by this library: all of it tells where.

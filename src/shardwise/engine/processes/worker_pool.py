@@ -135,10 +135,10 @@ class WorkerPool:
         self._unsent = kept
 
     def have_begun(self) -> bool:
-        """Whether every worker has begun to take tasks; asked before the first task is sent.
+        """Whether every worker has started to take tasks; asked before the first task is sent.
 
         Raises:
-            WorkerError: a worker ended, or could not begin.
+            WorkerError: a worker ended, or could not start.
         """
         self._receive()
         self._watch(0.0)
@@ -150,7 +150,7 @@ class WorkerPool:
         A worker that was stopped comes among them, behind its own answers.
 
         Raises:
-            WorkerError: a worker ended, or could not begin.
+            WorkerError: a worker ended, or could not start.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:

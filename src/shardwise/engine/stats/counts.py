@@ -1,6 +1,6 @@
 """Counts of a loader: the numbers behind `loader.stats()`, and which shard's samples load slowly.
 
-Batches are counted when they are handed out, in the caller's thread, so that no count is shared;
+Batches are counted when they are returned, in the caller's thread, so that no count is shared;
 but a process counts its requests to remote storage as a whole.
 """
 
@@ -37,21 +37,21 @@ _OF_STORAGE = (
 
 
 class Counts:
-    """Sums over the batches handed out.
+    """Sums over the batches returned.
 
     Args:
         dataset: knows which shard holds a sample.
-        pin_memory: whether batches are copied into page-locked memory when they are handed out.
+        pin_memory: whether batches are copied into page-locked memory when they are returned.
     """
 
     def __init__(self, dataset: Samples, *, pin_memory: bool = False) -> None:
         self._pin_memory = pin_memory
-        # The process that handed out a batch: the first batch of a process imports torch.
+        # The process that returned a batch: the first batch of a process imports torch.
         self._warm_pid: int | None = None
         self._shards = ShardTimes(dataset)
         self._last: float | None = None
         self._storage = StorageCounts()
-        # When the batch that is awaited was asked for.
+        # When the batch that is awaited was requested.
         self.asked_at: float | None = None
         # Called with each batch and its times, as `add` is.
         self.listener: Callable[..., None] | None = None
@@ -71,11 +71,11 @@ class Counts:
         self._stages.add("open", seconds)
 
     def begin(self) -> None:
-        """Begin an iterator: the time since the last one does not count."""
+        """Start an iterator: the time since the last one does not count."""
         self._last = None
 
     def add(self, batch: Batch, *, asked_at: float, ready_at: float, returned_at: float) -> None:
-        """Count a batch: when it was asked for, ready, and handed out.
+        """Count a batch: when it was requested, ready, and returned.
 
         Handing out the first one imports torch and may start an accelerator: those seconds are in
         no stage, and not in the wall time.
@@ -209,7 +209,7 @@ class ShardTimes:
                 self._chunks.clear()
 
     def clear(self) -> None:
-        """Begin again."""
+        """Start again."""
         self._chunks.clear()
         self._seconds, self._rows = np.zeros_like(self._seconds), np.zeros_like(self._rows)
 
