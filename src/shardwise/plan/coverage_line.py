@@ -36,7 +36,7 @@ class CoverageLine:
         is_given: whether this counts indices that a sampler gave to torch's DataLoader, which takes
             them ahead of the program; False where the program's own batches are counted.
         begin_past, last_past: a digest of the order before the pass and up to `last`, for one that
-            may be changed behind it; "" for others.
+            may change later; "" for others.
         handed_out, skipped, replaced: planned samples: got, left out or replaced as damaged.
         left_out: planned samples of steps that were skipped on purpose: `steps_skipped`, in words.
         excluded: samples left out between these positions, over all ranks, by `exclude`, or because
@@ -89,7 +89,7 @@ class CoverageLine:
 
     @property
     def counted(self) -> Counted:
-        """What became of the samples."""
+        """The number of samples by outcome."""
         parts = self.handed_out, self.skipped, self.replaced
         return Counted(*parts, self.num_padded, self.left_out)
 
@@ -107,7 +107,7 @@ class CoverageLine:
         """Read a line.
 
         Raises:
-            ValueError: it is not such a line; the message says what is wrong with it.
+            ValueError: it is not a valid line; the message explains why.
         """
         try:
             entries = json.loads(text, parse_constant=_finite, parse_float=_finite)
@@ -119,7 +119,7 @@ class CoverageLine:
             raise ValueError(
                 f"its version is {entries['version']!r}, this release reads {_VERSION}"
             )
-        # Lines of earlier releases have none of these.
+        # Lines of earlier releases lack the entries of `_LATER`.
         entries = {**_LATER, "written": entries.get("began"), **entries}
         line = object.__new__(cls)  # a frozen dataclass takes 4 us for its fields
         line.__dict__.update(_checked(entries))

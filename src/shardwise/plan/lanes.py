@@ -29,7 +29,7 @@ _MAX_FACTOR = 2**31
 
 
 def in_lane_order(first_lanes: Ints, slots: range, *, size: int, lanes: int) -> Ints:
-    """Where a run of slots of the lane order lies in global batches.
+    """Map a run of slots of the lane order to positions in global batches.
 
     Args:
         first_lanes: int64 `[steps]`, the lane of each batch's first position, in [0, lanes).
@@ -61,7 +61,7 @@ def _of_one_step(first_lane: int, slots: range, size: int, lanes: int) -> Ints:
 
 @lru_cache(maxsize=64)
 def _slots(slots: range, size: int, lanes: int) -> tuple[int, int, int, int, Ints, Ints, Ints]:
-    """What depends on no step, made once for a rank: 10 us, half of what a step costs.
+    """The values that depend on no step, made once for a rank: 10 us, half of a step's cost.
 
     For d = gcd(size, lanes) classes of lanes: d; lanes, positions and extra positions of a class;
     int64 `[k]` each slot's class, its number within that, and (number + 1) * lanes of a class - 1.
@@ -75,7 +75,7 @@ def _slots(slots: range, size: int, lanes: int) -> tuple[int, int, int, int, Int
 def _computed(first: Ints, slots: range, size: int, lanes: int) -> Ints:
     d, num_lanes, num_slots, extra, classes, slot, ahead = _slots(slots, size, lanes)
     block = first // d
-    # Of its first x lanes a class has (num_slots * x + before) // num_lanes positions.
+    # The first x lanes of a class have (num_slots * x + before) // num_lanes positions.
     before = (-extra - block - (classes < first - block * d)) % num_lanes
     x = (ahead - before) // num_slots
     turn = slot - (num_slots * x + before) // num_lanes

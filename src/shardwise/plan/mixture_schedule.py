@@ -1,6 +1,6 @@
 """The schedule of a mixture: from a draw to a dataset, over segments of weights.
 
-Draws stand in blocks, and those of a block are permuted among each other by a key: of a regular
+Draws stand in blocks, and those of a block are permuted among each other by a key: in a regular
 sequence, rank r of W would see another mixture than rank 0. Segments start at blocks, so that a
 later segment moves no draw before it.
 """
@@ -24,7 +24,7 @@ _MAX_BLOCKS = 256
 
 
 class MixtureSchedule:
-    """Which dataset each draw is of.
+    """The dataset of each draw.
 
     Args:
         names: the datasets. Their order means nothing: the same draws follow from any.
@@ -150,7 +150,7 @@ class MixtureSchedule:
         return self._to_names[which], numbers
 
     def counts(self, draw: int) -> list[int]:
-        """How many of the draws before `draw` each dataset has, in the order of `names`."""
+        """Count each dataset's draws before `draw`, in the order of `names`."""
         whole_blocks = draw // self.block * self.block
         counts = self._counts(whole_blocks)
         if whole_blocks < draw:
@@ -169,7 +169,7 @@ class MixtureSchedule:
         return counts
 
     def draws_until(self, dataset: int, num_draws: int) -> int | None:
-        """How many draws until the first `num_draws` of a dataset have all come; None if never."""
+        """The number of draws until the first `num_draws` of a dataset have come; None if never."""
         low, high = 0, 1
         last = int(self._starts[-1]) // self.block + 1
         while self._counts(high * self.block)[dataset] < num_draws:

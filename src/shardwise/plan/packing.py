@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_choice
 
-# What becomes of a document that is longer than a pack.
+# The treatment of a document that is longer than a pack.
 LongDocuments = Literal["split", "drop", "error"]
 
 # Lengths and places in a pack are int32, as attention kernels have them.
@@ -29,7 +29,7 @@ _MAX_LENGTH = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class Packs:
-    """Which pieces of which documents each pack holds.
+    """The pieces of documents that each pack holds.
 
     A piece is a document, or a part of one that is longer than a pack. The pieces of pack p are
     `starts[p]` to `starts[p + 1]`, in storage order.
@@ -64,7 +64,7 @@ class Packs:
 
     @property
     def efficiency(self) -> float:
-        """The share of the packs' places that hold a token; 1.0 where there is no pack."""
+        """The share of the packs' slots that hold a token; 1.0 where there is no pack."""
         return self.num_tokens / (len(self) * self.length) if len(self) else 1.0
 
     @property
@@ -119,7 +119,7 @@ def pack_documents(
         report: called with the number of documents that are packed, after each window.
 
     Raises:
-        ValueError: a document fits in no pack, by `long`; or `long` is none of those above.
+        ValueError: a document fits in no pack, by `long`; or `long` is not one of the above.
     """
     check_choice("long", long, ("split", "drop", "error"))
     limits = limits or {}

@@ -65,7 +65,7 @@ class LoaderState:
         """Read a state that `to_dict` gave, perhaps in another release.
 
         Raises:
-            StateError: it is malformed; the message says where.
+            StateError: it is malformed; the message shows where.
         """
         if not isinstance(state, Mapping):
             raise StateError(f"the state must be a dict, not {type(state).__name__}")
@@ -144,7 +144,7 @@ def _refuse(differing: Iterable[str], what: str, remedy: str) -> None:
 
 
 def _remedy(mine: Mapping[str, Any], its: Mapping[str, Any]) -> str:
-    """What to do about a state of another order."""
+    """The remedy for a state of another order, for messages."""
     shape = ("lanes", "window")
     is_shape_alone = {**mine, **{name: its.get(name) for name in shape}} == its
     if mine.get("sampler") == "window" == its.get("sampler") and is_shape_alone:
@@ -228,8 +228,8 @@ class DataOrder:
     ) -> LoaderState:
         """The state after some batches of a pass over `plan`, which was resumed at its start.
 
-        After the last one it is the end of the epoch, also where that drops samples: who names the
-        epoch again continues with nothing left of it, who names the next one starts that.
+        After the last one it is the end of the epoch, also where that drops samples: naming the
+        epoch again continues with nothing left of it, naming the next one starts that.
         """
         if 0 < num_batches == plan.num_steps:
             return self.state(epoch, self.sampler.num_samples, run=run)
@@ -251,7 +251,7 @@ class DataOrder:
         loaded.check_past(since_begin, past)
         if loaded.num_samples == num_samples:
             return loaded
-        # Epochs of another length: the same place since the start.
+        # Epochs of another length: the same position since the start.
         epoch, position = divmod(since_begin, num_samples)
         return replace(loaded, epoch=epoch, position=position, num_samples=num_samples)
 

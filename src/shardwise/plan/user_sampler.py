@@ -16,7 +16,7 @@ from shardwise.plan.window import WindowSampler
 
 # The orders of a whole dataset: each of its samples once.
 _WHOLE = (SequentialSampler, FullSampler, WindowSampler)
-# What torch's samplers are called here.
+# Replacements for torch's samplers.
 _INSTEAD = {
     "RandomSampler": "use shuffle=True and seed=",
     "SequentialSampler": "leave sampler= out: shuffle=False is the default",

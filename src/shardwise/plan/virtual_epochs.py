@@ -38,7 +38,7 @@ class VirtualEpochs:
         """The sample ids at `positions` of virtual epoch `epoch`, int64 `[k]`."""
         places = as_positions(positions, self.num_samples)
         size = self.inner.num_samples
-        # In Python's ints: the position since training started may pass any width.
+        # Python ints: the position since training started may pass any width.
         first, offset = divmod(operator.index(epoch) * self.num_samples, size)
         return ids_of_epochs(self.inner, *np.divmod(places + offset, size), first=first)
 
@@ -73,7 +73,7 @@ class VirtualEpochs:
         return parts
 
     def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON."""
+        """Everything that the order depends on, as JSON."""
         return {
             "sampler": "virtual epochs",
             "epoch_size": self.num_samples,
