@@ -1,4 +1,4 @@
-"""What travels through the engine: requests and batches, and the protocols around them.
+"""The data that the engine passes on, requests and batches, and the protocols around them.
 
 A `BatchRequest` names one batch completely; building it is a pure function (I5), so that any
 executor may build it anywhere, in chunks, in any order.
@@ -84,10 +84,10 @@ class Batch:
         num_rows: samples in it.
         num_skipped, num_replaced: rows, because of errors.
         num_on_device, num_on_cpu: images of fields with `decode_on`, by who decoded them.
-        rows: which samples these are, and what became of those that were requested.
+        rows: the samples of the batch, and the outcome of the requested ones.
         stages: seconds, rows and bytes by stage.
         chunks: the ids of each chunk, int64, and the seconds that loading it took.
-        spans: of each chunk, when its loading started and ended, and in which thread; not of servers.
+        spans: for each chunk, the start and end of its loading and its thread; none from servers.
         num_ready: batches that were ready when this one was requested, itself among them; None for
             the first one.
         parts: the batches of a coalesced request; then this one is empty itself.

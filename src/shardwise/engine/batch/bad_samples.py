@@ -31,7 +31,7 @@ _Columns = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """How loading is watched.
+    """The watch over decoders while samples are loaded.
 
     Attributes:
         watch: learns of each decoder that starts.
@@ -48,7 +48,7 @@ _UNWATCHED = Watching()
 
 @dataclass(frozen=True)
 class SampleLoader:
-    """Loads rows of a batch, of which some may be bad.
+    """Loads rows of a batch, even if some are bad.
 
     Attributes:
         seed: keys the randomness of transforms, and which samples replace bad ones.

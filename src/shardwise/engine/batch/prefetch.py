@@ -31,7 +31,7 @@ _UNMEASURED_DEPTH = 2
 _NUM_RECENT = 8
 # 32 batches per worker: at lognormal times they bring 96 % of the ideal rate.
 _MAX_GROWTH = 16
-# Of a longer list as many values are looked at, at equal distances.
+# A longer list is sampled: this many values, at equal distances.
 _MAX_VALUES = 64
 
 
@@ -54,7 +54,7 @@ class DepthGrowth:
 
 
 class PrefetchBound:
-    """How many batches of a rank may be ready or in progress.
+    """The bound on the batches of a rank that are ready or in progress.
 
     Args:
         builder: knows the fields whose rows have a known size.

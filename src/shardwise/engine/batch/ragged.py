@@ -29,10 +29,10 @@ class RaggedFields:
     """The policy for fields whose values differ in shape.
 
     Args:
-        ragged: "list" leaves them lists and says so once a field; "error" raises; "pad" pads every
+        ragged: "list" leaves them lists and warns once per field; "error" raises; "pad" pads every
             field of arrays whose shape no decoder fixes, and adds its mask, in every batch;
-            "nested" leaves them lists, of which `Output` makes nested tensors.
-        describe: says where a sample lies, by its id.
+            "nested" leaves them lists; `Output` makes nested tensors of them.
+        describe: locates a sample by its id, for messages.
         padding: how fields are padded, with "pad".
         rules: field -> what it is padded with whatever `ragged` is, see `SourceTraits.padding`.
     """
@@ -105,7 +105,7 @@ class RaggedFields:
 
 
 def remedy_for(values: Sequence[Any]) -> str:
-    """What to change so that the values of a field can be a tensor, as the end of a sentence."""
+    """The change that would make a tensor of a field's values, as the end of a sentence."""
     forms = list(map(form_of, values))
     if any(value is None for value in values):
         return (
@@ -123,7 +123,7 @@ def remedy_for(values: Sequence[Any]) -> str:
 def odd_value(values: Sequence[Any]) -> tuple[int, str] | None:
     """The first value that keeps numbers or arrays from being stacked: its row, and why.
 
-    None where there is none, and where no value is a number or an array: such a field is a list in
+    None if all can be stacked, or if no value is a number or an array: such a field is a list in
     every batch.
     """
     if not values or isinstance(values[0], _NEVER_STACKED):

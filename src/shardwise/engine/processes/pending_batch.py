@@ -107,5 +107,5 @@ def take_answer(answer: Answer, pending: Mapping[int, PendingBatch]) -> None:
 
 
 def num_ready(pending: Mapping[int, PendingBatch]) -> int:
-    """How many batches are loaded, from the oldest on."""
+    """Count the batches that are loaded, from the oldest on."""
     return sum(1 for _ in takewhile(lambda batch: not batch.missing, pending.values()))

@@ -37,7 +37,7 @@ class Decoding(NamedTuple):
     Attributes:
         began_ns: when the decoder or function started, in nanoseconds of the monotonic clock.
         sample: the sample's id; -1 where a decoder has a whole column.
-        part: the place of the field among the fields; of a `map()` -1 less its place.
+        part: the field's index among the fields; for a `map()`, -1 minus its index.
         key: the sample's key.
         detail: what of it is decoded, such as the frames of a clip; "" where that is all of it.
     """
@@ -55,7 +55,7 @@ class DecodeProgress:
 
     Attributes:
         memory: of `RECORD_BYTES`.
-        stuck: (sample, part) of those that were stopped before: they are not started again.
+        stuck: (sample, part) of decoders that were stopped before: they are not started again.
         timeout: `decode_timeout`, for the message.
     """
 
@@ -138,7 +138,7 @@ class WorkerStatus:
         self._tasks[worker, thread] = _IDLE
 
     def clear(self, worker: int) -> None:
-        """Write that a worker's threads have not started, when it was stopped."""
+        """Mark the threads of a stopped worker as not started."""
         self._tasks[worker] = _ABSENT
         self._threads["record"][worker] = 0
 
@@ -163,7 +163,7 @@ class WorkerStatus:
         return memory
 
     def decoding(self, worker: int) -> list[Decoding | None]:
-        """What each thread of a worker decodes."""
+        """Read the decoding under way in each thread of a worker."""
         threads = range(self._threads.shape[1])
         return [DecodeProgress(self.record(worker, thread)).read() for thread in threads]
 

@@ -166,7 +166,7 @@ def _seen(since: Mapping[str, Any], totals: Mapping[str, Any]) -> Mapping[str, A
 
 
 def difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """What was counted between two sums; nothing below 0, as another process's counts may be."""
+    """The counts between two sums; nothing below 0, as another process's counts may be."""
 
     def between(own: Any, other: Any) -> Any:
         if isinstance(own, Mapping):
@@ -185,7 +185,7 @@ _MAX_LOOKED_UP = 8
 
 
 class ShardTimes:
-    """Which shard's samples load slowly: mean seconds a sample, by shard; nothing for one shard.
+    """The mean load time of a sample by shard, in seconds; nothing for one shard.
 
     A chunk is timed as a whole. Where its samples lie in one shard, as without shuffling, the time
     is that shard's; where they are mixed, each of its shards gets the chunk's mean, and a slow
@@ -214,7 +214,7 @@ class ShardTimes:
         self._seconds, self._rows = np.zeros_like(self._seconds), np.zeros_like(self._rows)
 
     def slowest(self, count: int) -> list[dict[str, Any]]:
-        """The slowest shards of those that were read, slowest first.
+        """The slowest of the shards that were read, slowest first.
 
         Returns:
             dicts with `url` and `seconds_a_sample`; none where there are less than two shards.
@@ -259,7 +259,7 @@ class StorageCounts:
         self._before = IO_COUNTS.snapshot()
 
     def take(self) -> dict[str, int]:
-        """What was counted since the last `take`, where it is not 0."""
+        """Take the counts since the last `take`, where they are not 0."""
         with self._lock:
             now = IO_COUNTS.snapshot()
             own = self._own(now)
@@ -267,7 +267,7 @@ class StorageCounts:
         return {name: count for name, count in own.items() if count}
 
     def since(self, others: Mapping[str, int]) -> dict[str, int]:
-        """What was counted since the last `take`, and by others beside."""
+        """The counts since the last `take`, plus those of others."""
         with self._lock:
             own = self._own(IO_COUNTS.snapshot())
         return {name: count + others.get(name, 0) for name, count in own.items()}
