@@ -1,8 +1,8 @@
 """Dataset: a source, and what is done to its samples.
 
 Map-style and immutable: every method returns a new dataset, and sample i is the same sample for
-every reader. A dataset owns no position, no file and no process: it says what sample i is, and the
-loader says who gets it when.
+every reader. A dataset owns no position, no file and no process: it defines what sample i is, and
+the loader decides who gets it when.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Dataset(Segmented):
     def decode(self, /, *specs: Never, **decoders: Callable[[Any], Any] | Any) -> Dataset:
         """Decode fields: `field=decoder`, where a decoder is a codec or any callable of bytes.
 
-        `int`, `float` and `str` read text. A later decoder of a field takes the place of an
-        earlier one; fields whose name is not a Python name are given as `**{"seg.png": ...}`.
+        `int`, `float` and `str` read text. A later decoder of a field replaces an earlier one;
+        fields whose name is not a Python name are given as `**{"seg.png": ...}`.
         Without arguments every field that has a default decoder (by its extension; never pickle)
         and no other one yet is decoded with it.
 
@@ -148,7 +148,7 @@ class Dataset(Segmented):
     def subset(self, indices: ArrayLike) -> Dataset:
         """Take samples by index (an int array) or by a boolean mask.
 
-        The given order becomes the storage order, and repeats are samples of their own. Costs 8
+        The given order becomes the storage order, and repeats are separate samples. Costs 8
         bytes a sample, or none of a read-only map of a file. Ascending indices read fastest.
 
         Raises:
@@ -193,7 +193,7 @@ class Dataset(Segmented):
             or str.
 
         Raises:
-            ValueError: there is no such field, and no function.
+            ValueError: the field does not exist, and no function is given.
             DataError: a sample has no such value, or it is not a single number or text, or the
                 function raised; url and key say where.
             WorkerError: a process died.
@@ -324,7 +324,7 @@ class Dataset(Segmented):
             fps: frames a second, in place of `stride`: frame i is the one that is on the screen
                 i / fps seconds after the first.
             cuts: a field of JSON ("json.scenes") with a list of rows {"start": s, "end": s, ...}:
-                clips lie inside of these, by default one in the middle of each, and
+                clips lie inside these rows, by default one in the middle of each, and
                 "__media__" has the row as "cut".
             short: of a video or cut that is too short: "drop" (`ds.source.counts` has how many),
                 "mask" frames of zeros at its end ("mp4.mask"), "repeat" its last frame, "error".
@@ -332,7 +332,7 @@ class Dataset(Segmented):
             fit: "stretch" to the size, or "crop" the centre.
             layout: of frames T, channels C, height H, width W.
             audio: "same" for "mp4.audio", float32 `[channels, samples]`, and "mp4.audio.mask".
-            on_bad: "drop" leaves out the videos that the index says can't be used.
+            on_bad: "drop" leaves out the videos that the index marks as unusable.
             backend: as of `sw.video`.
             mode: as of `sw.video`.
             dtype: as of `sw.video`.
@@ -340,7 +340,7 @@ class Dataset(Segmented):
         Raises:
             DataError: a shard has no media index; or a video can't be used or is too short, and
                 the options say "error".
-            ValueError: there is no such field, it has a decoder, options do not go together, or
+            ValueError: the field does not exist, it has a decoder, options do not go together, or
                 a `map()` comes before.
         """
         source, transforms = find("methods", "clips")(

@@ -1,4 +1,4 @@
-"""What a sample and a dataset look like in a terminal and in a notebook.
+"""Shows samples and datasets in a terminal and in a notebook.
 
 A picture is shown as a thumbnail, everything else in one line.
 """

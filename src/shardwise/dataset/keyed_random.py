@@ -66,7 +66,7 @@ class _SampleKey(ISpawnableSeedSequence):
         return self._sequence().generate_state(n_words, dtype)
 
     def spawn(self, n_children: int) -> Any:
-        """Seed sequences of new generators, each with numbers of its own."""
+        """Seed sequences of new generators, each with different numbers."""
         return self._sequence().spawn(n_children)
 
     def _sequence(self) -> np.random.SeedSequence:

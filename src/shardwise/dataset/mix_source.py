@@ -1,4 +1,4 @@
-"""Datasets one after the other, each read in its own way: what a mixture reads its samples from."""
+"""The source of a mixture: concatenated datasets, each read in its own way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Ids = NDArray[np.int64]
 
 
 class MixSource:
-    """Decoded datasets one after the other as one source, with epoch 0's randomness of seed 0."""
+    """Decoded datasets, concatenated as one source, with epoch 0's randomness of seed 0."""
 
     default_shuffle: Literal["full", "window"] = "full"
 
@@ -89,7 +89,7 @@ class MixSource:
         return Columns(ids, loaded["__key__"], {name: loaded.get(name, missing) for name in names})
 
     def ranges(self, ids: _Ids, *, epoch: int, seed: int) -> Iterable[PoolRanges] | None:
-        """What `load` reads of each dataset."""
+        """The ranges that `load` reads of each dataset."""
         found = []
         for number, rows, start in rows_by_part(ids, self.ends):
             name, part = self.named_parts[number]

@@ -57,7 +57,7 @@ def rows_by_part(
 
 
 class LoadedSamples:
-    """The samples of a source, transformed; `Dataset` is one of these."""
+    """The samples of a source, transformed; the base of `Dataset`."""
 
     def __init__(self, source: Source, transforms: Transforms | None = None) -> None:
         self._source = source
@@ -73,7 +73,7 @@ class LoadedSamples:
 
     @property
     def source(self) -> Source:
-        """Where the samples lie."""
+        """The source that holds the samples."""
         return self._source
 
     @property
@@ -83,12 +83,12 @@ class LoadedSamples:
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """What `shuffle=True` means here: "full" or "window"."""
+        """The meaning of `shuffle=True` here: "full" or "window"."""
         return self._source.default_shuffle
 
     @cached_property
     def fingerprint(self) -> str:
-        """Which samples these are, in which order: 16 hex digits of the shards and the subset.
+        """The fingerprint of the samples in order: 16 hex digits of the shards and the subset.
 
         Decoders and transforms do not count: a state may be resumed with others.
         """
@@ -118,7 +118,7 @@ class LoadedSamples:
 
     @property
     def padding(self) -> Mapping[str, Any]:
-        """What fields are padded with whatever `ragged=` is, see `SourceTraits`."""
+        """The padding of fields, whatever `ragged=` is, see `SourceTraits`."""
         return self._traits.padding
 
     @property
@@ -133,7 +133,7 @@ class LoadedSamples:
 
     @property
     def window_shape(self) -> WindowShape | None:
-        """How a window shuffle goes through the shards; None for the default way."""
+        """The path of a window shuffle through the shards; None for the default one."""
         return self._traits.window_shape
 
     @property
@@ -154,7 +154,7 @@ class LoadedSamples:
 
     @property
     def transforms(self) -> Transforms:
-        """What is done to the source's samples."""
+        """The transforms of the source's samples."""
         return self._transforms
 
     def url_of(self, index: int) -> str:
@@ -163,7 +163,7 @@ class LoadedSamples:
         return self._url_in_source(index if indices is None else int(indices[index]))
 
     def describe(self, index: int) -> str:
-        """Where sample `index` lies, for messages; reads no sample."""
+        """The location of sample `index`, for messages; reads no sample."""
         return f"sample {index} of {shown(self.url_of(index))}"
 
     def layout(self) -> dict[str, Layout]:
@@ -176,9 +176,9 @@ class LoadedSamples:
 
     @cached_property
     def cost(self) -> LoadCost:
-        """What loading a sample costs, as a `LoadCost`: threads and chunk sizes follow from it.
+        """The cost of loading a sample, as a `LoadCost`: threads and chunk sizes follow from it.
 
-        What a source of Python objects runs is unknown, and does not count as the user's function.
+        The code that a source of Python objects runs is unknown, and does not count as the user's.
         """
         traits, row_bytes = self._traits, self._row_bytes()
         runs_python = self.is_mapped or any(map(is_plain_function, self._decoders))
@@ -225,7 +225,7 @@ class LoadedSamples:
     def ranges(
         self, ids: NDArray[np.int64], *, epoch: int = 0, seed: int = 0
     ) -> Iterable[PoolRanges] | None:
-        """What `load` reads of remote files, where the source knows; see `TellsRanges`."""
+        """The ranges of remote files that `load` reads, if the source knows; see `TellsRanges`."""
         indices = self._transforms.indices
         source_ids = ids if indices is None else indices[ids]
         selected = self._transforms.selected
@@ -248,7 +248,7 @@ class LoadedSamples:
                 samples = []
                 for row, sample in enumerate(decode_rows(rows, self._fields)):
                     decoded = time.perf_counter()
-                    # What a function decodes by itself is part of "transform".
+                    # Decoding inside a function is part of "transform".
                     apart.is_paused = True
                     samples.append(self._mapped(rows, row, sample))
                     apart.is_paused = False

@@ -42,7 +42,7 @@ class Segmented(IndexedSamples):
 
         Raises:
             DataError: a row has no offset and duration; a shard has no media index.
-            ValueError: there is no such field, it has a decoder, or a `map()` comes before.
+            ValueError: the field does not exist, it has a decoder, or a `map()` comes before.
         """
         source, transforms = find("methods", "segments")(
             self._source, self._transforms, self.fields,

@@ -11,7 +11,7 @@ from shardwise.plan.tallied import Counted, Tallied
 
 @dataclass(frozen=True, slots=True)
 class RankNumbers:
-    """What one rank tells the others: what it returned between two positions, and should have.
+    """One rank's numbers for the others: the samples returned between two positions, and planned.
 
     `planned` is nothing where the epoch's samples are known in closed form.
     """
@@ -32,7 +32,7 @@ class RankNumbers:
 
     @classmethod
     def of(cls, numbers: list[int]) -> RankNumbers:
-        """From the numbers of a rank."""
+        """Make it from the numbers of a rank."""
         epoch, first, last, *words, padded, count, word = numbers
         handed_out, skipped, replaced, out = (Tallied(*words[at : at + 2]) for at in (0, 2, 4, 6))
         counted = Counted(handed_out, skipped, replaced, padded, out)
@@ -54,7 +54,7 @@ def certificate_of(
 ) -> dict[str, Any]:
     """The certificate of what these ranks returned, all of them if `has_all`.
 
-    `expected` is None for the sum of the ranks' plans; `is_once` says whether the epoch's samples
+    `expected` is None for the sum of the ranks' plans; `is_once`: whether the epoch's samples
     are the data's, each once. `removed` ones are among the `excluded`. The rest is as of
     `CoverageLine`.
     """
@@ -105,7 +105,7 @@ def certificate_of(
 
 
 def _verdict(c: dict[str, Any], *, is_once: bool, has_all: bool) -> str:
-    """What a certificate without a fault says."""
+    """The verdict of a certificate without a fault."""
     first, last, num_samples = c["from"], c["to"], c["num_samples"]
     noun = "samples" if is_once else "places of the order"
     if not has_all:

@@ -28,7 +28,7 @@ def from_checkpoint(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """The state in what DCP loaded; any other state as it is.
 
     Raises:
-        StateError: it is not a JSON.
+        StateError: it is not JSON.
     """
     text = state.get(_LEAF) if isinstance(state, Mapping) else None
     if not isinstance(text, str):

@@ -110,7 +110,7 @@ class CoverageFile:
             )
 
     def _opened(self, line: CoverageLine) -> int:
-        """its own file for this loader: a second loader of the run has another."""
+        """Open a separate file for this loader: a second loader of the run has another."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         number = 1
         while True:
@@ -124,7 +124,7 @@ class CoverageFile:
         self._close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process is another run, with its own file."""
+        """Another process is another run, with a separate file."""
         return {**self.__dict__, "_descriptor": None, "_run": None, "resumed": self.state_run}
 
 

@@ -1,4 +1,4 @@
-"""What a pass will read of the blocks of caches, so that they evict the block that is requested last.
+"""The reads of cached blocks in a pass, so that caches evict the block that is used last.
 
 A pure function of the plan, the counts of the shards, and the length of a block.
 """

@@ -1,4 +1,4 @@
-"""What training frameworks ask of a loader, beside its batches and its state."""
+"""The interface that training frameworks expect of a loader, beside its batches and state."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FrameworkAttributes(Generic[B]):
         """Refuse attributes that only those ask for who rebuild a loader as torch's.
 
         Raises:
-            AttributeError: there is no such attribute.
+            AttributeError: the attribute does not exist.
             FrameworkError: Accelerate asked; it would ignore an AttributeError.
         """
         if name not in _ASKED_TO_REBUILD:

@@ -61,7 +61,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         group: a process group or one dimension of a device mesh to take both from.
         share: the ranks that get the same batches, which one of them on each machine makes:
             dimensions of that mesh, such as ("tp", "cp"), or a process group.
-        halves: fields `[rows, length]` of which context-parallel ranks get parts, {"cp": ["x"]}.
+        halves: fields `[rows, length]` that context-parallel ranks get parts of, {"cp": ["x"]}.
         num_workers: worker processes; 0 for none. None is one per core of this rank, of several,
             if functions of yours run for each sample (a `map()`, a decoder that is a function).
         num_threads: threads in each process; 0 for none. None is one per core or worker process.
@@ -77,11 +77,11 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
             `sw.pack`. The rows of a global batch are dealt so that all ranks have equal work.
         hidden: the width of the model, for balance="attention", see `Dataset.costs`.
         collate: None for a dict of columns, else a function from a list of samples to a batch.
-        as_tuple: batches, and the samples for `collate`, are tuples of these fields in this order.
+        as_tuple: batches, and the samples for `collate`, are tuples with these fields, in order.
         ragged: what becomes of fields whose values differ in shape. "list" leaves them lists;
             "error" raises; "pad" fills up with zeros to the largest of the batch and adds
             "<field>.mask", bool of the same shape, for each field whose decoder does not fix the
-            shape; "nested" makes nested tensors of these. `collate=sw.pad(...)` pads to multiples.
+            shape; "nested" makes nested tensors of them. `collate=sw.pad(...)` pads to multiples.
         on_error: what a damaged sample does. "raise" raises its error; "skip" leaves its row out;
             "replace" puts another sample there, the same one in every run.
         prefetch_factor: batches made ahead per worker process or thread; at most 16 times as many.
@@ -92,7 +92,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         prefetch_bytes: memory of this process, by default 1 GiB, for batches that are made ahead,
             the program's own batch and pictures of video decoders.
         output: "torch" for tensors, "numpy" for arrays, "jax" for arrays of JAX.
-        sharding: of "jax": a `jax.sharding.Sharding`, which also tells ranks, or a device.
+        sharding: for "jax": a `jax.sharding.Sharding`, which also defines ranks, or a device.
         device: where the tensors are to be: a `torch.device` or its name, such as "cuda". The
             next batch is copied while the program computes. None leaves them in host memory.
         coverage: a local directory to which each rank writes which samples it returned, for
@@ -109,7 +109,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
     Raises:
         ValueError: an option is not usable; the message has its value and what to use instead.
         TypeError: an option is of another type; the message has its name, value and type.
-        RankError: rank and world size can't be told for certain.
+        RankError: rank and world size can't be determined for certain.
 
     One thread at a time may iterate a loader.
 
@@ -256,7 +256,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         """Choose the epoch that the next iterator goes through, from its start.
 
         Naming the epoch that a loaded state stands in, or that is under way, changes nothing. One
-        whose last batch was handed out is over: naming it starts it again.
+        whose last batch was returned is over: naming it starts it again.
         """
         epoch, passes = checked_epoch(epoch), self._passes
         passes.end_if_whole()
@@ -280,7 +280,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         """Go on where a state was taken, with any world size, batch size or executor.
 
         With grown="next_epoch", shards may have come behind the state's: the epoch under way ends
-        without them. A `StateError` says what else differs: data, seed or order.
+        without them. A `StateError` names any other difference: data, seed or order.
         """
         self._plan, loaded = self._order.take_up(self.plan, state, grown)
         self._passes.load(self._plan, loaded.in_next_epoch())
@@ -288,7 +288,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
     def skip(self, num_steps: int) -> None:
         """Leave out the next steps on purpose, as after a loss spike: the same ones on every rank.
 
-        A loop under way continues behind them. The state, the coverage and certificates say so.
+        A loop under way continues after them. The state, the coverage and certificates record them.
 
         Raises:
             ValueError: the epoch has no more than that many steps left.
@@ -307,10 +307,10 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
 
         Raises:
             ValueError: the world is too large, has no such order, or an argument is wrong.
-            RankError: nothing says which rank this is. The loader is as it was, in both cases.
+            RankError: the rank of this process is unknown. The loader is as it was, in both cases.
         """
         order = self._order.regrouped(rank, world_size, group=group)
-        # In the order of the state: one of other global batches may be another one.
+        # Use the state's order: with other global batches, the order may be another one.
         state = self._order.state(self._plan, *self._passes.position.after())
         plan, _ = order.take_up(order.divide(self._plan), state)
         self._order, self._plan = order, plan

@@ -150,8 +150,8 @@ class Output:
         if self._copies:
             data = self._copier.prepare(data, batch.memory)
         elif self.pin_memory and has_accelerator():
-            # Copied, even from memory that could be page-locked where it is: only of its own
-            # allocator's memory torch knows which copies of the program still read it.
+            # Copied, even from memory that could be page-locked in place: torch knows which copies
+            # of the program still read memory only if its own allocator made it.
             data = pinned(data)
         batch.data = data
         batch.memory = None

@@ -47,7 +47,7 @@ class Pass:
 
 
 class Position:
-    """Where the next pass starts, and the pass under way.
+    """The start of the next pass, and the pass under way.
 
     Attributes:
         current: the pass under way or returned whole; None between passes.
@@ -59,7 +59,7 @@ class Position:
     def __init__(self) -> None:
         self._epoch = 0
         self._start = 0
-        # From where steps are cut: where a state stood, whatever was skipped since.
+        # The position that steps are cut from: a loaded state's, whatever was skipped since.
         self._cut = 0
         self.current: Pass | None = None
 
@@ -90,12 +90,12 @@ class Position:
         return self.current
 
     def leave(self) -> int:
-        """Give up the pass under way: the next one starts where it started, with batches it gave."""
+        """Give up the pass under way; returns its number of batches, which the next one repeats."""
         left, self.current, self.continued = self.current, None, None
         return 0 if left is None else left.num_batches
 
     def move(self, epoch: int, start: int = 0, *, cut: int | None = None) -> None:
-        """Let the next pass start there; the one under way is given up."""
+        """Set the start of the next pass; the one under way is given up."""
         self._epoch, self._start, self.current, self.continued = epoch, start, None, None
         self._cut = start if cut is None else cut
 
@@ -111,7 +111,7 @@ class Position:
             self.continued = current
 
     def leave_forked(self) -> None:
-        """In a forked process: continue where the parent's pass stood, as a pickled loader does."""
+        """Continue after the parent's batches in a forked process, as a pickled loader does."""
         if self.current is not None and self.current.pid != os.getpid():
             self.move(*self.current.after())
 

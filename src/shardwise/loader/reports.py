@@ -1,4 +1,4 @@
-"""What a loader reports of itself: its repr, the stats of a run and the certificate of a pass."""
+"""A loader's reports: its repr, the stats of a run and the certificate of a pass."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Reports(Divided):
         return table("DataLoader", [("dataset", self.dataset), *self._facts()])
 
     def certificate(self) -> Certificate:
-        """What was returned in the newest pass, compared with the plan: a proof, or what differs.
+        """Compare the samples returned in the newest pass with the plan: a proof, or what differs.
 
         Where torch.distributed is initialised and its ranks are the loader's, it is of all ranks,
         and all of them must call it, at the same step: it gathers 12 numbers of each. Else it is

@@ -47,7 +47,7 @@ def checked_costs(costs: ArrayLike, num_samples: int, *, is_cut: bool) -> Floats
 
 
 def deal_rows(costs: Callable[[Ints], Floats], begins: Ints, size: int, world_size: int) -> Ints:
-    """Deal the positions of batches of `size` that start at `begins`: int64 `[steps, size]`.
+    """Deal the positions of the batches of `size` with these starts: int64 `[steps, size]`.
 
     Rank after rank, ascending within a rank; `costs` gives those of positions.
     """

@@ -146,7 +146,7 @@ class BucketSampler:
         return epoch_parts(self._inner, epoch)
 
     def sources(self, epoch: int, position: int) -> dict[str, dict[str, float]] | None:
-        """The inner order's counts by dataset, give or take a window; None without a mixture."""
+        """The inner order's counts by dataset, within a window; None where it is not a mixture."""
         return sources_of(self._inner, epoch, position)
 
     def never_whole(self) -> tuple[int, int, str] | None:

@@ -23,7 +23,7 @@ _NONE = Tallied()
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageLine:
-    """What one rank returned between two positions of an epoch.
+    """One rank's returned samples between two positions of an epoch.
 
     Attributes:
         run: the id of the run: of all ranks where a process group or a launcher gives one, else of

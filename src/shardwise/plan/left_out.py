@@ -1,4 +1,4 @@
-"""Samples that are left out on purpose, and the partition of those that are left.
+"""Samples that are left out on purpose, and the partition of the remaining ones.
 
 The remaining samples move up: the next sample replaces one that is left out, so that batches
 stay full and an epoch gets shorter. Positions stay as they are, and so does everything before

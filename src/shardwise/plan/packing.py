@@ -64,7 +64,7 @@ class Packs:
 
     @property
     def efficiency(self) -> float:
-        """The share of the packs' slots that hold a token; 1.0 where there is no pack."""
+        """The share of the packs' slots that hold a token; 1.0 without packs."""
         return self.num_tokens / (len(self) * self.length) if len(self) else 1.0
 
     @property

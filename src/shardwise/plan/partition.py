@@ -170,7 +170,7 @@ class Partition:
     def _positions(
         self, begins: NDArray[np.int64], slots: range, size: int, shift: int
     ) -> NDArray[np.int64]:
-        """The positions at these slots of the batches that start at `begins`, int64 `[k]`."""
+        """The positions at these slots of the batches with these starts, int64 `[k]`."""
         if self.costs is not None:
             return deal_rows(self.costs, begins, size, self.world_size)[:, slots].ravel()
         first_lanes = (begins + shift) % self.lanes

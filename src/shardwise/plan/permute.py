@@ -144,7 +144,7 @@ def permute_within(places: Words, sizes: Words, keys: Words, *, undo: bool = Fal
         places: uint64 `[k]`, each in [0, sizes[i]).
         sizes: uint64 `[k]`, the size of the range that each place is in.
         keys: uint64 `[k]`, the key of that range, well mixed.
-        undo: map values back to the places they came from.
+        undo: map values back to places.
 
     For equal size and key this is one bijection of [0, size).
     """

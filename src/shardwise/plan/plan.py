@@ -260,7 +260,7 @@ class Plan:
         return self._replace(world_size=whole("world_size", world_size))
 
     def excluding(self, excluded: Excluded | None, *, removed: Excluded | None = None) -> Plan:
-        """The plan of the same order that leaves these samples out, instead of its own."""
+        """The plan of the same order with these samples left out, replacing earlier exclusions."""
         order = replace(self.order, excluded=excluded, removed=removed or self.order.removed)
         is_same = removed is None and excluded is self.order.excluded
         return self if is_same else self._replace(order=order)
