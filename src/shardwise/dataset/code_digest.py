@@ -126,7 +126,7 @@ def state_of(value: Any) -> list[Any]:
 
 
 def _name(code: FunctionType | type) -> str:
-    """The name of code, a user's without its module: `__main__` has another name at a server."""
+    """The name of code, without the module if it is a user's: `__main__` differs at a server."""
     if is_users_code(code):
         return code.__qualname__
     return f"{code.__module__}.{code.__qualname__}"

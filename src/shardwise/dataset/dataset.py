@@ -174,7 +174,7 @@ class Dataset(Segmented):
         Made in parallel once, and kept: beside the indexes of tar shards (in `.shardwise/`), else,
         and where that can't be written, in the user's cache directory. The file belongs to these
         samples (names, sizes and versions of the shards, the subset), this name, the decoders and
-        maps, and the function; if one of them changes, the column is made again. Of a function its
+        maps, and the function; if one of them changes, the column is rebuilt. Of a function its
         code and the values that it holds count; globals, files and objects that it looks into do
         not. Of wrapped datasets nothing is kept, since their content is not known from outside.
 
@@ -195,7 +195,7 @@ class Dataset(Segmented):
         Raises:
             ValueError: the field does not exist, and no function is given.
             DataError: a sample has no such value, or it is not a single number or text, or the
-                function raised; url and key say where.
+                function raised; url and key locate it.
             WorkerError: a process died.
 
         Examples:
@@ -339,7 +339,7 @@ class Dataset(Segmented):
 
         Raises:
             DataError: a shard has no media index; or a video can't be used or is too short, and
-                the options say "error".
+                the options are "error".
             ValueError: the field does not exist, it has a decoder, options do not go together, or
                 a `map()` comes before.
         """

@@ -257,7 +257,7 @@ def _by_column(rows: RawRows, field: Field, column: Column, method: str, *out: A
     except BaseException as exc:
         if is_signal(exc):
             raise
-        return None  # decoders are the user's code; the rows will tell
+        return None  # decoders are the user's code; the rows will raise their errors
     return out[0] if out else values
 
 
@@ -279,7 +279,7 @@ def _drawn_at_once(rows: RawRows, field: Field, column: Column) -> list[Any] | N
     except BaseException as exc:
         if is_signal(exc):
             raise
-        return None  # decoders are the user's code; the rows will tell
+        return None  # decoders are the user's code; the rows will raise their errors
 
 
 def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any]) -> None:

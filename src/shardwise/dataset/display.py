@@ -56,7 +56,7 @@ def pixels_of(value: Any) -> NDArray[np.uint8] | None:
             return None
         try:
             value = image("rgb", layout="HWC")(value)
-        except (ShardwiseError, ValueError):  # no such package, or no picture
+        except (ShardwiseError, ValueError):  # a missing package, or not a picture
             return None
     if not (hasattr(value, "__array__") and len(getattr(value, "shape", ())) in (2, 3)):
         return None

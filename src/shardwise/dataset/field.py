@@ -112,7 +112,7 @@ class Field:
 
 
 def is_plain_function(decoder: Callable[..., Any]) -> bool:
-    """Whether a decoder is any callable: none of this library's, and without their abilities."""
+    """Whether a decoder is any callable: not one of this library's, nor with their abilities."""
     return not (
         type(decoder).__module__.startswith("shardwise.")
         or hasattr(decoder, "decode_into")

@@ -41,7 +41,7 @@ def tar(
         cache: a local directory that keeps blocks of remote shards, up to 100 GB, or a
             `CacheSettings`; local shards are read without it.
         storage: how remote shards are reached: options, or the store's own settings, such as
-            `{"endpoint": "http://localhost:9000"}`. None takes those of the environment.
+            `{"endpoint": "http://localhost:9000"}`. None takes the environment's.
         accept_unfinished: whether shards without an end (two blocks of zeros) are taken as they
             are. They may have been cut between two samples, so without it they are a DataError.
         check: when a shard that a manifest file lists is compared with its entry: at its first use,

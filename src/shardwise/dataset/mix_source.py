@@ -189,7 +189,7 @@ def _manifest_of(name: str, part: Dataset) -> Manifest:
 
 
 def _columns_of(part: Dataset) -> Sequence[str]:
-    """The columns that a dataset loads; after a `map()` only a sample can tell."""
+    """The columns that a dataset loads; after a `map()` they are known from a sample only."""
     if isinstance(part.source, MixSource):
         return part.source.columns
     if not part.is_mapped:

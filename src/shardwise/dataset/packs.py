@@ -272,7 +272,7 @@ def narrowed(dataset: Dataset, names: Sequence[str]) -> Dataset:
 
 @dataclass(frozen=True, eq=False)
 class _Pieces:
-    """The pieces of some packs, one behind the other.
+    """The pieces of some packs, one after the other.
 
     Attributes:
         ids: int64 `[rows]`, the packs.

@@ -110,7 +110,7 @@ class LoadedSamples:
         """Cost of each pack of `sw.pack` for a model of that width: float64 `[samples]`.
 
         6 x hidden x tokens of the pack for the linear layers, and the sum of the squares of its
-        documents' lengths for attention; a ValueError where these are not packs.
+        documents' lengths for attention. Raises a ValueError if the samples are not packs.
         """
         indices = self._transforms.indices
         costs = costs_of(self._source, whole("hidden", hidden, least=1, most=2**31))
@@ -215,7 +215,7 @@ class LoadedSamples:
 
         Raises:
             DataError: a sample is damaged, lacks a field that was requested, or a decoder or
-                transform raised; url, key, field and index say where. If "read" was counted, no
+                transform raised; url, key, field and index locate it. If "read" was counted, no
                 row before it has an error.
             StorageError: bytes could not be read.
         """
@@ -328,7 +328,7 @@ class LoadedSamples:
             fields = self._transforms.selected
             columns = read_rows(self._source, source_ids, fields, epoch=keys.epoch, seed=keys.seed)
         except DataError as error:
-            # The source knows its own ids: say which sample of this dataset it is.
+            # The source knows its own ids: name the sample of this dataset.
             if indices is not None and error.index is not None:
                 rows = np.flatnonzero(source_ids == error.index)
                 error.index = int(ids[rows[0]]) if len(rows) else None

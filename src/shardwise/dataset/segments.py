@@ -37,7 +37,7 @@ class Segmented(IndexedSamples):
             channels: None keeps the sound's, 1 is the mean of all.
 
         Returns:
-            A dataset whose field `field` is float32 `[channels, samples]`. Up to 0.1 s behind the
+            A dataset whose field `field` is float32 `[channels, samples]`. Up to 0.1 s after the
             sound's end is silence, since lists round; more is a DataError.
 
         Raises:

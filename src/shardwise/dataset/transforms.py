@@ -44,7 +44,7 @@ class MapFunction:
         try:
             signature = inspect.signature(fn)
         except ValueError:
-            # Some built-ins tell no signature.
+            # Some built-ins have no signature.
             return cls(fn, takes_rng=False, place=place)
         takes_rng = "rng" in signature.parameters
         try:

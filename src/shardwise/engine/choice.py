@@ -47,7 +47,7 @@ class ExecutorOptions:
 
     Raises:
         TypeError: an option that must be a number is something else.
-        ValueError: an option means nothing; the message has its value and what to use instead.
+        ValueError: an option is not usable; the message has its value and what to use instead.
     """
 
     executor: ExecutorName | ExecutorFactory | None = None
@@ -96,7 +96,7 @@ class ExecutorOptions:
     def _check_factory(self, factory: ExecutorFactory) -> None:
         try:
             parameters = signature(factory)
-        except ValueError:  # a function in C does not say
+        except ValueError:  # a function in C may have no signature
             return
         try:
             parameters.bind(None, **self.set_by_user)

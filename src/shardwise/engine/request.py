@@ -83,7 +83,7 @@ class Batch:
         data: a dict of arrays and lists, or what the user's collate returned.
         num_rows: samples in it.
         num_skipped, num_replaced: rows, because of errors.
-        num_on_device, num_on_cpu: images of fields with `decode_on`, by who decoded them.
+        num_on_device, num_on_cpu: images of fields with `decode_on`, by where they were decoded.
         rows: the samples of the batch, and the outcome of the requested ones.
         stages: seconds, rows and bytes by stage.
         chunks: the ids of each chunk, int64, and the seconds that loading it took.

@@ -75,7 +75,7 @@ def checked_names(
 
     Raises:
         TypeError: no sequence of names: one str, or a set, whose order differs among ranks.
-        ValueError: a batch will have no such entry; or `ragged` with a collate of the user's.
+        ValueError: a batch will lack such an entry; or `ragged` with a collate of the user's.
     """
     if collate is not None and ragged != "list":
         raise ValueError(

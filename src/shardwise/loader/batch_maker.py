@@ -183,7 +183,7 @@ class BatchMaker:
         return self.executor.concurrency if is_made_here else Concurrency("shared")
 
     def stats(self, counts: Counts, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return counts with who makes the batches now; see `DataLoader.stats`."""
+        """Return counts with the current maker of the batches; see `DataLoader.stats`."""
         concurrency = self.concurrency
         num_cores = usable_cores(num_ranks=self.num_local)
         stats = counts.to_dict(concurrency, num_cores=num_cores, since=since)

@@ -18,7 +18,7 @@ _LEAF = "json"
 
 
 def for_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state, or where DCP asks for it one leaf of it beside epoch and position."""
+    """Return the state, or where DCP requests it, one leaf of it with epoch and position."""
     if not any(guard.saves_leaves() for guard in active_guards()):
         return state
     return {"epoch": state["epoch"], "position": state["position"], _LEAF: json.dumps(state)}

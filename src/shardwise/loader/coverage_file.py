@@ -88,7 +88,7 @@ class CoverageFile:
         self._leave()
 
     def append(self, line: CoverageLine, *, is_others: bool = False) -> None:
-        """Write a line; into nothing, where another rank with the same batches writes it.
+        """Write a line; into the null device if another rank with the same batches writes it.
 
         Raises:
             StorageError: it could not be written; the file is as it was.

@@ -17,7 +17,7 @@ READ_AS_A_WHOLE, AT_LEAST_ONE = 2, 1
 
 
 class EpochNotice:
-    """Warns once that a shuffled epoch starts again, and per state of a `set_epoch` to before it.
+    """Warns once that a shuffled epoch starts again, and of a `set_epoch` to before a loaded state.
 
     A program may look at one batch and start again: more than one batch has to be repeated.
 

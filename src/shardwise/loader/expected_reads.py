@@ -68,7 +68,7 @@ class ExpectedReads:
             each.move(self._step)
 
     def close(self) -> None:
-        """Expect nothing any more."""
+        """Stop expecting reads."""
         with self._lock:
             self._closed.set()
             for each in self._expected:

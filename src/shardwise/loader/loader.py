@@ -231,7 +231,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
             self._plan = self._order.divide(self._plan)
             if not self._order.ranks.has_travelled:
                 self.close()
-            # Launchers that say nothing of a machine's ranks start them on one machine.
+            # Launchers that do not report a machine's ranks start them on one machine.
             num_local = local_world_size(default=self._plan.world_size)
             self.num_workers = self._maker.start(self._plan, num_local)
         return self._plan
@@ -279,7 +279,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
     def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
         """Go on where a state was taken, with any world size, batch size or executor.
 
-        With grown="next_epoch", shards may have come behind the state's: the epoch under way ends
+        With grown="next_epoch", shards may have come after the state's: the epoch under way ends
         without them. A `StateError` names any other difference: data, seed or order.
         """
         self._plan, loaded = self._order.take_up(self.plan, state, grown)

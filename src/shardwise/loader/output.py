@@ -31,7 +31,7 @@ class Output:
             where none does.
 
     Raises:
-        ValueError: an option that means nothing for arrays, or no such kind.
+        ValueError: an option does not apply to arrays, or the kind is unknown.
     """
 
     def __init__(

@@ -236,7 +236,7 @@ def _length_column(dataset: object, name: str) -> NDArray[Any]:
 
     Raises:
         TypeError: there is a length or a number, and no dataset with fields.
-        ValueError: the dataset has no such field.
+        ValueError: the dataset does not have the field.
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(

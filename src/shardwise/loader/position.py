@@ -18,7 +18,7 @@ class Pass:
 
     Attributes:
         start: the position in the epoch that the pass starts at.
-        plan: who gets what, from `start` on.
+        plan: the samples of each rank, from `start` on.
         num_steps: the plan's, which take 2 us to count.
         num_batches: batches returned.
         pid: the process that iterates.

@@ -23,7 +23,7 @@ from shardwise.plan.protocol import positions_of
 class Questions(Reports, Generic[B]):
     """The methods of a loader that answer from its plan, of the past and of the future.
 
-    Steps of an epoch count from 0, for the ranks and the batch size that the loader has now; behind
+    Steps of an epoch count from 0, for the ranks and the batch size that the loader has now; after
     the position of a loaded state they are those that the loader has from there on.
     """
 

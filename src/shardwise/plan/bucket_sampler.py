@@ -51,7 +51,7 @@ _FEW_BATCHES = 16
 _STRAND_ROWS = DEFAULT_WINDOW // _DEFAULT_BATCHES
 # A global batch beyond any machine's memory has one strand: strands take memory themselves.
 _MOST_ROWS = 2**28
-# Strands that are kept, of 128 KiB each, for those who ask for many ranks.
+# Strands that are kept, of 128 KiB each, for callers that request many ranks.
 _MOST_STRANDS = 64
 
 
@@ -146,7 +146,7 @@ class BucketSampler:
         return epoch_parts(self._inner, epoch)
 
     def sources(self, epoch: int, position: int) -> dict[str, dict[str, float]] | None:
-        """The inner order's counts by dataset, within a window; None where it is not a mixture."""
+        """The inner order's counts by dataset, give or take a window; None without a mixture."""
         return sources_of(self._inner, epoch, position)
 
     def never_whole(self) -> tuple[int, int, str] | None:

@@ -36,7 +36,7 @@ _MIN_BITS, _MAX_LOW_BITS, _MAX_HIGH_BITS = 12, 16, 18
 class IdWord:
     """The key of an epoch's words; computes the words of sample ids.
 
-    Adding many ids at once costs about 6 ns each, of ranges nothing. Pickles without its tables.
+    Adding many ids at once costs about 6 ns each; ranges cost nothing. Pickles without its tables.
 
     >>> word = IdWord("0123456789abcdef", epoch=3)
     >>> word.of(np.array([2, 0, 1, 3])) == word.of_range(range(4))

@@ -49,7 +49,7 @@ class Excluded:
 
         Raises:
             TypeError: they are not whole numbers.
-            ValueError: the data have no such samples.
+            ValueError: an id is not one of the data's.
         """
         try:
             array = np.asarray(ids)

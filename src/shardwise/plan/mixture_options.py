@@ -47,7 +47,7 @@ def parse_schedule(
     Raises:
         ValueError: it is empty, does not start at 0 or does not ascend, has an unknown name, or
             weights that are negative, no numbers, or all 0.
-        TypeError: an entry is not a pair like these.
+        TypeError: an entry is not a pair of a position and weights.
     """
     if isinstance(schedule, str | Mapping) or not hasattr(schedule, "__iter__"):
         raise TypeError(

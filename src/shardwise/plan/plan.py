@@ -1,4 +1,4 @@
-"""The plan: an order and a partition, which together say who gets which sample, and when.
+"""The plan: an order and a partition, which together set each rank's samples at each step.
 
 `indices(epoch, step, rank)` is the one idea of the library as a function.
 """

@@ -139,7 +139,7 @@ def make_sampler(
 
 
 def sampler_from_spec(order: dict[str, Any], shard_sizes: NDArray[np.int64]) -> Sampler | None:
-    """The sampler that has this `spec()`; None where that does not say enough to make it.
+    """The sampler that has this `spec()`; None if the spec is not enough to make it.
 
     States and coverage lines have such specs; the sizes of the data's shards are int64 `[shards]`.
 

@@ -89,7 +89,7 @@ def check_ids(sampler: Sampler, ids: NDArray[np.int64], count: int, num_samples:
 
 
 def refuse_options(sampler: Sampler, *, has_sizes: bool, **options: Any) -> None:
-    """Refuse options that make an order, beside a sampler that is one.
+    """Refuse options that define an order, since the sampler already does.
 
     Raises:
         ValueError: there are some that are not None.

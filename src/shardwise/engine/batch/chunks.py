@@ -115,7 +115,7 @@ class PartialBatch:
         rows: `[rows, ...]`, fields of a fixed shape, which decoders write into.
         chunks: the chunks that are loaded, by their first row.
         learned: `[rows, ...]`, columns that were arrays of one shape in the first batch; they hold
-            the rows of the chunks that say `InSharedMemory`.
+            the rows of the chunks that are `InSharedMemory`.
     """
 
     request: BatchRequest

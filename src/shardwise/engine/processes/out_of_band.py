@@ -43,7 +43,7 @@ class _MainUnpickler(pickle.Unpickler):
         """The program's own class or function.
 
         Raises:
-            WorkerError: it has none of this name: a function made the class before workers started.
+            WorkerError: it lacks the name, since a function made the class before workers started.
         """
         try:
             return getattr(sys.modules["__main__"], name)

@@ -90,7 +90,7 @@ class PendingBatch:
     def fail(self, start: int, error: Exception) -> None:
         """Keep the error of a chunk: raised when the batch is the oldest one, as their order is."""
         self.error = error
-        # The error of the first chunk is raised: chunks behind this one are not needed.
+        # The error of the first chunk is raised: chunks after this one are not needed.
         self.missing = {other for other in self.missing if other < start}
 
 
@@ -98,7 +98,7 @@ def take_answer(answer: Answer, pending: Mapping[int, PendingBatch]) -> None:
     """Add an answer to the batch that it belongs to."""
     batch = pending.get(answer.batch)
     if batch is None or answer.start not in batch.missing:
-        return  # of an iterator that was given up, or behind an error
+        return  # of an iterator that was given up, or after an error
     batch.missing.discard(answer.start)
     if answer.error is not None:
         batch.fail(answer.start, unpack_error(answer.error))

@@ -135,7 +135,7 @@ class WorkerPool:
         self._unsent = kept
 
     def have_begun(self) -> bool:
-        """Whether every worker has started to take tasks; asked before the first task is sent.
+        """Whether every worker has started to take tasks; called before the first task is sent.
 
         Raises:
             WorkerError: a worker ended, or could not start.

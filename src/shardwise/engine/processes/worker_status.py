@@ -24,7 +24,7 @@ from shardwise.engine.processes.shared_memory import anonymous_file, map_without
 _IDLE, _ABSENT = -1, 0
 # Start in nanoseconds of the system-wide monotonic clock (0: nothing is decoded), sample, part,
 # bytes of the key, bytes of the detail, the key, the detail. Longer ones are cut in messages. 520
-# bytes, so that what lies behind a record is aligned.
+# bytes, so that what follows a record is aligned.
 _KEY_BYTES, _DETAIL_BYTES = 428, 64
 _RECORD = struct.Struct(f"<qqqhh{_KEY_BYTES}s{_DETAIL_BYTES}s")
 RECORD_BYTES = _RECORD.size

@@ -62,7 +62,7 @@ class Counts:
         self._base: Mapping[str, Any] = {}
 
     def clear(self) -> None:
-        """Count from zero; those who go by `since` still get what they have not seen."""
+        """Count from zero; callers of `since` still get what they have not seen."""
         self._base = self._totals()
         self._shards.clear()
 
@@ -234,7 +234,7 @@ class ShardTimes:
         ]
 
     def _folded(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The sums with the chunks; changes none of them, since any thread may ask."""
+        """The sums with the chunks; changes none of them, since any thread may call this."""
         chunks = self._chunks.copy()
         if chunks and self._ends is None:
             ends = np.cumsum(self._dataset.shard_sizes)
@@ -273,7 +273,7 @@ class StorageCounts:
         return {name: count + others.get(name, 0) for name, count in own.items()}
 
     def _own(self, now: Mapping[str, int]) -> dict[str, int]:
-        # Another process's counts, after a fork or a pickle, say nothing of this one's.
+        # Another process's counts, after a fork or a pickle, do not apply to this one.
         before = self._before if self._pid == os.getpid() else {}
         return {name: count - before.get(name, 0) for name, count in now.items()}
 
