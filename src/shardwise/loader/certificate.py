@@ -11,7 +11,7 @@ from shardwise.plan.tallied import Counted, Tallied
 
 @dataclass(frozen=True, slots=True)
 class RankNumbers:
-    """One rank's numbers for the others: the samples returned between two positions, and planned.
+    """One rank's numbers for the others: returned and planned samples between two positions.
 
     `planned` is nothing where the epoch's samples are known in closed form.
     """

@@ -88,7 +88,7 @@ def translate(
 ) -> tuple[Remainder | None, Callable[[list[Any]], Any] | None]:
     """Translate torch's arguments into the loader's own `remainder` and `collate`.
 
-    `remainder` and `collate` are the loader's, or None; `options` are the names of all of its.
+    `remainder` and `collate` are the loader's arguments, or None; `options` names all of them.
 
     Raises:
         TypeError: the argument does not exist; the message has similar names. Or a value is of

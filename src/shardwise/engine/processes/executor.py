@@ -156,7 +156,7 @@ class _Run:
         # Workers share the cache on disk; what they keep in memory, they announce themselves.
         self._requests = self._builder.read_ahead(requests, cached=True)
         self._pending: dict[int, PendingBatch] = {}
-        # The error of a look whether the next batch is ready: raised once that is requested.
+        # The error of checking whether the next batch is ready: raised once that is requested.
         self._failure: Exception | None = None
         self._number = self._pool.status.run = next(session.run_numbers)
 

@@ -1,6 +1,6 @@
 """Slots: anonymous memory that is mapped once, reused, and never overwritten in use.
 
-Workers write rows or messages into a slot; the trainer's arrays are views of it. Its end shows
+Workers write rows or messages into a slot; the trainer's arrays view it. Its last bytes show
 whether it is free: in the process of its pool or in the one that got it, the end of the last of
 those arrays frees it. A user who keeps every batch simply gets new slots. Whoever registers a
 slot's memory with a device sets `before_unmap` to undo that: the address may belong to

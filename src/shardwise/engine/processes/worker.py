@@ -146,7 +146,7 @@ class _Worker:
         """Take a task for later, if this process reads from a store, and announce its reads."""
         with self._lock:
             if not self._has_announced:
-                # That shows whether this process ever reads from one: a task that waits here for
+                # Announcing shows whether this process ever reads from one: a task that waits for
                 # nothing could be another worker's.
                 self._has_announced = True
                 self._reads.announce(task.request)
