@@ -1,4 +1,4 @@
-"""What a sample is: a source with fields chosen, decoded, mapped and divided."""
+"""Samples: a source with fields chosen, decoded, mapped and divided."""
 
 from shardwise.dataset.dataset import Dataset
 

@@ -40,7 +40,7 @@ import numpy as np
 
 # Objects that refer to one another are followed to this depth.
 _MAX_DEPTH = 40
-# Of these `repr` says all.
+# Types whose `repr` is their full value.
 _PLAIN = (
     int, float, complex, Decimal, str, bytes, bytearray, type(None), type(...), np.generic,
     np.dtype, range, date, time, timedelta, tzinfo, PurePath, itemgetter, attrgetter, methodcaller,
@@ -101,11 +101,11 @@ def is_users_code(value: Any) -> bool:
 
 
 def state_of(value: Any) -> list[Any]:
-    """What an object holds: (name, value) of its attributes, or what its `__getstate__` gives."""
+    """An object's state: (name, value) of its attributes, or what its `__getstate__` gives."""
     kind: Any = type(value)
     has_own = kind.__getstate__ is not object.__getstate__
     if is_dataclass(value) and not has_own:
-        # Of this library's, what does not count in a comparison changes no sample.
+        # A field of this library's classes that does not count in a comparison changes no sample.
         counted = [each for each in fields(value) if each.compare or is_users_code(kind)]
         return [(each.name, getattr(value, each.name, None)) for each in counted]
     try:
@@ -117,7 +117,7 @@ def state_of(value: Any) -> list[Any]:
     # Python's own is None, the `__dict__`, or a pair of that and the slots.
     parts = state if isinstance(state, tuple) else (state,)
     named = {name: part for each in parts for name, part in (each or {}).items()}
-    # What a cached property has stored is no state.
+    # A value that a cached property has stored is not state.
     return [
         (name, part)
         for name, part in sorted(named.items(), key=lambda item: str(item[0]))
@@ -126,7 +126,7 @@ def state_of(value: Any) -> list[Any]:
 
 
 def _name(code: FunctionType | type) -> str:
-    """Of the user's without the module: a program's own is `__main__`, and another at a server."""
+    """The name of code, without the module if it is a user's: `__main__` differs at a server."""
     if is_users_code(code):
         return code.__qualname__
     return f"{code.__module__}.{code.__qualname__}"
@@ -188,7 +188,7 @@ class _Walk:
             yield from self._named(value)
 
     def _named(self, value: Any) -> Iterator[str]:
-        """What code names: functions, classes and constants; of others the type."""
+        """The objects that code names: functions, classes and constants; of others the type."""
         if isinstance(value, staticmethod | classmethod | MethodType):
             yield from self._named(value.__func__)
         elif isinstance(value, functools.cached_property):
@@ -216,7 +216,7 @@ class _Walk:
 
 
 def _parts(value: Any) -> list[Any]:  # noqa: PLR0911 - one for each type
-    """What makes a value what it is, in an order that does not depend on the process."""
+    """The parts that make up a value, in an order that does not depend on the process."""
     if isinstance(value, _BY_NAME):
         return []
     if isinstance(value, Mapping):
@@ -309,7 +309,7 @@ def _is_of_torch(value: Any, *names: str) -> bool:
 
 
 def _hash_of_tensor(tensor: Any) -> str | None:
-    """Of its bytes; None where they are no array."""
+    """The hash of its bytes; None if they are not an array."""
     torch = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
         return None
@@ -318,7 +318,7 @@ def _hash_of_tensor(tensor: Any) -> str | None:
 
 
 def _captured(function: FunctionType) -> list[Any]:
-    """What a function captured, but for variables that it assigns itself, as counters."""
+    """The values that a function captured, but for variables that it assigns, as counters."""
     code = function.__code__
     assigned = set(_assigned(code))
     captured = []

@@ -53,7 +53,7 @@ _TASKS_EACH = 10
 
 
 def check_column(name: str, fn: object, num_workers: int) -> None:
-    """Refuse arguments of `Dataset.column` that are none."""
+    """Refuse invalid arguments of `Dataset.column`."""
     if not isinstance(name, str):
         raise TypeError(f"column({name!r}): the name of a field, or with a function any name")
     if fn is not None and not callable(fn):
@@ -149,7 +149,7 @@ class ColumnReader:
     def _member(self, value: Any) -> Any:
         for name in self.path:
             if not isinstance(value, Mapping) or name not in value:
-                # `_wrong` says that there is no value.
+                # `_wrong` reports the missing value.
                 return None
             value = value[name]
         return value
@@ -174,7 +174,7 @@ class ColumnReader:
 
 
 def _plain(value: Any) -> tuple[Any, str]:
-    """A value as Python's own, and its kind; "" where it is none of a column's."""
+    """A value as Python's own, and its kind; "" if a column can't hold it."""
     if type(value) in (int, float, bool, str):
         return value, type(value).__name__
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
@@ -202,7 +202,7 @@ def _array(values: list[Any]) -> NDArray[Any]:
 
 
 def version_of(source: Source) -> str:
-    """What tells versions of the shards apart, beside the fingerprint of their names and sizes."""
+    """The version of the shards, beside the fingerprint of their names and sizes."""
     own = having(source, HasVersion)
     if own is not None:
         return own.version()
@@ -217,7 +217,7 @@ def version_of(source: Source) -> str:
 
 
 def kept_place(samples: IndexedSamples, name: str, origin: str) -> KeptArrays | None:
-    """Where something made of these samples is kept; None where nothing may be.
+    """The store for arrays made of the samples; None if none may be stored.
 
     The fingerprint of a wrapped dataset is made of three samples, which is too little to trust a
     file of another run.

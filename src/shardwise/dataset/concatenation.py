@@ -1,6 +1,6 @@
-"""Datasets behind one another, as one dataset.
+"""Concatenated datasets, as one dataset.
 
-The sources stand behind one another; what is done to the samples (fields, decoders, functions) must
+The sources are concatenated; what is done to the samples (fields, decoders, functions) must
 be the same for all, and stays the dataset's.
 """
 
@@ -41,13 +41,13 @@ from shardwise.storage import PoolRanges
 
 @suggest_names
 def concat(datasets: Sequence[Dataset]) -> Dataset:
-    """Datasets behind one another: the samples of the first, then those of the second, and so on.
+    """Concatenate datasets: the samples of the first, then those of the second, and so on.
 
     They have the same fields, decoders and transforms, of any formats; one may come twice.
 
     Raises:
-        ValueError: there is no dataset, or two of them differ; the message says in what.
-        TypeError: one is no dataset.
+        ValueError: no dataset is given, or two of them differ; the message has the difference.
+        TypeError: one is not a dataset.
 
     Examples:
         >>> import shardwise as sw
@@ -86,7 +86,7 @@ def concat(datasets: Sequence[Dataset]) -> Dataset:
 
 
 def _difference(one: Dataset, other: Dataset) -> str | None:
-    """In what two datasets differ, so that their samples do not go together; None if they do."""
+    """The difference that keeps two datasets from being concatenated; None if they match."""
     odd = sorted(set(one.fields) ^ set(other.fields))
     if odd:
         names = ", ".join(map(repr, odd))
@@ -115,7 +115,7 @@ def _form(dataset: Dataset, name: str) -> str:
 
 
 class ConcatSource(ReadsEpochs):
-    """Sources behind one another, with the fields that are bytes, or values, in all of them."""
+    """Concatenated sources, with the fields that are bytes, or values, in all of them."""
 
     def __init__(self, sources: Sequence[Source], fields: tuple[str, ...]) -> None:
         self.sources = tuple(sources)
@@ -127,7 +127,7 @@ class ConcatSource(ReadsEpochs):
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """In windows if that suits one of the sources."""
+        """The default shuffle: in windows if that suits one of the sources."""
         kinds = {source.default_shuffle for source in self.sources}
         return "window" if "window" in kinds else "full"
 
@@ -181,7 +181,7 @@ class ConcatSource(ReadsEpochs):
     def ranges(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: int
     ) -> Iterable[PoolRanges] | None:
-        """What `read_epoch` fetches of each source."""
+        """The ranges that `read_epoch` fetches of each source."""
         names = self.fields if fields is None else fields
         return joined_ranges(
             ranges_of(self.sources[number], ids[rows] - start, names, **epoch)

@@ -1,8 +1,8 @@
 """Dataset: a source, and what is done to its samples.
 
 Map-style and immutable: every method returns a new dataset, and sample i is the same sample for
-every reader. A dataset owns no position, no file and no process: it says what sample i is, and the
-loader says who gets it when.
+every reader. A dataset owns no position, no file and no process: it defines what sample i is, and
+the loader decides who gets it when.
 """
 
 from __future__ import annotations
@@ -201,9 +201,9 @@ class Dataset(Segmented):
             The source's dtype of numbers; else bool, int64, float64 or str.
 
         Raises:
-            ValueError: there is no such field, and no function.
-            DataError: a sample has no such value, or it is no single number or text, or the
-                function raised; url and key say where.
+            ValueError: the field does not exist, and no function is given.
+            DataError: a sample has no such value, or it is not a single number or text, or the
+                function raised; url and key locate it.
             WorkerError: a process died.
         """
         check_column(name, fn, num_workers)
@@ -307,11 +307,11 @@ class Dataset(Segmented):
                 shards; several fields (cameras) for clips of one moment, by the first one's times.
             frames: frames of a clip.
             stride: 4 takes each fourth frame of the video.
-            step: frames from the begin of a clip to that of the next; by default its length.
+            step: frames from the start of a clip to that of the next; by default its length.
             count: clips of each video (or cut), evenly spread, in place of `step`.
             seconds: seconds from one clip to the next, in place of `step`.
             per_sample: clips of each sample, an axis of "mp4"; by default one sample per video.
-            jitter: a clip begins 0 to `jitter` - 1 frames later, keyed by (seed, epoch, clip).
+            jitter: a clip starts 0 to `jitter` - 1 frames later, keyed by (seed, epoch, clip).
             fps: frames a second, in place of `stride`: those on the screen i / fps seconds later.
             cuts: a field of JSON ("json.scenes") with rows {"start": s, "end": s, ...}: clips lie
                 inside of these, by default one in the middle; "__media__" has the row as "cut".
@@ -321,15 +321,15 @@ class Dataset(Segmented):
             fit: "stretch" to the size, or "crop" the centre.
             layout: of frames T, channels C, height H, width W.
             audio: "same" for "mp4.audio", float32 `[channels, samples]`, and "mp4.audio.mask".
-            on_bad: "drop" leaves out the videos that the index says can't be used.
+            on_bad: "drop" leaves out the videos that the index marks as unusable.
             backend: as of `sw.video`.
             mode: as of `sw.video`.
             dtype: as of `sw.video`.
 
         Raises:
             DataError: a shard has no media index; or a video can't be used or is too short, and
-                the options say "error".
-            ValueError: there is no such field, it has a decoder, options do not go together, or
+                the options are "error".
+            ValueError: the field does not exist, it has a decoder, options do not go together, or
                 a `map()` comes before.
         """
         source, transforms = find("methods", "clips")(

@@ -1,4 +1,4 @@
-"""From stored rows to values: missing fields, decoders, and errors that name the sample.
+"""Decodes stored rows into values: missing fields, decoders, and errors that name the sample.
 
 Rows are decoded one by one into sample dicts, or column by column for a batch: both give the same
 values, a keyed decoder's included.
@@ -61,7 +61,7 @@ def decode_rows(rows: RawRows, fields: Sequence[Field]) -> Iterable[dict[str, An
 def _decode_each(
     rows: RawRows, fields: Sequence[Field], owned: list[list[Any]], pending: list[Field]
 ) -> Iterator[dict[str, Any]]:
-    """Yield samples of which some fields are missing or have decoders."""
+    """Yield samples; some fields may be missing or have decoders."""
     names = ("__key__", *(field.name for field in fields))
     for row, values in enumerate(zip(rows.columns.keys, *owned, strict=True)):
         sample = dict(zip(names, values, strict=True))
@@ -82,7 +82,7 @@ def decode_columns(
     """Decode rows by column: an array of the decoder, the source or `out`, or a list with None.
 
     Raises:
-        DataError: of the first row that is damaged, lacks a field that was asked for, or has a null
+        DataError: of the first row that is damaged, lacks a field that was requested, or has a null
             where other batches have an array; and of its first field.
     """
     decoded: dict[str, Column] = {"__key__": list(rows.columns.keys)}
@@ -114,7 +114,7 @@ def _decoded_column(rows: RawRows, field: Field, out: NDArray[Any] | None) -> Co
         if field.decoder is not None:
             for row, value in enumerate(values):
                 values[row] = value if value is None else _decoded(rows, row, field, value)
-        # Of values that are decoded elsewhere, and travel in one buffer.
+        # Values that are decoded elsewhere, and travel in one buffer.
         if (pack := getattr(field.decoder, "pack_column", None)) is not None:
             values = pack(values)
     return values  # type: ignore[no-any-return]
@@ -130,7 +130,7 @@ def _masked_columns(
     pairs = []
     for row, value in enumerate(column):
         place = None if values is None else values[row, ...]
-        # A sample may lack a field that was not asked for by name.
+        # A sample may lack a field that was not requested by name.
         is_there = value is not None or field.takes_missing
         pair = _decoded(rows, row, field, value, place) if is_there else (None, None)
         pairs.append(pair)
@@ -147,7 +147,7 @@ def _whole_or_error(rows: RawRows, field: Field, column: Column) -> bool:
     whole = not num_missing(column)
     if field.has_no_null and not whole:
         row = next(row for row, value in enumerate(column) if value is None)
-        # Of a decoder that raises on a row before, that error is the first.
+        # If the decoder raises on a row before, that error comes first.
         for before in range(row):
             _decoded(rows, before, field, _owned(column[before : before + 1])[0])
         raise _missing(rows, row, field)
@@ -177,7 +177,7 @@ def _owned(column: Column) -> list[Any]:
 
 
 def _own(column: NDArray[Any]) -> NDArray[Any]:
-    """An array that may be written to: a source may hand out views of what it holds."""
+    """An array that may be written to: a source may return views of its data."""
     return column if column.flags.writeable else column.copy()
 
 
@@ -213,7 +213,7 @@ def _missing(rows: RawRows, row: int, field: Field) -> DataError:
 def _decoded(
     rows: RawRows, row: int, field: Field, value: Any, out: NDArray[Any] | None = None
 ) -> Any:
-    """What the decoder makes of a value; with `has_mask` also its mask, and `out` is filled."""
+    """Decode a value; with `has_mask`, return its mask too and fill `out`."""
     if field.decoder is None:
         return value
     try:
@@ -229,7 +229,7 @@ def _decoded(
 
 
 def _by_column(rows: RawRows, field: Field, column: Column, method: str, *out: Any) -> Any:
-    """What a decoder's method makes of a whole column, or fills `out` with; None if it can't.
+    """Decode a whole column with a method of its decoder, into `out` if given; None if it can't.
 
     So it is with damaged values, whose row's own error names the sample, and keyed decoders.
     """
@@ -244,12 +244,12 @@ def _by_column(rows: RawRows, field: Field, column: Column, method: str, *out: A
     except BaseException as exc:
         if is_signal(exc):
             raise
-        return None  # decoders are the user's code; the rows will tell
+        return None  # decoders are the user's code; the rows will raise their errors
     return out[0] if out else values
 
 
 def _drawn_at_once(rows: RawRows, field: Field, column: Column) -> list[Any] | None:
-    """What a keyed decoder draws for each row, if it can draw before it decodes; else None.
+    """The draws of a keyed decoder for each row, if it can draw before it decodes; else None.
 
     In one go a draw costs a fifth of what it costs between two images, whose pixels push code and
     objects of Python out of the CPU's caches.
@@ -266,7 +266,7 @@ def _drawn_at_once(rows: RawRows, field: Field, column: Column) -> list[Any] | N
     except BaseException as exc:
         if is_signal(exc):
             raise
-        return None  # decoders are the user's code; the rows will tell
+        return None  # decoders are the user's code; the rows will raise their errors
 
 
 def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any]) -> None:
@@ -279,7 +279,7 @@ def _decode_into(rows: RawRows, field: Field, column: Column, out: NDArray[Any])
     decoder: Any = field.decoder
     drawn = _drawn_at_once(rows, field, column)
     is_watched, takes_rng = rows.watch is not None, field.takes_rng
-    # Of one axis, the rows would be numbers and no views.
+    # Rows of an array of one axis would be numbers, not views.
     places = out if out.ndim > 1 else [out[row, ...] for row in range(len(out))]
     for row, (value, place) in enumerate(zip(column, places, strict=True)):
         if decoder is None:

@@ -1,4 +1,4 @@
-"""What a sample and a dataset look like in a terminal and in a notebook.
+"""Shows samples and datasets in a terminal and in a notebook.
 
 A picture is shown as a thumbnail, everything else in one line.
 """
@@ -56,7 +56,7 @@ def pixels_of(value: Any) -> NDArray[np.uint8] | None:
             return None
         try:
             value = image("rgb", layout="HWC")(value)
-        except (ShardwiseError, ValueError):  # no such package, or no picture
+        except (ShardwiseError, ValueError):  # a missing package, or not a picture
             return None
     if not (hasattr(value, "__array__") and len(getattr(value, "shape", ())) in (2, 3)):
         return None

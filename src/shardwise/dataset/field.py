@@ -38,11 +38,11 @@ class Field:
     Attributes:
         name: what it is called in a sample.
         decoder: bytes -> value, or None for the bytes themselves.
-        required: it was asked for by name, so a sample without it is an error.
+        required: it was requested by name, so a sample without it is an error.
         layout: shape and dtype of a row, where the source has arrays of values; else None.
-        number: its place among the fields that are read.
+        number: its position among the fields that are read.
         takes_rng: the decoder has a parameter called `rng`.
-        has_mask: the decoder gives a mask beside each value, which is a field of its own.
+        has_mask: the decoder gives a mask beside each value, which is a separate field.
         has_no_null: no row of a batch may lack it: it is required, or an array in all others.
         takes_missing: the decoder is called with None where a sample lacks the field.
     """
@@ -72,12 +72,12 @@ class Field:
 
     @property
     def mask_name(self) -> str:
-        """What the field of its masks is called."""
+        """The name of the field of its masks."""
         return mask_of(self.name)
 
     @property
     def stream(self) -> int:
-        """Which of a sample's generators the decoder gets; decoders of one stream draw alike."""
+        """The number of the generator that the decoder gets; decoders of one stream draw alike."""
         return int(getattr(self.decoder, "stream", 0))
 
     def decode(self, value: Any, random: SampleKeys, source_id: int) -> Any:
@@ -106,7 +106,7 @@ class Field:
         dtype = self.layout[1]
         if self.decoder is float:
             return np.dtype(np.float64)
-        # Of floats int() may fail, and uint64 has numbers that int64 has not.
+        # int() may fail on floats, and uint64 has numbers that int64 has not.
         fits = dtype.kind in "bi" or (dtype.kind == "u" and dtype.itemsize < 8)
         return np.dtype(np.int64) if fits else None
 

@@ -33,7 +33,7 @@ def tar(
 
     Args:
         urls: a brace pattern (`"data/{000..123}.tar"`), a glob, a directory, a manifest file
-            (`"train.swm"`, which `shardwise index --merge` makes), or a list of these; local, or
+            (`"train.swm"`, which `shardwise index --merge` makes), or a list of them; local, or
             of a store (`"s3://bucket/data/{000..123}.tar"`).
         index: the directory of the index files; None for beside the shards. Indexes of remote
             shards are looked for beside these, too, and have a copy on this machine.
@@ -41,7 +41,7 @@ def tar(
         cache: a local directory that keeps blocks of remote shards, up to 100 GB, or a
             `CacheSettings`; local shards are read without it.
         storage: how remote shards are reached: options, or the store's own settings, such as
-            `{"endpoint": "http://localhost:9000"}`. None for what the environment says.
+            `{"endpoint": "http://localhost:9000"}`. None takes the environment's.
         accept_unfinished: whether shards without an end (two blocks of zeros) are taken as they
             are. They may have been cut between two samples, so without it they are a DataError.
         check: when a shard that a manifest file lists is compared with its entry: at its first use,
@@ -79,7 +79,7 @@ def tar(
 
 
 def check_names(argument: str, names: Any) -> None:
-    """Refuse what is no sequence of names."""
+    """Refuse anything but a sequence of names."""
     if isinstance(names, str):
         raise TypeError(f"{argument}={names!r}: give a sequence of names, such as ({names!r},)")
     if names is not None and not isinstance(names, Iterable):
@@ -164,7 +164,7 @@ def wrap(dataset: Any) -> Dataset:
         >>> sw.wrap([("a", 1), ("b", 2)])[0]
         {'__key__': '0', '0': 'a', '1': 1}
     """
-    # By name: no package is imported for it, and no other class is called so.
+    # Compared by name: no package is imported for it, and no other class has this name.
     name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     if name in own_names("wrapped"):
         return Dataset(find("wrapped", name)(dataset))

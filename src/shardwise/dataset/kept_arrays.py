@@ -81,7 +81,7 @@ class KeptArrays:
 
 
 def kept_or_made(place: KeptArrays | None, kind: type[T], make: Callable[[], T]) -> T:
-    """A dataclass of arrays and whole numbers, kept or made and kept; no place keeps nothing."""
+    """A dataclass of arrays and whole numbers, kept or made and kept; not kept without `place`."""
     if place is None:
         return make()
     arrays = place.load()

@@ -60,13 +60,13 @@ class _SampleKey(ISpawnableSeedSequence):
         self._children: np.random.SeedSequence | None = None
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
-        """The words of the key, which is all that Philox asks for."""
+        """The words of the key, which is all that Philox needs."""
         if n_words == 2 and dtype is np.uint64:
             return np.array((self._sample_id, self._word), dtype=np.uint64)
         return self._sequence().generate_state(n_words, dtype)
 
     def spawn(self, n_children: int) -> Any:
-        """Seed sequences of new generators, each with numbers of its own."""
+        """Seed sequences of new generators, each with different numbers."""
         return self._sequence().spawn(n_children)
 
     def _sequence(self) -> np.random.SeedSequence:

@@ -1,4 +1,4 @@
-"""Datasets behind one another, each read in its own way: what a mixture reads its samples from."""
+"""The source of a mixture: concatenated datasets, each read in its own way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Ids = NDArray[np.int64]
 
 
 class MixSource:
-    """Decoded datasets behind one another as one source, with epoch 0's randomness of seed 0."""
+    """Decoded datasets, concatenated as one source, with epoch 0's randomness of seed 0."""
 
     default_shuffle: Literal["full", "window"] = "full"
 
@@ -89,7 +89,7 @@ class MixSource:
         return Columns(ids, loaded["__key__"], {name: loaded.get(name, missing) for name in names})
 
     def ranges(self, ids: _Ids, *, epoch: int, seed: int) -> Iterable[PoolRanges] | None:
-        """What `load` reads of each dataset."""
+        """The ranges that `load` reads of each dataset."""
         found = []
         for number, rows, start in rows_by_part(ids, self.ends):
             name, part = self.named_parts[number]
@@ -189,7 +189,7 @@ def _manifest_of(name: str, part: Dataset) -> Manifest:
 
 
 def _columns_of(part: Dataset) -> Sequence[str]:
-    """The columns that a dataset loads; after a `map()` only a sample can tell."""
+    """The columns that a dataset loads; after a `map()` they are known from a sample only."""
     if isinstance(part.source, MixSource):
         return part.source.columns
     if not part.is_mapped:

@@ -23,7 +23,7 @@ from shardwise.storage import PoolRanges
 
 
 class MixedDataset(Dataset):
-    """What `shardwise.mix` makes: a dataset that brings its own order.
+    """The result of `shardwise.mix`: a dataset that brings its order.
 
     `select`, `decode` and `map` are done to each of its datasets that has the fields; a function of
     `map` finds "__source__" in the sample, and its `rng` is keyed by the dataset's name, too.
@@ -71,7 +71,7 @@ class MixedDataset(Dataset):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Which samples these are: 16 hex digits of the names and datasets."""
+        """The fingerprint of the samples: 16 hex digits of the names and datasets."""
         facts = "".join(f"{n}\0{part.fingerprint}\n" for n, part in self._mixed.parts.items())
         return hashlib.sha256(f"shardwise mix 1\n{facts}".encode()).hexdigest()[:16]
 
@@ -83,7 +83,7 @@ class MixedDataset(Dataset):
 
     @property
     def padding(self) -> Mapping[str, Any]:
-        """What fields are padded with where all of the datasets say the same."""
+        """The padding of fields, where it is the same in all of the datasets."""
         return common_entries([part.padding for part in self._mixed.parts.values()])
 
     @property
@@ -99,7 +99,7 @@ class MixedDataset(Dataset):
 
     @cached_property
     def cost(self) -> LoadCost:
-        """What loading a sample costs, at most."""
+        """The cost of loading a sample, at most."""
         every = [part.cost for part in self._mixed.parts.values()]
         sizes = [cost.row_bytes for cost in every if cost.row_bytes is not None]
         return LoadCost(
@@ -120,7 +120,7 @@ class MixedDataset(Dataset):
         return part.url_of(inner)
 
     def describe(self, index: int) -> str:
-        """Where sample `index` lies, for messages; reads no sample."""
+        """The location of sample `index`, for messages; reads no sample."""
         name, part, inner = self._mixed.locate(index)
         return f"sample {index}, of {name!r} {part.describe(inner)}"
 
@@ -188,7 +188,7 @@ class MixedDataset(Dataset):
     def ranges(
         self, ids: NDArray[np.int64], *, epoch: int = 0, seed: int = 0
     ) -> Iterable[PoolRanges] | None:
-        """What `load` reads of the datasets; see `TellsRanges`."""
+        """The ranges that `load` reads of the datasets; see `TellsRanges`."""
         return self._mixed.ranges(ids, epoch=epoch, seed=seed)
 
     def _load(self, request: LoadRequest) -> dict[str, Sequence[Any]]:
@@ -210,7 +210,7 @@ class MixedDataset(Dataset):
 
 
 class _Label:
-    """Puts the name of a dataset into its samples, for the functions behind it."""
+    """Puts the name of a dataset into its samples, for the functions after it."""
 
     own_names = (SOURCE,)
 

@@ -1,6 +1,6 @@
 """Several datasets as one, mixed by weights: `sw.mix`.
 
-The samples of all datasets stand behind one another, and the mixture brings the order in which a
+The samples of all datasets are concatenated, and the mixture brings the order in which a
 loader takes them. Each dataset keeps its own fields, decoders and transforms.
 """
 
@@ -47,7 +47,7 @@ def mix(
 
     The mixture brings its own order: `sw.DataLoader(mixed)` needs no sampler and no shuffle. Over
     any whole blocks each dataset has its weight's share, up to 2.4 samples, on any number of ranks.
-    Each dataset is shuffled in the way that suits it, in epochs of its own: all of its samples come
+    Each dataset is shuffled in the way that suits it, in separate epochs: all of its samples come
     once before one comes again. Epochs of the mixture are lengths: each continues where the one
     before ended.
 
@@ -62,7 +62,7 @@ def mix(
             once those of all datasets have; a number of samples, over all ranks; or
             `{name: epochs}` of one dataset.
         schedule: `(position, weights)` from a position on, in samples over all ranks since the
-            first epoch began; `((start, stop), weights)` for a linear ramp from the weights
+            first epoch started; `((start, stop), weights)` for a linear ramp from the weights
             before. It is rounded up to whole blocks (batches, for `per="batch"`). A later entry
             changes nothing before it, and may name datasets that are new.
         per: "sample"; or "batch" for global batches of one dataset each.
@@ -72,7 +72,7 @@ def mix(
     Raises:
         ValueError: no dataset, an empty one, weights that are negative or all 0, or an option
             that is not usable.
-        TypeError: something is no dataset, or no number.
+        TypeError: something is not a dataset, or not a number.
 
     Examples:
         >>> import shardwise as sw
@@ -111,7 +111,7 @@ def mix(
 def _checked_parts(
     datasets: Mapping[str, tuple[Dataset, float] | Dataset],
 ) -> tuple[dict[str, Dataset], dict[str, float]]:
-    """The datasets, and the weights of those that have one."""
+    """Split the argument into the datasets and the weights that it gives."""
     if not isinstance(datasets, Mapping):
         raise TypeError(
             f"mix({datasets!r:.80}): give a dict from names to datasets and weights, such as "

@@ -24,7 +24,7 @@ from shardwise.plan.arguments import whole
 from shardwise.plan.bucket_columns import as_lengths
 from shardwise.plan.packing import LongDocuments, Packs, checked_lengths, pack_documents
 
-# The default token field: the first of these that the documents have.
+# The default token field: the first of this list that the documents have.
 _TOKEN_FIELDS = ("tokens", "input_ids")
 # 16.8 M tokens, longer than models read: a pack of them takes 300 MB with its positions and masks.
 _MAX_LENGTH = 1 << 24
@@ -49,7 +49,7 @@ def pack(
 ) -> Dataset:
     """Documents put together into packs of `length` tokens; a pack is a sample.
 
-    Best fit in windows of neighbours: at a window of 4,096 more than 99.5 % of the places hold a
+    Best fit in windows of neighbours: at a window of 4,096 more than 99.5 % of the slots hold a
     token. Packs are made once, and kept as columns are (`Dataset.column`); every epoch shuffles the
     packs, and a resume costs nothing. Each document is in one pack, or in several if it is longer
     than a pack. Documents without a token are in none. A pack has these fields:
@@ -64,7 +64,7 @@ def pack(
     | "max_seqlen" | int32 | the longest piece, or the padding if that is longer |
     | "documents" | int64 `[most]` | indices in `dataset`, then -1 |
 
-    `most` is `max_documents`, or what the fullest pack has. docs/packing.md says what to give to
+    `most` is `max_documents`, or what the fullest pack has. docs/packing.md shows what to give to
     attention kernels and trainers. `select` keeps some of the fields; others are not made.
 
     A `map` of the dataset, such as a tokenizer, runs for every pack that is read. Its randomness is
@@ -77,7 +77,7 @@ def pack(
             reads every document once.
         fields: the token fields, of one length in a document; the first one is counted. None for
             "tokens", "input_ids", or the only field.
-        pad: what stands behind the last token: one number, or one for each field
+        pad: the value after the last token: one number, or one for each field
             (`{"input_ids": 0, "labels": -100}`).
         window: neighbours in storage order that are packed with each other.
         long: what becomes of documents with more than `length` tokens: "split" cuts them, "drop"
@@ -93,9 +93,9 @@ def pack(
 
     Raises:
         ValueError: a length is negative, there are not as many as documents, or one fits in no
-            pack by `long`; there is no such field; a pack has more than `max_documents`.
-        TypeError: lengths or dtype are no whole numbers.
-        DataError: a document is damaged or no row of whole numbers. Also when packs are read: a
+            pack by `long`; the field does not exist; a pack has more than `max_documents`.
+            TypeError: lengths or dtype are not whole numbers.
+        DataError: a document is damaged or not a row of whole numbers. Also when packs are read: a
             document has another length than the one that was packed.
 
     Examples:
@@ -157,7 +157,7 @@ def _fields(dataset: Dataset, fields: str | Sequence[str] | None) -> tuple[str, 
                 f"pack(): which field has the tokens? Give fields=..., one of "
                 f"{', '.join(map(repr, known))}"
             )
-        # What a map() makes is called "tokens", unless something else is said.
+        # A map() makes a field called "tokens", unless the call names another.
         names = named[:1] or (("tokens",) if dataset.is_mapped or not known else known[:1])
     if not names or not all(isinstance(name, str) for name in names):
         raise TypeError(f"fields={fields!r}: the names of one token field or more")

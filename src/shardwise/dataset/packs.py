@@ -31,11 +31,11 @@ MADE_FIELDS = (
 
 @dataclass(frozen=True)
 class PackOptions:
-    """What a pack is made of.
+    """The options that define a pack.
 
     Attributes:
         fields: token fields of the documents, all of a document of one length.
-        pad: what stands in a field's places without a token.
+        pad: the value of a field's positions without a token.
         window: neighbours that were packed with each other.
         dtype: of the token fields.
         max_documents: the room for documents in "cu_seqlens" and "documents"; None for as many as
@@ -110,7 +110,7 @@ class PackSource:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The documents' shards, by where a pack's window begins; lengths and options count."""
+        """The documents' shards, by where a pack's window starts; lengths and options count."""
         packs, data = self.packs, self.dataset
         sizes = data.shard_sizes
         inner = data.manifest.shards
@@ -166,7 +166,7 @@ class PackSource:
         """The fields that follow from the plan alone."""
         num_rows, length, most = len(of.ids), self.packs.length, self._most
         made: dict[str, NDArray[Any]] = {}
-        # Repeated ends are empty segments; the padding is a segment of its own.
+        # Repeated ends are empty segments; the padding is a separate segment.
         bounds = np.full((num_rows, most + 2), length, np.int32)
         bounds[:, 0] = 0
         bounds[of.rows, of.numbers + 1] = of.places + of.sizes
@@ -235,7 +235,7 @@ class PackSource:
         wholes: NDArray[np.int64],
         loaded: Mapping[str, Sequence[Any]],
     ) -> Iterator[tuple[int, str]]:
-        """What is wrong with a field of documents, row by row; right ones become arrays."""
+        """Yield the faults in a field of documents, by row; right values become arrays."""
         dtype = self.options.dtype
         for i, (value, length) in enumerate(zip(values, wholes.tolist(), strict=True)):
             if value is None:
@@ -272,7 +272,7 @@ def narrowed(dataset: Dataset, names: Sequence[str]) -> Dataset:
 
 @dataclass(frozen=True, eq=False)
 class _Pieces:
-    """The pieces of some packs, one behind the other.
+    """The pieces of some packs, one after the other.
 
     Attributes:
         ids: int64 `[rows]`, the packs.

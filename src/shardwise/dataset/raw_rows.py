@@ -25,7 +25,7 @@ class RawRows:
     """Samples as the source read them, with their ids in the dataset.
 
     `url_of` names the shard of a sample or a field, `keys` make the generators of keyed decoders,
-    and `watch` learns which decoder or function begins.
+    and `watch` learns which decoder or function starts.
     """
 
     ids: NDArray[np.int64]
@@ -35,7 +35,7 @@ class RawRows:
     watch: DecodeWatch | None = None
 
     def begin(self, row: int, part: int, value: Any = None) -> None:
-        """Tell the watch what begins on this row's sample (`described`, if its value says that)."""
+        """Notify the watch of the part that starts on this row's sample, and its `described`."""
         if self.watch is not None:
             detail = getattr(value, "described", "")
             if not isinstance(detail, str):  # an object of the user's
@@ -43,7 +43,7 @@ class RawRows:
             self.watch.begin(int(self.ids[row]), self.columns.keys[row], part, detail)
 
     def begin_column(self, part: int) -> None:
-        """Tell the watch that a decoder begins on a whole column."""
+        """Notify the watch that a decoder starts on a whole column."""
         if self.watch is not None and len(self.ids) == 1:
             self.begin(0, part)
         elif self.watch is not None:
@@ -56,7 +56,7 @@ class RawRows:
     def error(
         self, row: int, message: str, *, field: str | None = None, offset: int | None = None
     ) -> DataError:
-        """Make the error that says where the sample in this row lies."""
+        """Make the error that locates the sample in this row."""
         return DataError(
             message,
             url=self.url_of(int(self.columns.ids[row]), field),

@@ -19,7 +19,7 @@ def recipe_digest(dataset: Samples) -> str:
     """16 hex digits of what a dataset does to its samples; the same in every process.
 
     Decoders and functions count with the code that they call in the user's modules, as
-    `code_digest` says; so do a source and a wrapped dataset whose classes are the user's.
+    `code_digest` documents; so do a source and a wrapped dataset whose classes are the user's.
     """
     return code_digest(_recipe(dataset))
 
@@ -28,7 +28,7 @@ def _recipe(dataset: Any) -> Any:
     own: Any = None
     mixed = having(dataset, MixedSamples)
     if mixed is not None and isinstance(mixed.parts, Mapping):
-        # Its datasets have recipes of their own.
+        # Its datasets have separate recipes.
         own = [(name, _recipe(part)) for name, part in mixed.parts.items()]
     elif (made := having(dataset, TransformedSamples)) is not None:
         own = made.transforms.decoders, made.transforms.maps

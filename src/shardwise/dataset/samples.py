@@ -57,7 +57,7 @@ def rows_by_part(
 
 
 class LoadedSamples:
-    """The samples of a source, transformed; `Dataset` is one of these."""
+    """The samples of a source, transformed; the base of `Dataset`."""
 
     def __init__(self, source: Source, transforms: Transforms | None = None) -> None:
         self._source = source
@@ -73,7 +73,7 @@ class LoadedSamples:
 
     @property
     def source(self) -> Source:
-        """Where the samples lie."""
+        """The source that holds the samples."""
         return self._source
 
     @property
@@ -83,7 +83,7 @@ class LoadedSamples:
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """What `shuffle=True` means here: "full" or "window"."""
+        """The meaning of `shuffle=True` here: "full" or "window"."""
         return self._source.default_shuffle
 
     @cached_property
@@ -111,7 +111,7 @@ class LoadedSamples:
 
     @property
     def padding(self) -> Mapping[str, Any]:
-        """What fields are padded with whatever `ragged=` is, see `SourceTraits`."""
+        """The padding of fields, whatever `ragged=` is, see `SourceTraits`."""
         return self._traits.padding
 
     @property
@@ -123,7 +123,7 @@ class LoadedSamples:
 
     @property
     def window_shape(self) -> WindowShape | None:
-        """How a window shuffle goes through the shards; None for the default way."""
+        """The path of a window shuffle through the shards; None for the default one."""
         return self._traits.window_shape
 
     @property
@@ -144,7 +144,7 @@ class LoadedSamples:
 
     @property
     def transforms(self) -> Transforms:
-        """What is done to the source's samples."""
+        """The transforms of the source's samples."""
         return self._transforms
 
     def url_of(self, index: int) -> str:
@@ -153,7 +153,7 @@ class LoadedSamples:
         return self._url_in_source(index if indices is None else int(indices[index]))
 
     def describe(self, index: int) -> str:
-        """Where sample `index` lies, for messages; reads no sample."""
+        """The location of sample `index`, for messages; reads no sample."""
         return f"sample {index} of {shown(self.url_of(index))}"
 
     def layout(self) -> dict[str, Layout]:
@@ -200,7 +200,7 @@ class LoadedSamples:
             (None where a sample lacks the field); "__key__" alone with no rows after a `map()`.
 
         Raises:
-            DataError: of the first sample that is damaged, lacks a field that was asked for, or
+            DataError: of the first sample that is damaged, lacks a field that was requested, or
                 on which a decoder or transform raised, if "read" was counted.
             StorageError: bytes could not be read.
         """
@@ -210,7 +210,7 @@ class LoadedSamples:
     def ranges(
         self, ids: NDArray[np.int64], *, epoch: int = 0, seed: int = 0
     ) -> Iterable[PoolRanges] | None:
-        """What `load` reads of remote files, where the source knows; see `TellsRanges`."""
+        """The ranges of remote files that `load` reads, if the source knows; see `TellsRanges`."""
         indices = self._transforms.indices
         source_ids = ids if indices is None else indices[ids]
         selected = self._transforms.selected
@@ -233,7 +233,7 @@ class LoadedSamples:
                 samples = []
                 for row, sample in enumerate(decode_rows(rows, self._fields)):
                     decoded = time.perf_counter()
-                    # What a function decodes by itself is part of "transform".
+                    # Decoding inside a function is part of "transform".
                     apart.is_paused = True
                     samples.append(self._mapped(rows, row, sample))
                     apart.is_paused = False
@@ -310,7 +310,7 @@ class LoadedSamples:
             fields = self._transforms.selected
             columns = read_rows(self._source, source_ids, fields, epoch=keys.epoch, seed=keys.seed)
         except DataError as error:
-            # The source knows its own ids: say which sample of this dataset it is.
+            # The source knows its own ids: name the sample of this dataset.
             if indices is not None and error.index is not None:
                 rows = np.flatnonzero(source_ids == error.index)
                 error.index = int(ids[rows[0]]) if len(rows) else None

@@ -35,12 +35,12 @@ class Segmented(IndexedSamples):
             channels: None keeps the sound's, 1 is the mean of all.
 
         Returns:
-            A dataset whose field `field` is float32 `[channels, samples]`. Up to 0.1 s behind the
+            A dataset whose field `field` is float32 `[channels, samples]`. Up to 0.1 s after the
             sound's end is silence, since lists round; more is a DataError.
 
         Raises:
             DataError: a row has no offset and duration; a shard has no media index.
-            ValueError: there is no such field, it has a decoder, or a `map()` comes before.
+            ValueError: the field does not exist, it has a decoder, or a `map()` comes before.
         """
         source, transforms = find("methods", "segments")(
             self._source, self._transforms, self.fields,

@@ -1,4 +1,4 @@
-"""What a subset of a dataset's samples is. Pure: numpy in, numpy out."""
+"""Subsets of a dataset's samples. Pure: numpy in, numpy out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = 1 << 20
 
 
 def refuse_part(sampler: Sampler | None) -> None:
-    """Refuse to take a part of samples that bring an order of their own."""
+    """Refuse to take a part of samples that bring their own order."""
     if sampler is not None:
         raise TypeError(
             "a mixture has an order of its own, which a part of it could not keep: take the subset "
@@ -47,7 +47,7 @@ def subset_indices(
 def rows_of(
     columns: Mapping[str, ArrayLike], num_samples: int
 ) -> Callable[[NDArray[np.int64]], dict[str, Any]]:
-    """What gives some rows of each column, which has one value a sample."""
+    """Make a function that gives some rows of each column, which has one value per sample."""
     arrays = {name: np.asarray(column) for name, column in columns.items()}
     for name, array in arrays.items():
         if array.shape[:1] != (num_samples,):
@@ -79,7 +79,7 @@ def filter_mask(
 
 
 def subset_fingerprint(fingerprint: str, indices: NDArray[np.int64]) -> str:
-    """The fingerprint of these samples, in this order, of a source: 16 hex digits."""
+    """The fingerprint of a source's samples at `indices`, in this order: 16 hex digits."""
     return digest_of_array(indices, "<i8", f"shardwise subset 1 {fingerprint}\n".encode())
 
 

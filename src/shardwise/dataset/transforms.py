@@ -1,6 +1,6 @@
-"""What a dataset does to its source's samples: fields, decoders, functions, a subset.
+"""The transforms of a source's samples: fields, decoders, functions, a subset.
 
-The generator that a function gets depends on (seed, epoch, sample, place of the function) alone:
+The generator that a function gets depends on (seed, epoch, sample, position of the function) alone:
 not on the worker, the batch or the cluster (I3, I5).
 """
 
@@ -26,7 +26,7 @@ from shardwise.dataset.raw_rows import RawRows, name_of
 from shardwise.plan.permute import mix
 from shardwise.sources.protocol import own_names_of
 
-# What a function may not make; the keys are its own.
+# Fields that a function may not make; it may make keys.
 _MADE = RESERVED - {"__key__"}
 
 
@@ -46,7 +46,7 @@ class MapFunction:
         try:
             signature = inspect.signature(fn)
         except ValueError:
-            # Some built-ins tell no signature.
+            # Some built-ins have no signature.
             return cls(fn, takes_rng=False, place=place)
         takes_rng = "rng" in signature.parameters
         try:

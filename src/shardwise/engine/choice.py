@@ -1,4 +1,4 @@
-"""Which executor makes the batches, and with how many processes and threads."""
+"""The choice of the executor that makes the batches, and of its processes and threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ExecutorName = Literal["inline", "threads", "processes"]
 EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 # More threads in one pool gain nothing: reading and decoding keep the cores busy.
 _MAX_THREADS = 16
-# From 4 worker processes a core on, they only compete for cores.
+# Beyond 4 worker processes per core, they only compete for cores.
 _MAX_WORKERS_A_CORE = 4
 # Threads where the samples of a batch are one request to a store: requests of 64 ranges at 40 ms of
 # round trip bring 3,000 ranges a second.
@@ -43,11 +43,11 @@ ExecutorFactory = Callable[..., Executor]
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorOptions:
-    """How batches are made, for any number of ranks; `shardwise.DataLoader` documents the options.
+    """The options for making batches on any number of ranks; see `shardwise.DataLoader`.
 
     Raises:
-        TypeError: a number that is none.
-        ValueError: an option means nothing; the message has its value and what to use instead.
+        TypeError: an option that must be a number is something else.
+        ValueError: an option is not usable; the message has its value and what to use instead.
     """
 
     executor: ExecutorName | ExecutorFactory | None = None
@@ -96,7 +96,7 @@ class ExecutorOptions:
     def _check_factory(self, factory: ExecutorFactory) -> None:
         try:
             parameters = signature(factory)
-        except ValueError:  # a function in C does not say
+        except ValueError:  # a function in C may have no signature
             return
         try:
             parameters.bind(None, **self.set_by_user)

@@ -1,4 +1,4 @@
-"""What travels through the engine: requests and batches, and the protocols around them.
+"""The data that the engine passes on, requests and batches, and the protocols around them.
 
 A `BatchRequest` names one batch completely; building it is a pure function (I5), so that any
 executor may build it anywhere, in chunks, in any order.
@@ -48,12 +48,12 @@ def _no_ids() -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """The samples of a batch, for the account of what was handed out; without padding.
+    """The samples of a batch, for the account of what was returned; without padding.
 
     Attributes:
-        ids: int64 `[k]`, the samples that were asked for and are in the batch.
-        skipped: int64 `[k]`, those that were asked for and left out because of errors.
-        replaced: int64 `[k]`, those that were asked for and have a substitute in their row.
+        ids: int64 `[k]`, the samples that were requested and are in the batch.
+        skipped: int64 `[k]`, those that were requested and left out because of errors.
+        replaced: int64 `[k]`, those that were requested and have a substitute in their row.
         num_padded: rows that only fill the batch.
     """
 
@@ -83,12 +83,12 @@ class Batch:
         data: a dict of arrays and lists, or what the user's collate returned.
         num_rows: samples in it.
         num_skipped, num_replaced: rows, because of errors.
-        num_on_device, num_on_cpu: images of fields with `decode_on`, by who decoded them.
-        rows: which samples these are, and what became of those that were asked for.
+        num_on_device, num_on_cpu: images of fields with `decode_on`, by where they were decoded.
+        rows: the samples of the batch, and the outcome of the requested ones.
         stages: seconds, rows and bytes by stage.
         chunks: the ids of each chunk, int64, and the seconds that loading it took.
-        spans: of each chunk, when its loading began and ended, and in which thread; not of servers.
-        num_ready: batches that were ready when this one was asked for, itself among them; None for
+        spans: for each chunk, the start and end of its loading and its thread; none from servers.
+        num_ready: batches that were ready when this one was requested, itself among them; None for
             the first one.
         parts: the batches of a coalesced request; then this one is empty itself.
         memory: the reused memory that its arrays of a fixed shape lie in; None for memory of its

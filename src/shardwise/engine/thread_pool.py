@@ -70,7 +70,7 @@ class ThreadPool:
         return future
 
     def close(self, *, timeout_s: float | None = None) -> None:
-        """Cancel the calls that have not begun, and wait for those that have.
+        """Cancel the calls that have not started, and wait for those that have.
 
         Args:
             timeout_s: seconds to wait at most; None for ever.
@@ -80,7 +80,7 @@ class ThreadPool:
 
 
 def _work(tasks: SimpleQueue[_Task | None], niceness: int) -> None:
-    if niceness and sys.platform == "linux":  # elsewhere threads have no priority of their own
+    if niceness and sys.platform == "linux":  # elsewhere threads have no separate priority
         with suppress(OSError):  # some sandboxes forbid it
             this = threading.get_native_id()
             own = os.getpriority(os.PRIO_PROCESS, this)
@@ -106,7 +106,7 @@ def _end(
     timeout_s: float | None = _END_TIMEOUT_S,
 ) -> None:
     if pid != os.getpid():
-        return  # a forked child has none of these threads
+        return  # a forked child does not have the threads
     while True:
         try:
             task = tasks.get_nowait()
@@ -118,7 +118,7 @@ def _end(
         tasks.put(None)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     for thread in threads:
-        # A pool may be dropped by one of its own threads.
+        # A pool may be dropped by one of the pool's threads.
         if thread is threading.current_thread():
             continue
         while thread.is_alive():

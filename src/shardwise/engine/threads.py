@@ -31,7 +31,7 @@ from shardwise.engine.stall import stall_error
 from shardwise.engine.thread_pool import ThreadPool
 from shardwise.storage import IO_COUNTS
 
-# Of the recent batches, the share whose reads blocked: above 50 % all threads are active, below
+# The share of the recent batches whose reads blocked: above 50 % all threads are active, below
 # 10 % one is. A moving average over about ten batches.
 _MOSTLY_BLOCKED, _SELDOM_BLOCKED = 0.5, 0.1
 _DECAY = 0.9
@@ -106,7 +106,7 @@ class ThreadExecutor:
     Attributes:
         num_prefetch: batches that are ready or in progress at most, when all threads are active;
             more where they take different times, see `DepthGrowth`.
-        prefetch_bytes: memory of these batches, the program's and video decoders, see
+        prefetch_bytes: memory of prefetched batches, the program's and video decoders, see
             `PrefetchBound`.
         is_fixed: whether all threads are always active.
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
@@ -122,7 +122,7 @@ class ThreadExecutor:
     def __post_init__(self) -> None:
         # Two batches of two 4K clips, with their decoders, were 1.16 GB before any was made.
         self._bound = PrefetchBound(self.builder, self.prefetch_bytes, unmeasured_depth=1)
-        # By the number of threads that are active; one for large batches has as many as they need.
+        # Pools by number of active threads; one for large batches has as many as they need.
         self._pools: dict[int, ThreadPool] = {}
         self._pid = 0
         self._num_active = self.num_threads if self.is_fixed else 1
@@ -140,7 +140,7 @@ class ThreadExecutor:
         return max(2, self.num_prefetch * self._num_active // self.num_threads)
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
-        """Yield one batch for each request, in order; prefetch begins at the first `next`."""
+        """Yield one batch for each request, in order; prefetch starts at the first `next`."""
         pending: deque[_Pending] = deque()
         ahead = self.builder.read_ahead(requests)
 
@@ -180,7 +180,7 @@ class ThreadExecutor:
                 batch.is_next_ready = is_next_ready
                 num_ready = max(0, (num_ready or 0) - 1)
                 self._adapt()
-                # The first batch tells how large they are: prefetch more before the caller asks.
+                # The first batch shows how large they are: prefetch more before the caller asks.
                 self._fill(pending, ahead, finisher, leave=1)
                 yield batch
         except StallError:
@@ -222,7 +222,7 @@ class ThreadExecutor:
         *,
         leave: int,
     ) -> None:
-        """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
+        """Start batches up to the prefetch depth; `leave` less, unless bytes bound it."""
         while len(pending) < self._bound.depth(self._num_prefetch, leave=leave):
             request = next(requests, None)
             if request is None:
@@ -276,7 +276,7 @@ class ThreadExecutor:
         pending = _Pending(partial, chunks)
         finisher.add(pending)
         if pending.is_filled():
-            # By threads that did not find it: one of them finishes it, not this one.
+            # Filled by threads that did not find it: one of them finishes it, not this one.
             pool.submit(advance, then=advance)
         return pending
 

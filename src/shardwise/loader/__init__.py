@@ -1,4 +1,4 @@
-"""The loader: in which order samples come, who gets them, and where one is in the epoch."""
+"""The loader: the order of samples, their ranks, and the position in the epoch."""
 
 from shardwise.loader.loader import DataLoader
 from shardwise.plan.epoch_sampler import EpochSampler

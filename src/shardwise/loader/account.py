@@ -1,6 +1,6 @@
-"""The account of a loader: what it handed out in a pass, and what the plan says it should be.
+"""The account of a loader: what it returned in a pass, and what the plan gives it.
 
-One a loader. It gives certificates, and writes the lines of a coverage directory. The tally of a
+One per loader. It gives certificates, and writes the lines of a coverage directory. The tally of a
 pass counts where the position counts, so never what was only prefetched.
 """
 
@@ -41,7 +41,7 @@ _BUFFER_IDS = 4_096
 
 
 class Tally:
-    """The samples that were handed out, under the word of an epoch.
+    """The tally of returned samples, by the word of an epoch.
 
     `word` is called late: the fingerprint of a user's dataset may cost some reads.
     """
@@ -56,7 +56,7 @@ class Tally:
         self._counted = Counted()
 
     def add(self, rows: BatchRows) -> None:
-        """Count a batch that is being handed out."""
+        """Count a batch that is being returned."""
         # A copy: the program may change the "__index__" of its batch. As bytes, it is made in two
         # thirds of the time that it takes to fill a part of an array.
         self._buffered.append(rows.ids.tobytes())
@@ -75,7 +75,7 @@ class Tally:
         self._counted += Counted(left_out=samples)
 
     def take(self) -> Counted:
-        """The sums since the last call, or the beginning."""
+        """The sums since the last call, or the start."""
         self._flush()
         counted = self._counted
         self._clear()
@@ -95,7 +95,7 @@ class Tally:
 class PassAccount:
     """The account of one pass of one rank; lines of it are written one after the other.
 
-    `dataset` may be a number of samples; `number` says which pass of the loader it is.
+    `dataset` may be a number of samples; `number` counts the passes of the loader.
     """
 
     def __init__(self, current: Pass, *, rank: int, dataset: Sized | int, number: int) -> None:
@@ -106,7 +106,7 @@ class PassAccount:
         self.began = time.time()
         self.tally = Tally(lambda: self.word)
         self.steps_skipped: list[str] = []
-        # Batches in the tally: more than were handed out, where they are counted ahead of that.
+        # Batches in the tally: more than were returned, where they are counted ahead of that.
         self.num_added = 0
         # All that was taken from the tally, and what of it is in lines.
         self._all, self._noted = Counted(), Counted()
@@ -114,12 +114,12 @@ class PassAccount:
 
     @property
     def plan(self) -> Plan:
-        """Who gets what, from the pass's first batch on."""
+        """The plan, from the pass's first batch on."""
         return self.current.plan
 
     @property
     def end(self) -> int:
-        """The position after the batches handed out."""
+        """The position after the batches returned."""
         current = self.current
         return self.plan.num_samples if current.is_whole else current.after()[1]
 
@@ -129,10 +129,10 @@ class PassAccount:
         return IdWord(fingerprint_of(self.dataset, self.plan), self.current.epoch)
 
     def total(self) -> Counted:
-        """What was handed out in this pass.
+        """Count the samples returned in this pass.
 
-        Of batches that were counted ahead, such as a sampler's, without those that the plan gives
-        behind the ones handed out: words of parts add up, so nothing need be kept of each batch.
+        Batches counted ahead, such as a sampler's, are subtracted where the plan has them after the
+        returned ones: words of parts add up, so nothing need be kept of each batch.
         """
         self._all += self.tally.take()
         ahead = range(self.current.num_batches, self.num_added)
@@ -150,7 +150,7 @@ class PassAccount:
         return recipe_of(self.dataset)
 
     def planned(self, first: int = 0) -> Tallied:
-        """What the plan gives this rank in the batches handed out, from one of them on."""
+        """Tally the plan's samples for this rank in the batches returned, from one of them on."""
         steps = range(first, self.current.num_batches)
         return planned_samples(self.plan, self.current.epoch, steps, self.rank, self.word)
 
@@ -164,7 +164,7 @@ class PassAccount:
         return left_out_samples(self.plan, self.current.epoch, first, self.end, self.word)
 
     def removed(self, first: int) -> int:
-        """How many of these the data has no more."""
+        """Count the samples, from position `first` on, that the data no longer has."""
         return num_removed(self.plan, self.current.epoch, first, self.end)
 
     @cached_property
@@ -185,7 +185,7 @@ class PassAccount:
         return "" if past is None else f"{since_begin} {digest_of(past)}"
 
     def line(self, file: CoverageFile, *, is_given: bool) -> CoverageLine | None:
-        """What was handed out since the last line; None where nothing was."""
+        """The line of what was returned since the last line; None if nothing was."""
         current, plan = self.current, self.plan
         # Positions, not batches: an end without a batch may leave out what is left of the epoch.
         if self._noted_end >= self.end:
@@ -232,7 +232,7 @@ class PassAccount:
         )
 
     def noted(self, line: CoverageLine) -> None:
-        """The line is written: the next one begins behind it."""
+        """Note that the line is written: the next one starts after it."""
         self._noted += line.counted
         self._num_noted, self._noted_end = self.current.num_batches, line.last
 
@@ -249,7 +249,7 @@ class Account:
         self.is_others = False
 
     def begin(self, current: Pass, *, rank: int) -> None:
-        """Begin the account of a pass."""
+        """Start the account of a pass."""
         self._num_passes += 1
         new = PassAccount(current, rank=rank, dataset=self._dataset, number=self._num_passes)
         if self._newest is not None and self._newest.plan.fingerprint != new.plan.fingerprint:
@@ -258,7 +258,7 @@ class Account:
         self._newest = new
 
     def add(self, rows: BatchRows, num_batches: int = 1) -> None:
-        """Count a batch that is being handed out, or the rows of some at once."""
+        """Count a batch that is being returned, or the rows of some at once."""
         assert self._newest is not None
         self._newest.tally.add(rows)
         self._newest.num_added += num_batches
@@ -275,9 +275,9 @@ class Account:
         newest.steps_skipped.append(shown)
 
     def note(self, current: Pass | None, *, is_given: bool = False) -> None:
-        """Write a line of what the pass under way handed out since the last one.
+        """Write a line of what the pass under way returned since the last one.
 
-        `is_given` says whether it is what a sampler gave, see `CoverageLine.is_given`.
+        `is_given`: whether it is what a sampler gave, see `CoverageLine.is_given`.
         """
         newest = self._newest
         # A pass that was left, or that belongs to the process that this one was forked from.

@@ -20,7 +20,7 @@ def as_dataset(data: Any) -> Samples:
     """A dataset as it is; anything else with a length and items by `sw.wrap`.
 
     Raises:
-        TypeError: it is a path, a stream, or has no length and items; the message says what to do.
+        TypeError: it is a path, a stream, or has no length and items; the message has the remedy.
     """
     kind = type(data)
     if isinstance(data, Dataset) or (hasattr(kind, "load") and hasattr(kind, "layout")):
@@ -75,7 +75,7 @@ def checked_names(
 
     Raises:
         TypeError: no sequence of names: one str, or a set, whose order differs among ranks.
-        ValueError: a batch will have no such entry; or `ragged` with a collate of the user's.
+        ValueError: a batch will lack such an entry; or `ragged` with a collate of the user's.
     """
     if collate is not None and ragged != "list":
         raise ValueError(
@@ -90,7 +90,7 @@ def checked_names(
     names = tuple(as_tuple)
     if not names:
         raise ValueError("as_tuple=() would be batches of nothing: name a field or more")
-    # Of no samples nobody knows the fields; the plan refuses them.
+    # Without samples, the fields are unknown; the plan refuses such data.
     if not dataset.is_mapped and len(dataset):
         known = ["__key__", "__index__", *dataset.fields, *dataset.mask_fields]
         known += ["__valid__"] if remainder == "pad" else []

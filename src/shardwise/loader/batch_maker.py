@@ -30,7 +30,7 @@ from shardwise.sources.samples import Samples
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """What a batch is made of; `shardwise.DataLoader` documents the options."""
+    """The options that define a batch; `shardwise.DataLoader` documents them."""
 
     seed: int
     remainder: Remainder
@@ -121,7 +121,7 @@ class BatchMaker:
             on_error=options.on_error,
         )
         self._builder = build(self._on_device.dataset)
-        # Where a device finds a file damaged.
+        # For files that a device finds damaged.
         self._cpu_builder = build(dataset)
 
     def start(self, plan: Plan, num_local: int) -> int:
@@ -178,12 +178,12 @@ class BatchMaker:
 
     @property
     def concurrency(self) -> Concurrency:
-        """Who makes the batches, as far as it is known."""
+        """The executor, threads and processes that make the batches, as far as they are known."""
         is_made_here = self.sharing is None or self.sharing.maker in (None, self.sharing.rank)
         return self.executor.concurrency if is_made_here else Concurrency("shared")
 
     def stats(self, counts: Counts, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return counts with who makes the batches now; see `DataLoader.stats`."""
+        """Return counts with the current maker of the batches; see `DataLoader.stats`."""
         concurrency = self.concurrency
         num_cores = usable_cores(num_ranks=self.num_local)
         stats = counts.to_dict(concurrency, num_cores=num_cores, since=since)

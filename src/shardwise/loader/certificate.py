@@ -1,4 +1,4 @@
-"""The certificate: the samples that were handed out, compared with those of the plan."""
+"""The certificate: the samples that were returned, compared with those of the plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwise.plan.tallied import Counted, Tallied
 
 @dataclass(frozen=True, slots=True)
 class RankNumbers:
-    """What one rank tells the others: what it handed out between two positions, and should have.
+    """One rank's numbers for the others: returned and planned samples between two positions.
 
     `planned` is nothing where the epoch's samples are known in closed form.
     """
@@ -32,7 +32,7 @@ class RankNumbers:
 
     @classmethod
     def of(cls, numbers: list[int]) -> RankNumbers:
-        """From the numbers of a rank."""
+        """Make it from the numbers of a rank."""
         epoch, first, last, *words, padded, count, word = numbers
         handed_out, skipped, replaced, out = (Tallied(*words[at : at + 2]) for at in (0, 2, 4, 6))
         counted = Counted(handed_out, skipped, replaced, padded, out)
@@ -52,9 +52,9 @@ def certificate_of(
     removed: int = 0,
     steps_skipped: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The certificate of what these ranks handed out, all of them if `has_all`.
+    """The certificate of what these ranks returned, all of them if `has_all`.
 
-    `expected` is None for the sum of the ranks' plans; `is_once` says whether the epoch's samples
+    `expected` is None for the sum of the ranks' plans; `is_once`: whether the epoch's samples
     are the data's, each once. `removed` ones are among the `excluded`. The rest is as of
     `CoverageLine`.
     """
@@ -105,7 +105,7 @@ def certificate_of(
 
 
 def _verdict(c: dict[str, Any], *, is_once: bool, has_all: bool) -> str:
-    """What a certificate without a fault says."""
+    """The verdict of a certificate without a fault."""
     first, last, num_samples = c["from"], c["to"], c["num_samples"]
     noun = "samples" if is_once else "places of the order"
     if not has_all:
@@ -117,7 +117,7 @@ def _verdict(c: dict[str, Any], *, is_once: bool, has_all: bool) -> str:
 
 
 def no_certificate(epoch: int) -> dict[str, Any]:
-    """The certificate of a loader that has handed out nothing."""
+    """The certificate of a loader that has returned nothing."""
     none = RankNumbers(epoch, 0, 0, Counted(), Tallied())
     return certificate_of([none], None, dropped=0, num_samples=0, is_once=True, has_all=False) | {
         "verdict": "nothing was handed out yet"

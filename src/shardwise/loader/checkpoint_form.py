@@ -18,7 +18,7 @@ _LEAF = "json"
 
 
 def for_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state, or where DCP asks for it one leaf of it beside epoch and position."""
+    """Return the state, or where DCP requests it, one leaf of it with epoch and position."""
     if not any(guard.saves_leaves() for guard in active_guards()):
         return state
     return {"epoch": state["epoch"], "position": state["position"], _LEAF: json.dumps(state)}
@@ -28,7 +28,7 @@ def from_checkpoint(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """The state in what DCP loaded; any other state as it is.
 
     Raises:
-        StateError: it is no JSON.
+        StateError: it is not JSON.
     """
     text = state.get(_LEAF) if isinstance(state, Mapping) else None
     if not isinstance(text, str):

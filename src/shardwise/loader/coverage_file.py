@@ -31,7 +31,7 @@ class CoverageFile:
 
     Raises:
         StorageError: it can't be made.
-        TypeError: it is no path.
+        TypeError: it is not a path.
         ValueError: it is the URL of a store, or no file can have its name.
     """
 
@@ -76,7 +76,7 @@ class CoverageFile:
         return run if is_shared else ""
 
     def resume(self, run: str, *, is_regrouped: bool = False) -> None:
-        """Start another run with the next line, which goes on from a state of `run`."""
+        """Start another run with the next line, which continues from a state of `run`."""
         self._close()
         self.resumed, self._num_resumed = run, self._num_resumed + 1
         # Ranks that come and go have no launcher's id in common.
@@ -88,7 +88,7 @@ class CoverageFile:
         self._leave()
 
     def append(self, line: CoverageLine, *, is_others: bool = False) -> None:
-        """Write a line; into nothing, where another rank with the same batches writes it.
+        """Write a line; into the null device if another rank with the same batches writes it.
 
         Raises:
             StorageError: it could not be written; the file is as it was.
@@ -110,7 +110,7 @@ class CoverageFile:
             )
 
     def _opened(self, line: CoverageLine) -> int:
-        """A file of its own for this loader: a second loader of the run has another."""
+        """Open a separate file for this loader: a second loader of the run has another."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         number = 1
         while True:
@@ -124,7 +124,7 @@ class CoverageFile:
         self._close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process is another run, with a file of its own."""
+        """Another process is another run, with a separate file."""
         return {**self.__dict__, "_descriptor": None, "_run": None, "resumed": self.state_run}
 
 

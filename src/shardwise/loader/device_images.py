@@ -1,4 +1,4 @@
-"""Which image fields of a loader a device decodes, and how their batches are made."""
+"""The image fields of a loader that a device decodes, and the making of their batches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _Make = Callable[[Iterator[BatchRequest]], Generator[Batch, None, None]]
 
 
 class ImagesOnDevice:
-    """The fields with `decode_on`, of which the device decodes all, or none if it can't.
+    """The fields with `decode_on`: the device decodes all of them, or none if it can't.
 
     Args:
         dataset: the user's.
         device: the loader's, or None.
-        obstacle: what of the loader's options needs pixels on the CPU; "" if nothing does.
+        obstacle: the loader's option that needs pixels on the CPU; "" if none does.
 
     Attributes:
-        dataset: the samples to load: of fields for the device, packed files.
+        dataset: the samples to load: fields for the device are packed files.
 
     Raises:
-        ValueError: a field has `decode_on="device"`, and can't; the message says why.
+        ValueError: a field has `decode_on="device"`, and can't; the message has the reason.
     """
 
     def __init__(self, dataset: Samples, *, device: Any, obstacle: str) -> None:
@@ -59,7 +59,7 @@ class ImagesOnDevice:
         """Yield what `make` makes of the requests, decoded.
 
         `rebuild` builds the batch of a request on the CPU: that of a damaged file, which is then
-        raised, skipped or replaced as `on_error` says.
+        raised, skipped or replaced according to `on_error`.
         """
         if not self._images:
             return make(requests)
@@ -111,7 +111,7 @@ def _own_decoders(dataset: Any) -> dict[str, list[Image]]:
 
 
 def _obstacle(dataset: Samples, device: Any, images: dict[str, list[Image]]) -> str:
-    """What keeps these fields from being decoded on the device; "" if nothing does."""
+    """The reason why the device can't decode these fields; "" if it can."""
     if device is None:
         return "it needs sw.DataLoader(device='cuda')"
     if dataset.is_mapped:
@@ -131,7 +131,7 @@ def _obstacle(dataset: Samples, device: Any, images: dict[str, list[Image]]) -> 
 def _paired(
     requests: Iterator[BatchRequest], make: _Make
 ) -> Generator[tuple[Batch, BatchRequest], None, None]:
-    """Yield each batch with its request; the requests of those in progress are kept."""
+    """Yield each batch with its request; requests in progress are kept."""
     asked: deque[BatchRequest] = deque()
 
     def noted() -> Iterator[BatchRequest]:

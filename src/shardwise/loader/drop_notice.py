@@ -24,7 +24,7 @@ class DropNotice:
         self.is_first = True
 
     def say(self, plan: Plan, rank: int) -> None:
-        """Log the warning, unless it was logged, or nothing is dropped."""
+        """Log the warning, unless it was logged already or nothing is dropped."""
         if self.is_first and rank == 0:
             _say_few(plan)
             if plan.remainder == "drop":

@@ -1,7 +1,7 @@
 """Warnings about epochs that are read again.
 
-By a pass that begins where one before it began, or by a `set_epoch` that goes back behind a loaded
-state. One mechanism for the loader and for the parts of torch's own, on rank 0.
+A pass may start where an earlier one did, or `set_epoch` may name an epoch before a loaded state's.
+One mechanism for the loader and for the parts of torch's own, on rank 0.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 from shardwise.plan import Plan
 from shardwise.plan.sampler import is_in_order
 
-# What a pass counts that was read as a whole, or that gave an unknown number of batches.
+# A pass's count if it was read as a whole, or if it gave an unknown number of batches.
 READ_AS_A_WHOLE, AT_LEAST_ONE = 2, 1
 
 
 class EpochNotice:
-    """Warns once that a shuffled epoch is begun again, and of each state that is gone back behind.
+    """Warns once that a shuffled epoch starts again, and of a `set_epoch` to before a loaded state.
 
-    A program may look at one batch and begin again: more than one batch has to be repeated.
+    A program may look at one batch and start again: more than one batch has to be repeated.
 
     Args:
         cells: two integers, at first 0, which worker processes may share: batches that were
-            repeated since the position was set, and whether that was said.
+            repeated since the position was set, and whether that was warned of.
     """
 
     def __init__(self, cells: Any = None) -> None:
@@ -31,7 +31,7 @@ class EpochNotice:
         self._loaded: int | None = None
 
     def begin(self, plan: Plan, epoch: int, rank: int, *, num_repeated: int) -> None:
-        """A pass begins; one that began there before gave `num_repeated` batches."""
+        """A pass starts; one that started there before gave `num_repeated` batches."""
         self._loaded = None
         if num_repeated and not is_in_order(plan.sampler):
             self._cells[0] += num_repeated

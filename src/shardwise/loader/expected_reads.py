@@ -1,4 +1,4 @@
-"""What a pass will read of the blocks of caches, so that they evict the block that is wanted last.
+"""The reads of cached blocks in a pass, so that caches evict the block that is used last.
 
 A pure function of the plan, the counts of the shards, and the length of a block.
 """
@@ -68,7 +68,7 @@ class ExpectedReads:
             each.move(self._step)
 
     def close(self) -> None:
-        """Expect nothing any more."""
+        """Stop expecting reads."""
         with self._lock:
             self._closed.set()
             for each in self._expected:

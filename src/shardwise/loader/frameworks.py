@@ -1,4 +1,4 @@
-"""What training frameworks ask of a loader, beside its batches and its state."""
+"""The interface that training frameworks expect of a loader, beside its batches and state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FrameworkAttributes(Generic[B]):
     _is_accelerate_prepared = True
 
     def __getitem__(self, item: Any) -> NoReturn:
-        """Refuse to be the dataset of torch's DataLoader, which asks for items."""
+        """Refuse to be the dataset of torch's DataLoader, which requests items."""
         raise TypeError(
             f"a shardwise {type(self).__name__} has batches and no items: it is the loader "
             "already, so iterate it without torch's DataLoader around it; loader.dataset has the "
@@ -48,11 +48,11 @@ class FrameworkAttributes(Generic[B]):
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse attributes that only those ask for who rebuild a loader as torch's.
+        """Refuse attributes that are read only to rebuild a loader as torch's.
 
         Raises:
-            AttributeError: there is no such attribute.
-            FrameworkError: Accelerate asked; it would ignore an AttributeError.
+            AttributeError: the attribute does not exist.
+            FrameworkError: Accelerate reads it; it would ignore an AttributeError.
         """
         if name not in _ASKED_TO_REBUILD:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -71,7 +71,7 @@ class FrameworkAttributes(Generic[B]):
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[B]:
-        """Go through the epoch from where it stands; nothing happens before the first `next`."""
+        """Iterate the epoch from where it stands; nothing happens before the first `next`."""
         # A framework that saves the state sets the mark on the instance; the class has it, too.
         is_known = "_is_accelerate_prepared" in vars(self)
         batches, loader = self._batches(), cast("EpochLoader", self)

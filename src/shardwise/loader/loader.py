@@ -1,7 +1,7 @@
 """The loader: from options to a plan, an executor, and batches that are counted.
 
 Everything under it is a function of the plan: executors run ahead of the user, but the position
-counts the batches that were handed out (I4).
+counts the batches that were returned (I4).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         group: a process group or one dimension of a device mesh to take both from.
         share: the ranks that get the same batches, which one of them on each machine makes:
             dimensions of that mesh, such as ("tp", "cp"), or a process group.
-        halves: fields `[rows, length]` of which context-parallel ranks get parts, {"cp": ["x"]}.
+        halves: fields `[rows, length]` that context-parallel ranks get parts of, {"cp": ["x"]}.
         num_workers: worker processes; 0 for none. None is one per core of this rank, of several,
             if functions of yours run for each sample (a `map()`, a decoder that is a function).
         num_threads: threads in each process; 0 for none. None is one per core or worker process.
@@ -77,11 +77,11 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
             `sw.pack`. The rows of a global batch are dealt so that all ranks have equal work.
         hidden: the width of the model, for balance="attention", see `Dataset.costs`.
         collate: None for a dict of columns, else a function from a list of samples to a batch.
-        as_tuple: batches, and the samples for `collate`, are tuples of these fields in this order.
+        as_tuple: batches, and the samples for `collate`, are tuples with these fields, in order.
         ragged: what becomes of fields whose values differ in shape. "list" leaves them lists;
             "error" raises; "pad" fills up with zeros to the largest of the batch and adds
             "<field>.mask", bool of the same shape, for each field whose decoder does not fix the
-            shape; "nested" makes nested tensors of these. `collate=sw.pad(...)` pads to multiples.
+            shape; "nested" makes nested tensors of them. `collate=sw.pad(...)` pads to multiples.
         on_error: what a damaged sample does. "raise" raises its error; "skip" leaves its row out;
             "replace" puts another sample there, the same one in every run.
         prefetch_factor: batches made ahead per worker process or thread; at most 16 times as many.
@@ -92,7 +92,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         prefetch_bytes: memory of this process, by default 1 GiB, for batches that are made ahead,
             the program's own batch and pictures of video decoders.
         output: "torch" for tensors, "numpy" for arrays, "jax" for arrays of JAX.
-        sharding: of "jax": a `jax.sharding.Sharding`, which also tells ranks, or a device.
+        sharding: for "jax": a `jax.sharding.Sharding`, which also defines ranks, or a device.
         device: where the tensors are to be: a `torch.device` or its name, such as "cuda". The
             next batch is copied while the program computes. None leaves them in host memory.
         coverage: a local directory to which each rank writes which samples it returned, for
@@ -103,13 +103,13 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
 
     A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, a list for
     each that can't; "__key__", a list of str; "__index__", int64, the sample ids; with padding
-    "__valid__", bool. Iterating again after the last batch begins the next epoch, before it the
+    "__valid__", bool. Iterating again after the last batch starts the next epoch, before it the
     same one again.
 
     Raises:
         ValueError: an option is not usable; the message has its value and what to use instead.
         TypeError: an option is of another type; the message has its name, value and type.
-        RankError: rank and world size can't be told for certain.
+        RankError: rank and world size can't be determined for certain.
 
     One thread at a time may iterate a loader.
 
@@ -231,7 +231,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
             self._plan = self._order.divide(self._plan)
             if not self._order.ranks.has_travelled:
                 self.close()
-            # Launchers that say nothing of a machine's ranks start them on one machine.
+            # Launchers that do not report a machine's ranks start them on one machine.
             num_local = local_world_size(default=self._plan.world_size)
             self.num_workers = self._maker.start(self._plan, num_local)
         return self._plan
@@ -253,10 +253,10 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         return self._pass_plan.num_steps - (0 if current is None else current.num_batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iterator goes through, from its beginning.
+        """Choose the epoch that the next iterator goes through, from its start.
 
         Naming the epoch that a loaded state stands in, or that is under way, changes nothing. One
-        whose last batch was handed out is over: naming it begins it anew.
+        whose last batch was returned is over: naming it starts it again.
         """
         epoch, passes = checked_epoch(epoch), self._passes
         passes.end_if_whole()
@@ -265,9 +265,9 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
             passes.position.move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks.
+        """The position after the batches returned: JSON, under 1 KB, equal on all ranks.
 
-        With a coverage directory it also writes what this rank handed out since the last line, so
+        With a coverage directory it also writes what this rank returned since the last line, so
         call it on every rank, also where one rank alone saves it.
         """
         passes, account = self._passes, self._passes.account
@@ -279,8 +279,8 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
     def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
         """Go on where a state was taken, with any world size, batch size or executor.
 
-        With grown="next_epoch", shards may have come behind the state's: the epoch under way ends
-        without them. A `StateError` says what else differs: data, seed or order.
+        With grown="next_epoch", shards may have come after the state's: the epoch under way ends
+        without them. A `StateError` names any other difference: data, seed or order.
         """
         self._plan, loaded = self._order.take_up(self.plan, state, grown)
         self._passes.load(self._plan, loaded.in_next_epoch())
@@ -288,7 +288,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
     def skip(self, num_steps: int) -> None:
         """Leave out the next steps on purpose, as after a loss spike: the same ones on every rank.
 
-        A loop under way goes on behind them. The state, the coverage and certificates say so.
+        A loop under way continues after them. The state, the coverage and certificates record them.
 
         Raises:
             ValueError: the epoch has no more than that many steps left.
@@ -303,14 +303,14 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         Threads, processes, caches and open files stay. A running iterator continues after the
         batches it returned; those made ahead for the old rank are dropped. Every rank of the new
         world calls it at the same position, which a new one has loaded as a state. The arguments
-        are the loader's own: without them the ranks are found anew.
+        are the loader's own: without them the ranks are found again.
 
         Raises:
             ValueError: the world is too large, has no such order, or an argument is wrong.
-            RankError: nothing says which rank this is. The loader is as it was, in both cases.
+            RankError: the rank of this process is unknown. The loader is as it was, in both cases.
         """
         order = self._order.regrouped(rank, world_size, group=group)
-        # In the order of the state: one of other global batches may be another one.
+        # Use the state's order: with other global batches, the order may be another one.
         state = self._order.state(self._plan, *self._passes.position.after())
         plan, _ = order.take_up(order.divide(self._plan), state)
         self._order, self._plan = order, plan
@@ -332,7 +332,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         return rank, plan, check_ranks
 
     def close(self) -> None:
-        """End threads and processes with their batches in progress; iterating starts them anew."""
+        """End threads and processes with their batches in progress; iterating starts them again."""
         if self._passes.metrics is not None:
             self._passes.metrics.close()
         self._maker.close()

@@ -31,7 +31,7 @@ class Output:
             where none does.
 
     Raises:
-        ValueError: an option that means nothing for arrays, or no such kind.
+        ValueError: an option does not apply to arrays, or the kind is unknown.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Output:
         return look_ahead(self._prepared(batches), self._copier)
 
     def prepare(self, batch: Batch) -> None:
-        """Make tensors of a batch's arrays, page-locked where that is asked for.
+        """Make tensors of a batch's arrays, page-locked where that is requested.
 
         An executor calls it in one of its threads.
         """
@@ -150,8 +150,8 @@ class Output:
         if self._copies:
             data = self._copier.prepare(data, batch.memory)
         elif self.pin_memory and has_accelerator():
-            # Copied, even from memory that could be page-locked where it is: only of its own
-            # allocator's memory torch knows which copies of the program still read it.
+            # Copied, even from memory that could be page-locked in place: torch knows which copies
+            # of the program still read memory only if its own allocator made it.
             data = pinned(data)
         batch.data = data
         batch.memory = None

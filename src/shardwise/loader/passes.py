@@ -33,7 +33,7 @@ class Passes:
     """One pass after the other over the epochs of a plan, and their accounts.
 
     `metrics` is an extension's `MetricsFile`, which reads the counts in its thread, or None;
-    `is_default` says whether the remainder was left to the library.
+    `is_default`: whether the remainder was left to the library.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Passes:
     def run(
         self, maker: BatchMaker, divided: Callable[[], tuple[int, Plan, Callable[[], None]]]
     ) -> Generator[Any, None, None]:
-        """Yield the batches of a pass, after `leave`, and of those that continue it.
+        """Yield the batches of a pass, after `leave`, and of the passes that continue it.
 
-        `divided` gives this process's rank and plan, and a check that they are still its own.
+        `divided` gives this process's rank and plan, and a check that they are still valid.
 
         Raises:
             RuntimeError: another pass was started, or a state was loaded.
@@ -91,7 +91,7 @@ class Passes:
             )
             with closing(expected):
                 while self.position.current is current and not current.is_whole:
-                    # From the first step on, and after each `skip`.
+                    # Requests from the first step on, and after each `skip`.
                     requests = epoch_requests(
                         current.plan,
                         epoch=current.epoch,
@@ -138,9 +138,9 @@ class Passes:
             current.num_batches = num_given
             expected.move(num_given)
             if current.is_whole:
-                # Here, not where the end is asked for: programs that count steps never ask.
+                # Here, not when the end is requested: programs that count steps never request it.
                 self.account.note(current)
-            # Of these, the program has the only reference: what it drops is freed then, and not
+            # The program has the only references: what it drops is freed then, and not
             # when it waits for the next one.
             batch.data, outputs = None, [output]
             del output, batch
@@ -157,7 +157,7 @@ class Passes:
     def skip(self, plan: Plan, rank: int, num_steps: int, first_step: int) -> None:
         """Leave out the next steps of the pass under way, or else of the next one.
 
-        `first_step` is the number of the step that the position's cut begins with.
+        `first_step` is the number of the step that the position's cut starts with.
         """
         self.position.leave_forked()
         self.end_if_whole()

@@ -1,6 +1,6 @@
 """The options of a plan, which `DataLoader`, `IterableDataset` and the samplers all take.
 
-`shardwise.DataLoader` documents them, for all of these.
+`shardwise.DataLoader` documents them, for all three.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def plan_for(
 
     Raises:
         ValueError: an option is not usable.
-        TypeError: `sampler` is no Sampler, or `batch_by` no `sw.buckets(...)`.
+        TypeError: `sampler` is not a Sampler, or `batch_by` is not `sw.buckets(...)`.
     """
     options = options.of(dataset)
     batch_by = options.batch_by
@@ -236,7 +236,7 @@ def _length_column(dataset: object, name: str) -> NDArray[Any]:
 
     Raises:
         TypeError: there is a length or a number, and no dataset with fields.
-        ValueError: the dataset has no such field.
+        ValueError: the dataset does not have the field.
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(

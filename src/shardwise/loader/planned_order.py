@@ -20,7 +20,7 @@ from shardwise.plan.mixture_options import digest_of
 
 @dataclass(frozen=True, eq=False)
 class PlannedOrder:
-    """What loaders and samplers have in common: they own a plan, and a position in it."""
+    """The common part of loaders and samplers: they own a plan, and a position in it."""
 
     dataset: Any
     ranks: CurrentRanks
@@ -30,13 +30,13 @@ class PlannedOrder:
         """This process's rank.
 
         Raises:
-            RankError: it can't be told yet, or is not the rank that was passed.
+            RankError: it is not known yet, or is not the rank that was passed.
         """
         return self.ranks.certain().rank
 
     @property
     def world_size(self) -> int:
-        """How many ranks share the data."""
+        """The number of ranks that share the data."""
         return self.ranks.now().world_size
 
     def regrouped(self, rank: int | None, world_size: int | None, *, group: Any) -> PlannedOrder:
@@ -54,7 +54,7 @@ class PlannedOrder:
         """Return a plan as it is for the ranks of this process.
 
         Raises:
-            ValueError: there would be no batch for each of them.
+            ValueError: the plan does not have a batch for each rank.
         """
         return plan.divided(self.world_size).require_steps()
 
@@ -92,7 +92,7 @@ class PlannedOrder:
         return plan.excluding(resumed(order.excluded, spec, now, order.num_ids)), loaded
 
     def require_agreement(self, plan: Plan, epoch: int, position: int) -> None:
-        """Refuse to begin there while another rank of the process group leaves out other samples.
+        """Refuse to start there while another rank of the process group leaves out other samples.
 
         Raises:
             RankError: it does.
@@ -125,7 +125,7 @@ class Divided:
         """The plan for the ranks of this process.
 
         Raises:
-            ValueError: there would be no batch for each of them.
+            ValueError: the plan does not have a batch for each rank.
         """
         self._plan = self._order.divide(self._plan)
         return self._plan
@@ -144,10 +144,10 @@ class Divided:
 
     @property
     def rank(self) -> int:
-        """This process's rank; a `RankError` if it can't be told, or is not the one passed."""
+        """This process's rank; a `RankError` if it is not known, or is not the one passed."""
         return self._order.rank
 
     @property
     def world_size(self) -> int:
-        """How many ranks share the data."""
+        """The number of ranks that share the data."""
         return self._order.world_size

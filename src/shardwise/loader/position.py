@@ -1,6 +1,6 @@
 """The position of a loader: the only one there is, everything else is a function of the plan (I4).
 
-It counts the batches that were handed out, not those that executors have made ahead of the user.
+It counts the batches that were returned, not those that executors have made ahead of the user.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class Pass:
     """One pass over an epoch, or over the rest of it.
 
     Attributes:
-        start: the position in the epoch that the pass begins at.
-        plan: who gets what, from `start` on.
+        start: the position in the epoch that the pass starts at.
+        plan: the samples of each rank, from `start` on.
         num_steps: the plan's, which take 2 us to count.
-        num_batches: batches handed out.
+        num_batches: batches returned.
         pid: the process that iterates.
     """
 
@@ -36,21 +36,21 @@ class Pass:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all batches were handed out; the end need not have been asked for."""
+        """Whether all batches were returned; the end need not have been requested."""
         return self.num_batches >= self.num_steps
 
     def after(self) -> tuple[int, int]:
-        """`(epoch, position)` after the batches handed out; the end is the next epoch's begin."""
+        """`(epoch, position)` after the batches returned; the end is the next epoch's start."""
         if self.is_whole:
             return self.epoch + 1, 0
         return self.epoch, self.plan.position_after(self.num_batches)
 
 
 class Position:
-    """Where the next pass begins, and the pass under way.
+    """The start of the next pass, and the pass under way.
 
     Attributes:
-        current: the pass under way or handed out whole; None between passes.
+        current: the pass under way or returned whole; None between passes.
         continued: the pass whose iterator continues with the next one: its ranks changed.
     """
 
@@ -59,7 +59,7 @@ class Position:
     def __init__(self) -> None:
         self._epoch = 0
         self._start = 0
-        # From where steps are cut: where a state stood, whatever was skipped since.
+        # The position that steps are cut from: a loaded state's, whatever was skipped since.
         self._cut = 0
         self.current: Pass | None = None
 
@@ -70,11 +70,11 @@ class Position:
 
     @property
     def is_in_pass(self) -> bool:
-        """Whether a pass has begun and batches of it are left."""
+        """Whether a pass has started and batches of it are left."""
         return self.current is not None and not self.current.is_whole
 
     def after(self) -> tuple[int, int]:
-        """`(epoch, position)` after the batches handed out."""
+        """`(epoch, position)` after the batches returned."""
         return (self._epoch, self._start) if self.current is None else self.current.after()
 
     def rest(self, plan: Plan) -> Plan:
@@ -84,18 +84,18 @@ class Position:
         return plan.resumed(self._start, epoch=self._epoch)
 
     def begin(self, plan: Plan) -> Pass:
-        """Begin a pass, in place of one that was left."""
+        """Start a pass, in place of one that was left."""
         rest = plan.resumed(self._start, epoch=self._epoch)
         self.current, self.continued = Pass(self._epoch, self._start, rest), None
         return self.current
 
     def leave(self) -> int:
-        """Give up the pass under way: the next one begins where it began, with batches it gave."""
+        """Give up the pass under way; returns its number of batches, which the next one repeats."""
         left, self.current, self.continued = self.current, None, None
         return 0 if left is None else left.num_batches
 
     def move(self, epoch: int, start: int = 0, *, cut: int | None = None) -> None:
-        """Let the next pass begin there; the one under way is given up."""
+        """Set the start of the next pass; the one under way is given up."""
         self._epoch, self._start, self.current, self.continued = epoch, start, None, None
         self._cut = start if cut is None else cut
 
@@ -111,7 +111,7 @@ class Position:
             self.continued = current
 
     def leave_forked(self) -> None:
-        """In a forked process: continue where the parent's pass stood, as a pickled loader does."""
+        """Continue after the parent's batches in a forked process, as a pickled loader does."""
         if self.current is not None and self.current.pid != os.getpid():
             self.move(*self.current.after())
 

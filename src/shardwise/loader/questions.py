@@ -23,7 +23,7 @@ from shardwise.plan.protocol import positions_of
 class Questions(Reports, Generic[B]):
     """The methods of a loader that answer from its plan, of the past and of the future.
 
-    Steps of an epoch count from 0, for the ranks and the batch size that the loader has now; behind
+    Steps of an epoch count from 0, for the ranks and the batch size that the loader has now; after
     the position of a loaded state they are those that the loader has from there on.
     """
 
@@ -34,7 +34,7 @@ class Questions(Reports, Generic[B]):
         future, are by default the loader's own.
 
         Raises:
-            ValueError: there is no such step, rank or epoch.
+            ValueError: the step, rank or epoch does not exist.
         """
         plan, epoch, at, rank = self._at(step, rank, epoch)
         positions, valid = plan.positions(epoch, range(at, at + 1), rank)
@@ -55,14 +55,14 @@ class Questions(Reports, Generic[B]):
     def places_of(
         self, key_or_id: str | int, epochs: Iterable[int] | None = None
     ) -> list[tuple[int, int, int, int]]:
-        """Where a sample comes: `(epoch, step, rank, row)` of each time, without padding.
+        """Find a sample in epochs: `(epoch, step, rank, row)` of each time, without padding.
 
         Storage order and shuffles are inverted; other orders are walked through, 0.02 to 0.4 us a
         position. Keys are looked up in a column of them, which is made once. `epochs` is by default
         the one that the loader stands in.
 
         Raises:
-            ValueError: there is no such sample.
+            ValueError: the sample does not exist.
         """
         if isinstance(key_or_id, str):
             ids = find("questions", "keys")([key_or_id], self.dataset)
@@ -81,7 +81,7 @@ class Questions(Reports, Generic[B]):
         return found
 
     def _cut(self, epoch: int) -> tuple[Plan, int, Plan]:
-        """An epoch from its beginning, its first step behind a loaded state, and it from there."""
+        """A whole epoch, its first step after a loaded state, and the epoch from there on."""
         plan, start = self.plan.resumed(0, epoch=epoch), self._passes.position.cut_of(epoch)
         first = bisect_left(range(plan.num_steps + 1), start, key=plan.position_after)
         return plan, first, plan.resumed(start)

@@ -14,7 +14,7 @@ from shardwise.base.errors import RankError
 from shardwise.base.process_group import default_group, loader_worker
 from shardwise.base.ranks import Ranks, discover, inherited, ranks_of_group, uncertain
 
-# Of this interpreter and what is forked from it; a process that was spawned has another.
+# The token of this interpreter and its forks; a process that was spawned has another.
 _TOKEN = os.urandom(8)
 
 
@@ -26,7 +26,7 @@ class CurrentRanks:
     later. Explicit ranks stay, since dividing data over a part of the ranks is the user's right;
     they are refused where they can't be this process's.
 
-    Arguments and errors are those of `discover`, but for a missing rank alone, which is no error:
+    Arguments and errors are those of `discover`, but a missing rank alone is not an error:
     Lightning's launcher leaves it to the process group.
     """
 
@@ -61,10 +61,10 @@ class CurrentRanks:
         return self._ranks
 
     def certain(self) -> Ranks:
-        """The ranks as they are now, for a pass that is about to begin.
+        """The ranks as they are now, for a pass that is about to start.
 
         Raises:
-            RankError: nothing says yet which rank this is.
+            RankError: the rank of this process is not known yet.
         """
         ranks = self.now()
         if not ranks.is_certain:
@@ -77,9 +77,9 @@ class CurrentRanks:
         return ranks
 
     def watch(self) -> Callable[[], None]:
-        """A check for each batch of a pass that begins now: 1 us, and a RankError if ranks change.
+        """A check for each batch of a pass that starts now: 1 us, and a RankError if ranks change.
 
-        Nothing is said of a process group that is gone, until there is another one.
+        A process group that is gone raises no error until there is another one.
         """
         began, seen = self.certain(), default_group()
 
@@ -110,7 +110,7 @@ class CurrentRanks:
         explicit = self._ranks
         if _is_same(explicit, current) or explicit.world_size == 1 or self._seen == current:
             return
-        # Those of a group that there is no more: a subgroup does not outlive the whole one.
+        # Ranks of a group that no longer exists: a subgroup does not outlive the whole one.
         seen = self._seen
         were_groups = seen is not None and (explicit.source == "group" or _is_same(explicit, seen))
         if self.has_travelled or were_groups or explicit.world_size == current.world_size:
@@ -127,5 +127,5 @@ def _is_same(one: Ranks, other: Ranks) -> bool:
 
 
 def _home() -> tuple[bytes, int]:
-    """Which process this is; in a worker of torch's DataLoader, which process it works for."""
+    """The identity of this process; in a worker of torch's DataLoader, of its parent."""
     return _TOKEN, os.getppid() if loader_worker() else os.getpid()

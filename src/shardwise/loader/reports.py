@@ -1,4 +1,4 @@
-"""What a loader reports of itself: its repr, the stats of a run and the certificate of a pass."""
+"""A loader's reports: its repr, the stats of a run and the certificate of a pass."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Reports(Divided):
         return table("DataLoader", [("dataset", self.dataset), *self._facts()])
 
     def certificate(self) -> Certificate:
-        """What was handed out in the newest pass, compared with the plan: a proof, or what differs.
+        """Compare the samples returned in the newest pass with the plan: a proof, or what differs.
 
         Where torch.distributed is initialised and its ranks are the loader's, it is of all ranks,
         and all of them must call it, at the same step: it gathers 12 numbers of each. Else it is
         of this rank.
 
         Returns:
-            JSON: `ok`, whether each sample came once; `count`, samples handed out; `word`, their
+            JSON: `ok`, whether each sample came once; `count`, samples returned; `word`, their
             keyed sum as 16 hex digits; `expected`, what it must be; `verdict`, in words; and more,
             see docs/certificate.md.
 
@@ -63,7 +63,7 @@ class Reports(Divided):
         return cast("Certificate", found)
 
     def stats(self, *, since: Mapping[str, Any] | None = None, reset: bool = False) -> Stats:
-        """Counts and seconds of the batches handed out so far, and the bottleneck.
+        """Counts and seconds of the batches returned so far, and the bottleneck.
 
         Args:
             since: earlier stats of this loader: count what came after them, also across a reset;

@@ -10,7 +10,7 @@ Batch = dict[Any, Any]
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers have it, and Python 3.12 no `default=`
 
-    # What the loader's `collate` returns.
+    # The return type of the loader's `collate`.
     B = TypeVar("B", default=Batch)
 else:
     from typing import TypeVar

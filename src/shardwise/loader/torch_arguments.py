@@ -2,7 +2,7 @@
 
 An argument that means the same is taken under torch's name. Of the others only the values that
 change nothing are taken, so that a program that passes torch's defaults runs; any other value is an
-error that says what to use.
+error that names the replacement.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ def translate(
 ) -> tuple[Remainder | None, Callable[[list[Any]], Any] | None]:
     """Translate torch's arguments into the loader's own `remainder` and `collate`.
 
-    These are its own arguments of those names, or None; `options` are the names of all of them.
+    `remainder` and `collate` are the loader's arguments, or None; `options` names all of them.
 
     Raises:
-        TypeError: there is no such argument; the message has similar names. Or a value is of
+        TypeError: the argument does not exist; the message has similar names. Or a value is of
             another type than torch's.
         ValueError: a value that has no meaning here, or that contradicts the loader's own argument.
     """

@@ -15,8 +15,8 @@ class ArraySampler:
     """The ids of an array in their order; ids may repeat or be missing. `seed` keys transforms.
 
     Raises:
-        TypeError: they are no whole numbers.
-        ValueError: there is none, one is negative, or the array has not one dimension.
+        TypeError: they are not whole numbers.
+        ValueError: the array is empty or not one-dimensional, or an id is negative.
     """
 
     def __init__(self, order: NDArray[Any], *, seed: int = 0) -> None:
@@ -39,7 +39,7 @@ class ArraySampler:
         return [range(self.num_samples) if self._is_whole else self._order.astype(np.int64)]
 
     def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON: the ids are named by a digest."""
+        """Everything that the order depends on, as JSON; a digest stands for the ids."""
         return {"sampler": "array", "num_samples": self.num_samples, "ids": self._digest}
 
     @cached_property

@@ -47,7 +47,7 @@ def checked_costs(costs: ArrayLike, num_samples: int, *, is_cut: bool) -> Floats
 
 
 def deal_rows(costs: Callable[[Ints], Floats], begins: Ints, size: int, world_size: int) -> Ints:
-    """Deal the positions of batches of `size` that begin there: int64 `[steps, size]`.
+    """Deal the positions of the batches of `size` with these starts: int64 `[steps, size]`.
 
     Rank after rank, ascending within a rank; `costs` gives those of positions.
     """
@@ -65,7 +65,7 @@ def _dealt(costs: Floats, world_size: int) -> Ints:
     """Rows of each batch, rank after rank: int64 `[steps, size]`."""
     num_steps, size = costs.shape
     num_rounds = -(-size // world_size)
-    # Rows that are not there cost nothing, and come last of those.
+    # Missing rows cost nothing, and come last among the rows without a cost.
     filled = np.zeros((num_steps, num_rounds * world_size))
     filled[:, :size] = costs
     dearest = np.argsort(-filled, axis=1, kind="stable")

@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class BatchPartition:
-    """How the batches of a sampler, or those that are left of an epoch, are shared out.
+    """The division of a sampler's batches, or of those left of an epoch, among ranks.
 
     Args:
         ends: int64 `[batches]`, ascending: the position after each batch of the epoch.
@@ -48,14 +48,14 @@ class BatchPartition:
     remainder: Remainder = "drop"
     start: int = 0
     fixed_size: int | None = None
-    # int64 `[runs]`: where the batches that are left begin and end, without those that are dropped
+    # int64 `[runs]`: where the batches that are left start and end, without those that are dropped
     # for being short.
     _begins: Ints = field(init=False)
     _stops: Ints = field(init=False)
 
     @classmethod
     def of(cls, base: Partition, own: BatchEnds) -> BatchPartition:
-        """Of the batches that a sampler cuts, with the ranks and the start of another partition."""
+        """Divide the batches that a sampler cuts, with another partition's ranks and start."""
         sizes = base.batch_size, base.world_size
         return cls(own.ends, own.rows, *sizes, base.remainder, base.start, base.fixed_size)
 
@@ -65,7 +65,7 @@ class BatchPartition:
         begins = np.concatenate([[self.start], stops[:-1]])[: len(stops)]
         if self.whole is not None:
             if self.remainder == "drop":
-                # Of the first batch its whole size counts, wherever in it this begins.
+                # The first batch counts with its whole size, wherever in it this starts.
                 is_whole = np.diff(self.ends, prepend=0)[first:] >= self.whole
                 begins, stops = begins[is_whole], stops[is_whole]
             begins, stops = _parts(begins, stops, self.global_batch_size)
@@ -125,7 +125,7 @@ class BatchPartition:
         return int(self._stops[runs - 1]) if runs else self.start
 
     def row_ends(self, steps: range, rank: int) -> Ints:
-        """Where each of the steps ends in the rows of `block`, int64 `[steps]`."""
+        """The end of each step in the rows of `block`, int64 `[steps]`."""
         return np.cumsum(self._rows(steps, rank)[1])
 
     def block(
@@ -133,14 +133,14 @@ class BatchPartition:
         steps: range,
         rank: int,
         *,
-        shift: int = 0,  # noqa: ARG002 - there are no lanes here
+        shift: int = 0,  # noqa: ARG002 - batches have no lanes
     ) -> tuple[Ints, NDArray[np.bool_]]:
-        """One rank's positions at ascending steps, behind one another, and which of them are valid.
+        """One rank's positions at ascending steps, concatenated, and which of them are valid.
 
         See `row_ends`.
 
         Raises:
-            ValueError: there is no such step or rank.
+            ValueError: the step or rank does not exist.
         """
         firsts, counts, limits, is_valid = self._rows(steps, rank)
         # For each row its number within its batch.

@@ -33,7 +33,7 @@ class BucketColumns:
 
     @property
     def num_groups(self) -> int:
-        """How many groups there are, 1 or more."""
+        """The number of groups, 1 or more."""
         return 1 if self.names is None else len(self.names)
 
     @cached_property
@@ -44,12 +44,12 @@ class BucketColumns:
         return np.bincount(self.groups, minlength=self.num_groups)
 
     def group_name(self, group: int) -> str:
-        """What a group is called, for messages."""
+        """A group's name, for messages."""
         return "" if self.names is None else repr(self.names[group].tolist())
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """What an order that is made by these depends on, as JSON: digests."""
+        """Everything that an order by these columns depends on, as JSON: digests."""
         spec = {"lengths": digest_of_array(self.lengths, "<f8")}
         if self.groups is not None:
             spec["shape"] = digest_of_array(self.groups, "<u8")
@@ -84,7 +84,7 @@ def as_groups(value: Any) -> tuple[NDArray[np.unsignedinteger[Any]] | None, NDAr
     """`(groups, names)` of one value, or one row of values, a sample; None for one group.
 
     Raises:
-        TypeError: the values can't be told apart by sorting.
+        TypeError: the values can't be sorted.
         ValueError: they have no or more than two dimensions, or are not finite.
     """
     array = np.asarray(value)

@@ -15,7 +15,7 @@ class Window:
     """A window of an epoch.
 
     Attributes:
-        begin, stop: its places in `Layout.places`.
+        begin, stop: its range in `Layout.places`.
         sizes: int64 `[k]`, rows of its batches, longest samples first.
         order: int64 `[k]`, in which order these come.
         is_alone: whether it has all samples of its group, and so the same ones in every epoch.
@@ -30,7 +30,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the batches of an epoch lie.
+    """The layout of an epoch's batches.
 
     Attributes:
         windows: the windows; the number of one keys the order of its batches.

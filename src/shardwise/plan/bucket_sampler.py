@@ -1,10 +1,10 @@
 """Buckets: an order whose batches have samples of about one length, and of one group.
 
 1. The positions of another sampler are walked through in windows; those of a group of samples that
-   must not mix with others have windows of their own.
+   must not mix with others have separate windows.
 2. A window is sorted by length and cut into batches: of a fixed number of rows, or of as many rows
-   as a budget has room for. A default window of very large global batches is cut into strands, each
-   of which is sorted by itself and gives some rows of every batch: those of a few ranks, so that a
+   as a budget has room for. A default window of very large global batches is cut into strands. A
+   strand is sorted by itself and gives some rows of every batch: those of a few ranks, so that a
    rank sorts as much at any world size.
 3. Its batches are permuted by (seed, epoch, window), and groups are interleaved evenly.
 
@@ -51,7 +51,7 @@ _FEW_BATCHES = 16
 _STRAND_ROWS = DEFAULT_WINDOW // _DEFAULT_BATCHES
 # A global batch beyond any machine's memory has one strand: strands take memory themselves.
 _MOST_ROWS = 2**28
-# Strands that are kept, of 128 KiB each, for those who ask for many ranks.
+# Strands that are kept, of 128 KiB each, for callers that request many ranks.
 _MOST_STRANDS = 64
 
 
@@ -64,7 +64,7 @@ class BucketSampler:
         batch_rows: rows of a global batch; None with a budget, whose batches are a rank's.
         budget: the largest rows x longest of a batch; None with `batch_rows`.
         window: positions that are sorted by length together. None for 64 global batches, at least
-            16,384, of which each 256 rows of a global batch have a strand of their own.
+            16,384; each 256 rows of a global batch then have their own strand.
         seed: permutes the batches of a window; None keeps them by length, longest first.
 
     Safe in threads; pickles with the columns.
@@ -88,7 +88,7 @@ class BucketSampler:
         rows = batch_rows or 0
         self._window = window or max(DEFAULT_WINDOW, _DEFAULT_BATCHES * rows)
         num_strands = 1 if window or rows > _MOST_ROWS else max(1, rows // _STRAND_ROWS)
-        # int64 `[strands + 1]`, the rows of a global batch at which each strand begins and ends.
+        # int64 `[strands + 1]`, the rows of a global batch at which each strand starts and ends.
         self._edges: Ints = np.arange(num_strands + 1) * rows // num_strands
         self._seed = seed
         self.seed = 0 if seed is None else seed
@@ -136,7 +136,7 @@ class BucketSampler:
         return self._window, self._window // rows
 
     def batch_ends(self, epoch: int) -> BatchEnds | None:
-        """Where the batches of an epoch end; None where they all have `batch_rows` rows."""
+        """The ends of an epoch's batches; None if they all have `batch_rows` rows."""
         if self._budget is None and self._columns.num_groups == 1:
             return None
         return BatchEnds(self._layouts.get(epoch, self._layout).ends, self._batch_rows)
@@ -146,7 +146,7 @@ class BucketSampler:
         return epoch_parts(self._inner, epoch)
 
     def sources(self, epoch: int, position: int) -> dict[str, dict[str, float]] | None:
-        """Counts by dataset where the inner order is a mixture's: of its own, a window around."""
+        """The inner order's counts by dataset, give or take a window; None without a mixture."""
         return sources_of(self._inner, epoch, position)
 
     def never_whole(self) -> tuple[int, int, str] | None:
@@ -174,7 +174,7 @@ class BucketSampler:
         return ids
 
     def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON: lengths and groups are named by a digest."""
+        """Everything that the order depends on, as JSON; digests stand for lengths and groups."""
         spec: dict[str, Any] = {
             "sampler": "buckets",
             **self._columns.spec,
@@ -226,11 +226,11 @@ class BucketSampler:
         return self._layouts.get(epoch, self._layout).windows[number]
 
     def _has_strands(self, window: Window) -> bool:
-        """Whether its batches are whole ones: of what is left over, one batch is no more."""
+        """Whether its batches are whole; a window of leftovers has one smaller batch."""
         return bool(window.sizes[0] == self._batch_rows)
 
     def _scores(self, epoch: int, number: int, ids: Ints, *, is_alone: bool) -> NDArray[np.float64]:
-        """What the samples of a window are sorted by."""
+        """The keys that the samples of a window are sorted by."""
         lengths = self._columns.lengths[ids].astype(np.float64)
         if not is_alone or self._seed is None:
             return lengths
@@ -247,7 +247,7 @@ class BucketSampler:
         windows: list[Window] = []
         times: list[NDArray[np.float64]] = []
         for group, (begin, stop) in enumerate(pairwise(bounds)):
-            # What is left over are the last samples in order, not the longest or shortest ones.
+            # The last samples in order are left over, not the longest or shortest ones.
             end = stop - (stop - begin) % (self._batch_rows or 1)
             cut = self._cut(epoch, places, range(begin, end), len(windows))
             times.append(self._times(epoch, group, [len(window.sizes) for window in cut]))
@@ -259,7 +259,7 @@ class BucketSampler:
         ordered = [window.sizes[window.order] for window in windows]
         size = _joined(ordered)
         window_of = np.repeat(np.arange(len(windows)), [len(each) for each in ordered])
-        # The row of its window at which each batch begins.
+        # The row of its window at which each batch starts.
         rows = _joined([np.cumsum(each) - each for each in ordered])
         order = np.argsort(_joined(times), kind="stable")
         ends = np.cumsum(size[order])

@@ -17,7 +17,7 @@ from shardwise.plan.bucket_sampler import DEFAULT_WINDOW, BucketSampler
 from shardwise.plan.protocol import Sampler
 
 _logger = logging.getLogger("shardwise")
-# What loaders take where nothing is said of the batch size.
+# The batch size of loaders by default.
 _DEFAULT_ROWS = 64
 _OVERSIZED = ("warn", "error")
 
@@ -71,7 +71,7 @@ class Buckets:
     def over(
         self, sampler: Sampler, num_samples: int, *, rows: int, seed: int | None
     ) -> BucketSampler:
-        """The order of these buckets over another order, of a dataset of `num_samples`.
+        """Put these buckets over another order, of a dataset of `num_samples`.
 
         `rows` are those of a global batch. The seed permutes the batches of a window; None keeps
         them by length.
@@ -156,9 +156,9 @@ def buckets(
             is warned of.
         shape: what must not mix in a batch: one value a sample, or a row of them such as (height,
             width), as an array, a column or the name of a field.
-        oversized: "warn" makes a sample above the budget a batch of its own, and says so once in
-            the log where the loader is made, with the number of them and the longest; "error"
-            raises that.
+        oversized: "warn" makes a sample above the budget its own batch, and logs one warning
+            when the loader is made, with the number of such samples and the longest; "error"
+            raises an error instead.
 
     Raises:
         ValueError: batch_size and budget are both given, or a value is out of range: lengths that

@@ -1,4 +1,4 @@
-"""A line of a coverage file: what one rank handed out between two positions of an epoch.
+"""A line of a coverage file: what one rank returned between two positions of an epoch.
 
 Ranks append such lines while they train, `shardwise certify` adds them up. A line is foreign data
 until `from_text` has checked it.
@@ -23,7 +23,7 @@ _NONE = Tallied()
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageLine:
-    """What one rank handed out between two positions of an epoch.
+    """One rank's returned samples between two positions of an epoch.
 
     Attributes:
         run: the id of the run: of all ranks where a process group or a launcher gives one, else of
@@ -31,12 +31,12 @@ class CoverageLine:
         resumed: the id of the run whose state was loaded; "" where none was, or it has no id.
         began, written: seconds since 1970, of the pass and of the line.
         number: which pass of the loader it was.
-        begin: the position that the pass began at.
+        begin: the position that the pass started at.
         first, last: the positions that this line covers, which the ranks' lines share.
         is_given: whether this counts indices that a sampler gave to torch's DataLoader, which takes
             them ahead of the program; False where the program's own batches are counted.
         begin_past, last_past: a digest of the order before the pass and up to `last`, for one that
-            may be changed behind it; "" for others.
+            may change later; "" for others.
         handed_out, skipped, replaced: planned samples: got, left out or replaced as damaged.
         left_out: planned samples of steps that were skipped on purpose: `steps_skipped`, in words.
         excluded: samples left out between these positions, over all ranks, by `exclude`, or because
@@ -89,7 +89,7 @@ class CoverageLine:
 
     @property
     def counted(self) -> Counted:
-        """What became of the samples."""
+        """The number of samples by outcome."""
         parts = self.handed_out, self.skipped, self.replaced
         return Counted(*parts, self.num_padded, self.left_out)
 
@@ -107,7 +107,7 @@ class CoverageLine:
         """Read a line.
 
         Raises:
-            ValueError: it is no such line; the message says what is wrong with it.
+            ValueError: it is not a valid line; the message explains why.
         """
         try:
             entries = json.loads(text, parse_constant=_finite, parse_float=_finite)
@@ -119,7 +119,7 @@ class CoverageLine:
             raise ValueError(
                 f"its version is {entries['version']!r}, this release reads {_VERSION}"
             )
-        # Lines of earlier releases have none of these.
+        # Lines of earlier releases lack the entries of `_LATER`.
         entries = {**_LATER, "written": entries.get("began"), **entries}
         line = object.__new__(cls)  # a frozen dataclass takes 4 us for its fields
         line.__dict__.update(_checked(entries))

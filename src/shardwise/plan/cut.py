@@ -20,7 +20,7 @@ def cut(order: Order, base: Partition, epoch: int) -> AnyPartition:
     if not len(holes):
         return base if own is None else BatchPartition.of(base, own)
     if own is None and having(order.sampler, ForGlobalBatch) is not None:
-        # What the order is made for global batches stays together in one.
+        # An order made for global batches keeps each of them together.
         size, count = order.global_batch, base.num_samples
         own = BatchEnds(np.append(np.arange(size, count, size), count), size)
     return RestPartition(holes, base, own)

@@ -1,4 +1,4 @@
-"""What frameworks need of a loader, and the sampler that they set its epoch through."""
+"""The loader's interface for frameworks, and the sampler that they set its epoch through."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class EpochLoader(Protocol):
 
     @property
     def dataset(self) -> Any:
-        """Where the samples come from."""
+        """The dataset that the samples come from."""
 
     @property
     def batch_size(self) -> int:
@@ -24,7 +24,7 @@ class EpochLoader(Protocol):
 
     @property
     def plan(self) -> Plan:
-        """Which rank gets which sample at which step."""
+        """The plan: each rank's samples at each step."""
 
     @property
     def _pass_plan(self) -> Plan:
@@ -39,7 +39,7 @@ class EpochLoader(Protocol):
         """The epoch that the next batch belongs to."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch with the next pass."""
+        """Start this epoch with the next pass."""
 
     def state_dict(self) -> dict[str, Any]:
         """The position, as JSON."""
@@ -56,7 +56,7 @@ class EpochLoader(Protocol):
 
 
 class EpochSampler:
-    """What frameworks look for under `loader.sampler`: a way to set the epoch."""
+    """The object that frameworks expect at `loader.sampler`: a way to set the epoch."""
 
     def __init__(self, loader: EpochLoader) -> None:
         self._loader = loader

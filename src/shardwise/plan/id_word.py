@@ -1,4 +1,4 @@
-"""The word of a multiset of sample ids: a keyed sum that does not depend on order or partition.
+"""A checksum (word) of a multiset of sample ids: a keyed sum, whatever the order or partition.
 
 The word of some ids is the sum of b**id modulo the prime 2**61 - 1, with a base b drawn from the
 data's fingerprint and the epoch. Words of parts add up to the word of the whole, and the word of a
@@ -34,9 +34,9 @@ _MIN_BITS, _MAX_LOW_BITS, _MAX_HIGH_BITS = 12, 16, 18
 
 
 class IdWord:
-    """The key of an epoch's words, and the words of ids under it.
+    """The key of an epoch's words; computes the words of sample ids.
 
-    Adding many ids at once costs about 6 ns each, of ranges nothing. Pickles without its tables.
+    Adding many ids at once costs about 6 ns each; ranges cost nothing. Pickles without its tables.
 
     >>> word = IdWord("0123456789abcdef", epoch=3)
     >>> word.of(np.array([2, 0, 1, 3])) == word.of_range(range(4))
@@ -53,7 +53,7 @@ class IdWord:
         self._tables: tuple[_Table, _Table] | None = None
 
     def of(self, ids: NDArray[np.int64]) -> int:
-        """The word of the ids, in [0, 2**61 - 1); each counts as often as it is there."""
+        """Compute the word of ids, in [0, 2**61 - 1); each counts as often as it is there."""
         if len(ids) < _MIN_FOR_TABLES and self._tables is None:
             return sum(pow(self._base, i, MODULUS) for i in ids.tolist()) % MODULUS
         total = 0
@@ -62,10 +62,10 @@ class IdWord:
         return total % MODULUS
 
     def of_range(self, ids: range) -> int:
-        """The word of ids from `ids.start` to `ids.stop`, in closed form: 10 us at any length.
+        """Compute the word of a range of ids in closed form: 10 us at any length.
 
         Raises:
-            ValueError: the range has a step, or begins below 0.
+            ValueError: the range has a step, or starts below 0.
         """
         if ids.step != 1 or ids.start < 0:
             raise ValueError(f"{ids} is no run of sample ids")
@@ -74,7 +74,7 @@ class IdWord:
         return first * ratio * pow(self._base - 1, -1, MODULUS) % MODULUS
 
     def of_parts(self, parts: Iterable[range | NDArray[np.int64]]) -> tuple[int, int]:
-        """How many ids there are in ranges and arrays of them, and their word."""
+        """Count the ids in ranges and arrays, and compute their word."""
         count = word = 0
         for part in parts:
             count += len(part)
@@ -86,7 +86,7 @@ class IdWord:
         low, high = self._made(largest)
         bits, known = self._bits[0], sum(self._bits)
         if largest >> known:
-            # One sum for each part of 2**34 ids, of which few are met.
+            # One sum for each part of 2**34 ids; few parts are met.
             above, total = ids >> known, 0
             for part in np.unique(above).tolist():
                 rest = ids[above == part] - (part << known)
@@ -101,7 +101,7 @@ class IdWord:
         return total
 
     def _made(self, largest: int) -> tuple[_Table, _Table]:
-        """The tables, made anew where larger ids come than they know."""
+        """Return the tables, rebuilt if an id is larger than they cover."""
         total = largest.bit_length()
         low = min(max(_MIN_BITS, -(-total // 2)), _MAX_LOW_BITS)
         high = min(max(low, total - low), _MAX_HIGH_BITS)
@@ -150,7 +150,7 @@ def rank_ids(plan: Plan, epoch: int, steps: range, rank: int) -> Ids:
 
 
 def planned_samples(plan: Plan, epoch: int, steps: range, rank: int, word: IdWord) -> Tallied:
-    """The samples that the plan gives a rank at some steps: 0.2 us each, walked anew."""
+    """Tally the samples that the plan gives a rank at some steps, by walking it: 0.2 us each."""
     count = total = 0
     size = max(1, _BLOCK_ROWS // plan.rows_dealt)
     for first in range(steps.start, steps.stop, size):
@@ -182,7 +182,7 @@ def left_out_samples(plan: Plan, epoch: int, first: int, last: int, word: IdWord
 
 
 def num_removed(plan: Plan, epoch: int, first: int, last: int) -> int:
-    """How many of these the data has no more."""
+    """Count the positions from `first` to `last` whose samples the data no longer has."""
     removed = plan.order.removed
     places = np.empty(0) if removed is None else removed.positions(plan.sampler, epoch)
     return int(np.count_nonzero((places >= first) & (places < last)))

@@ -7,9 +7,9 @@ For M = size and L = lanes, a batch has M // L positions of each lane and one mo
 them, a cyclic interval that moves on by e each step. In the plain order of lanes the runs' borders
 would move with it, by up to e positions. Let d = gcd(M, L), and let the lane d * (e/d * x mod L/d)
 + c be number c * L/d + x. Then a lane has its extra position iff (e/d * x - u) mod L/d < e/d, u
-being where the batch begins: a balanced (Sturmian) word, whose prefixes have the same sum for every
+being where the batch starts: a balanced (Sturmian) word, whose prefixes have the same sum for every
 u up to rounding. So the border at M * r / W always falls into the lane number floor(L * r / W): it
-is shared by two ranks, and no other lane is; for every M, and for batches that begin anywhere.
+is shared by two ranks, and no other lane is; for every M, and for batches that start anywhere.
 
 It depends on (M, L) alone.
 """
@@ -29,7 +29,7 @@ _MAX_FACTOR = 2**31
 
 
 def in_lane_order(first_lanes: Ints, slots: range, *, size: int, lanes: int) -> Ints:
-    """Where a run of slots of the lane order lies in global batches.
+    """Map a run of slots of the lane order to positions in global batches.
 
     Args:
         first_lanes: int64 `[steps]`, the lane of each batch's first position, in [0, lanes).
@@ -53,7 +53,7 @@ def in_lane_order(first_lanes: Ints, slots: range, *, size: int, lanes: int) -> 
 
 @lru_cache(maxsize=256)
 def _of_one_step(first_lane: int, slots: range, size: int, lanes: int) -> Ints:
-    """Steps begin at lanes / gcd(size, lanes) lanes only: often at one, for batches of 64 at 16."""
+    """Steps start at lanes / gcd(size, lanes) lanes only: often at one, for batches of 64 at 16."""
     places = _computed(np.array([[first_lane]]), slots, size, lanes)
     places.flags.writeable = False
     return places
@@ -61,7 +61,7 @@ def _of_one_step(first_lane: int, slots: range, size: int, lanes: int) -> Ints:
 
 @lru_cache(maxsize=64)
 def _slots(slots: range, size: int, lanes: int) -> tuple[int, int, int, int, Ints, Ints, Ints]:
-    """What depends on no step, made once for a rank: 10 us, half of what a step costs.
+    """The values that depend on no step, made once for a rank: 10 us, half of a step's cost.
 
     For d = gcd(size, lanes) classes of lanes: d; lanes, positions and extra positions of a class;
     int64 `[k]` each slot's class, its number within that, and (number + 1) * lanes of a class - 1.
@@ -75,7 +75,7 @@ def _slots(slots: range, size: int, lanes: int) -> tuple[int, int, int, int, Int
 def _computed(first: Ints, slots: range, size: int, lanes: int) -> Ints:
     d, num_lanes, num_slots, extra, classes, slot, ahead = _slots(slots, size, lanes)
     block = first // d
-    # Of its first x lanes a class has (num_slots * x + before) // num_lanes positions.
+    # The first x lanes of a class have (num_slots * x + before) // num_lanes positions.
     before = (-extra - block - (classes < first - block * d)) % num_lanes
     x = (ahead - before) // num_slots
     turn = slot - (num_slots * x + before) // num_lanes

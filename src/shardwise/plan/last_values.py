@@ -1,4 +1,4 @@
-"""A cache of the values that a pure object derives, for those that were asked for last.
+"""A cache of the most recently requested values that a pure object derives.
 
 It keeps samplers and plans pure: dropping it changes the speed only.
 """

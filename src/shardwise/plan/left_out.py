@@ -1,8 +1,8 @@
-"""Samples that are left out on purpose, and the partition of those that are left.
+"""Samples that are left out on purpose, and the partition of the remaining ones.
 
-What is left moves up: the next sample comes in the place of one that is left out, so that batches
-stay full and an epoch gets shorter. Positions stay what they are, and so does all that was before
-the position at which samples began to be left out.
+The remaining samples move up: the next sample replaces one that is left out, so that batches
+stay full and an epoch gets shorter. Positions stay as they are, and so does everything before
+the position at which samples started to be left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardwise.plan.protocol import BatchEnds, Sampler, positions_of
 
 Ints = NDArray[np.int64]
 
-# Characters: a state is under 1 KB, and tells longer lists by their digest.
+# Characters: a state stays under 1 KB, so a digest stands for a longer list.
 _MAX_LISTED = 160
 
 
@@ -45,11 +45,11 @@ class Excluded:
 
     @classmethod
     def of(cls, ids: Any, num_ids: int) -> Excluded:
-        """Of ids in any order.
+        """Make it from ids in any order.
 
         Raises:
-            TypeError: they are no whole numbers.
-            ValueError: the data have no such samples.
+            TypeError: they are not whole numbers.
+            ValueError: an id is not one of the data's.
         """
         try:
             array = np.asarray(ids)
@@ -66,7 +66,7 @@ class Excluded:
         return cls(unique)
 
     def positions(self, sampler: Sampler, epoch: int) -> Ints:
-        """Where they would come in an epoch, int64 `[holes]`, ascending."""
+        """Their positions in an epoch without exclusions, int64 `[holes]`, ascending."""
         first, position = self.since
         if epoch < first or not len(self.ids):
             return self.ids[:0]
@@ -75,11 +75,11 @@ class Excluded:
 
     @cached_property
     def digest(self) -> str:
-        """Of the ids: 16 hex digits."""
+        """The digest of the ids: 16 hex digits."""
         return digest_of_array(self.ids, "<i8")
 
     def spec(self) -> dict[str, Any]:
-        """What a state says of them, as JSON."""
+        """The description of the ids in a state, as JSON."""
         listed = self.ids[:_MAX_LISTED].tolist()
         is_short = len(listed) == len(self.ids) and len(json.dumps(listed)) <= _MAX_LISTED
         spec = {"since": [*self.since], "count": len(self.ids), "digest": self.digest}

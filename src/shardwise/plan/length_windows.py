@@ -13,16 +13,15 @@ from shardwise.plan.permute import mix_array
 Ints = NDArray[np.int64]
 Lengths = NDArray[np.float64]
 
-# To which part of the budget the common cost of a window's batches is found.
+# Precision of the common cost of a window's batches, as a share of the budget.
 _PRECISION = 0.001
 
 
 def budget_sizes(lengths: Lengths, budget: float) -> list[int]:
     """Rows of each batch of a window, so that rows x longest never exceeds the budget.
 
-    As few batches as that takes, and of these cuts the one whose largest batch is smallest, so that
-    the last batch is not much smaller than the others. A sample above the budget is a batch of its
-    own.
+    The cut has as few batches as possible and, among such cuts, the smallest largest batch, so that
+    the last batch is not much smaller than the others. A sample above the budget is its own batch.
 
     Args:
         lengths: float64 `[n]`, all above 0, in the order to cut: longest first, or nearly so.
@@ -63,7 +62,7 @@ def _greedy(lengths: list[float], cap: float, *, most: int, is_sorted: bool) -> 
 
 
 def batch_order(count: int, key: int | None, unit: int) -> Ints:
-    """In which order the batches of a window come, int64 `[count]`, 0 being the longest samples.
+    """The order in which a window's batches come, int64 `[count]`, 0 being the longest samples.
 
     Units of `unit` neighbours are permuted among each other, and batches within their unit. No key
     keeps the order of lengths.

@@ -15,7 +15,7 @@ from shardwise.base.arguments import near_name
 from shardwise.plan.arguments import whole
 from shardwise.plan.protocol import Sampler, past_of
 
-# Positions from the beginning of the first epoch on.
+# Positions from the start of the first epoch on.
 MAX_DRAW = 2**62
 
 
@@ -24,7 +24,7 @@ class WeightChange:
     """Weights from a position on, or a ramp to them.
 
     Attributes:
-        start: samples from the beginning of the first epoch on.
+        start: samples from the start of the first epoch on.
         stop: where the ramp ends; None where the weights change at once.
         weights: by name; relative ones.
     """
@@ -45,9 +45,9 @@ def parse_schedule(
         names: the datasets.
 
     Raises:
-        ValueError: it is empty, does not begin at 0 or does not ascend, has an unknown name, or
+        ValueError: it is empty, does not start at 0 or does not ascend, has an unknown name, or
             weights that are negative, no numbers, or all 0.
-        TypeError: an entry is no such pair.
+        TypeError: an entry is not a pair of a position and weights.
     """
     if isinstance(schedule, str | Mapping) or not hasattr(schedule, "__iter__"):
         raise TypeError(
@@ -69,7 +69,7 @@ def parse_schedule(
                 f"{where} begins at {at}: the first weights begin at position 0, without a ramp"
             )
         before = changes[-1] if changes else None
-        # A ramp may begin where the weights that it begins with do.
+        # A ramp may start at the position of the weights that it starts with.
         least = 0 if before is None else before.stop or before.start + (stop is None)
         if before is not None and start < least:
             raise ValueError(
@@ -84,7 +84,7 @@ def parse_schedule(
 
 
 def _range_of(at: Any, where: str) -> tuple[int, int | None]:
-    """Where an entry begins, and where its ramp ends if it is one."""
+    """The start of an entry, and the end of its ramp if it has one."""
     if not isinstance(at, tuple | list):
         return whole(f"{where}: position", at, least=0), None
     if len(at) != 2:
@@ -98,8 +98,8 @@ def parse_weights(
     """Weights as the decimals that the user wrote: 0.7 is seven tenths, not its nearest double.
 
     Raises:
-        ValueError: a name is unknown, a weight is negative or no finite number, or all are 0.
-        TypeError: no mapping, or a weight is no number.
+        ValueError: a name is unknown, a weight is negative or not finite, or all are 0.
+        TypeError: they are not a mapping, or a weight is not a number.
     """
     if not isinstance(weights, Mapping):
         raise TypeError(f"{where}: weights are a dict from names to numbers, not {weights!r:.80}")
@@ -151,7 +151,7 @@ class MixturePart:
 
     @property
     def epoch_size(self) -> int:
-        """Positions in an epoch of its own."""
+        """Positions in its own epoch."""
         return self.num_ids if self.sampler is None else self.sampler.num_samples
 
     def past(self, position: int) -> str:
@@ -166,7 +166,7 @@ class MixturePart:
 
 @dataclass(frozen=True)
 class MixtureOptions:
-    """How datasets are mixed; `shardwise.mix` says what each is, its `schedule` being `changes`."""
+    """The options of a mixture; `shardwise.mix` documents them, `changes` as its `schedule`."""
 
     changes: tuple[WeightChange, ...]
     until: Until = "first"
@@ -201,7 +201,7 @@ def check_until(until: Any, names: Sequence[str]) -> Until:
 
 
 def key_of(name: str) -> int:
-    """A number of 64 bits for a dataset's name, to key what must not depend on its place."""
+    """A number of 64 bits for a dataset's name: a key that does not depend on its position."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 

@@ -1,7 +1,7 @@
-"""The order of a mixture: datasets drawn by weights, each in epochs of its own.
+"""The order of a mixture: datasets drawn by weights, each in separate epochs.
 
-Position p of epoch e is draw `e * num_samples + p` since the beginning: the epochs of a mixture
-are lengths only, and each goes on where the last one ended. The n-th draw of a dataset is sample
+Position p of epoch e is draw `e * num_samples + p` since the start: the epochs of a mixture
+are lengths only, and each continues where the last one ended. The n-th draw of a dataset is sample
 `n mod size` of its own epoch `n div size`, so all of its samples come once before one comes again.
 """
 
@@ -23,7 +23,7 @@ from shardwise.plan.protocol import Sampler, for_global_batch, ids_of_epochs, so
 
 Ints = NDArray[np.int64]
 
-# A state is under 1 KB: longer descriptions of the past are told by digests.
+# A state stays under 1 KB: digests stand for longer descriptions of the past.
 _MAX_SPEC = 500
 
 
@@ -90,11 +90,11 @@ class MixtureSampler:
         return permute_within(places.view(np.uint64), sizes, keys).view(np.int64)
 
     def _split(self, positions: Ints) -> tuple[Ints, Ints]:
-        """For each position since the beginning its dataset, and the samples of that before."""
+        """The dataset of each position since the start, and how many of its samples come before."""
         return self.schedule.split(positions)
 
     def _since_begin(self, epoch: int) -> int:
-        """The position, since the beginning, of an epoch's position 0.
+        """The position, since the start, of an epoch's position 0.
 
         Raises:
             ValueError: it is beyond 2**62.
@@ -107,7 +107,7 @@ class MixtureSampler:
         return begin
 
     def counts(self, epoch: int, position: int) -> dict[str, int]:
-        """How many samples of each dataset come before a position of an epoch, since the beginning.
+        """Count the samples of each dataset before a position of an epoch, since the start.
 
         O(datasets), for any position.
         """
@@ -123,7 +123,7 @@ class MixtureSampler:
         return counts
 
     def sources(self, epoch: int, position: int) -> dict[str, dict[str, float]]:
-        """Samples and epochs of each dataset up to a position of an epoch, since the beginning.
+        """Samples and epochs of each dataset up to a position of an epoch, since the start.
 
         Those of a mixture within it follow it, as "outer/inner".
         """
@@ -168,13 +168,13 @@ class MixtureSampler:
         return None if draws is None else draws * self._unit
 
     def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON."""
+        """Everything that the order depends on, as JSON."""
         return {**self.past(MAX_DRAW), "num_samples": self.num_samples}
 
     def past(self, position: int) -> dict[str, Any]:
-        """What the ids at the positions before this one depend on, since the beginning; as JSON.
+        """Everything that the ids before this position (since the start) depend on, as JSON.
 
-        The data are among it. Later changes of weights, and datasets that come with them, are not.
+        This includes the data, but not later changes of weights, nor datasets that come with them.
         """
         segments = [s for s in self.schedule.segments if s.start * self._unit < position]
         sorted_names = sorted(self.names)

@@ -1,7 +1,7 @@
 """The schedule of a mixture: from a draw to a dataset, over segments of weights.
 
-Draws stand in blocks, and those of a block are permuted among each other by a key: of a regular
-sequence, rank r of W would see another mixture than rank 0. Segments begin at blocks, so that a
+Draws stand in blocks, and those of a block are permuted among each other by a key: in a regular
+sequence, rank r of W would see another mixture than rank 0. Segments start at blocks, so that a
 later segment moves no draw before it.
 """
 
@@ -24,13 +24,13 @@ _MAX_BLOCKS = 256
 
 
 class MixtureSchedule:
-    """Which dataset each draw is of.
+    """The dataset of each draw.
 
     Args:
         names: the datasets. Their order means nothing: the same draws follow from any.
         changes: weights, from samples on; relative ones.
         seed: permutes the draws of each block in another way.
-        unit: samples a draw; changes begin at the next whole draw and block.
+        unit: samples a draw; changes start at the next whole draw and block.
         block: draws that are permuted among each other.
 
     Over any whole blocks each dataset has its weight's share of the draws, up to 2.4.
@@ -80,7 +80,7 @@ class MixtureSchedule:
         return segments
 
     def starts(self) -> list[int]:
-        """The samples at which the segments begin, after rounding up to whole blocks."""
+        """The samples at which the segments start, after rounding up to whole blocks."""
         return [segment.start * self.unit for segment in self.segments]
 
     def weights(self) -> list[float]:
@@ -117,7 +117,7 @@ class MixtureSchedule:
         return all_which, all_numbers
 
     def _blocks(self, blocks: Ints) -> tuple[Ints, Ints]:
-        """The draws of whole blocks behind one another: as `split`, int64 `[blocks * block]`."""
+        """The draws of whole blocks one after the other: as `split`, int64 `[blocks * block]`."""
         size = self.block
         within = np.tile(np.arange(size, dtype=np.int64), len(blocks))
         first = np.repeat(blocks * size, size)
@@ -150,7 +150,7 @@ class MixtureSchedule:
         return self._to_names[which], numbers
 
     def counts(self, draw: int) -> list[int]:
-        """How many of the draws before `draw` each dataset has, in the order of `names`."""
+        """Count each dataset's draws before `draw`, in the order of `names`."""
         whole_blocks = draw // self.block * self.block
         counts = self._counts(whole_blocks)
         if whole_blocks < draw:
@@ -169,7 +169,7 @@ class MixtureSchedule:
         return counts
 
     def draws_until(self, dataset: int, num_draws: int) -> int | None:
-        """How many draws until the first `num_draws` of a dataset have all come; None if never."""
+        """The number of draws until the first `num_draws` of a dataset have come; None if never."""
         low, high = 0, 1
         last = int(self._starts[-1]) // self.block + 1
         while self._counts(high * self.block)[dataset] < num_draws:

@@ -1,6 +1,6 @@
 """Segments of a mixture's schedule: constant weights, or a linear ramp between two.
 
-A segment begins where the one before it ends: with the draws that each dataset had until then, and
+A segment starts where the one before it ends: with the draws that each dataset had until then, and
 those that its weights gave it a right to. The difference is carried over, so that it does not add
 up over segments. A segment depends on those before it and on its own start and weights; a ramp on
 its end, too.
@@ -48,7 +48,7 @@ class ConstantSegment:
         self._before = tuple(before)
         self._due = tuple(due)
         self._offsets = np.array(before, dtype=np.int64)
-        # What a dataset without a weight is owed stays so: the others share the rest.
+        # A dataset without a weight keeps what it is owed: the others share the rest.
         owed = [d - b if w else Fraction(0) for d, b, w in zip(due, before, weights, strict=True)]
         rest = sum(owed, Fraction(0))
         owed = [o - rest * w for o, w in zip(owed, weights, strict=True)]
@@ -60,17 +60,17 @@ class ConstantSegment:
         return which, numbers + self._offsets[which]
 
     def counts(self, draw: int) -> list[int]:
-        """How many of the draws before `draw` each dataset has."""
+        """Count each dataset's draws before `draw`."""
         here = self._tree.counts(draw - self.start)
         return [before + count for before, count in zip(self._before, here, strict=True)]
 
     def due(self, draw: int) -> list[Fraction]:
-        """How many of them its weights give it a right to."""
+        """The draws before `draw` that each dataset's weights give it a right to."""
         num_draws = draw - self.start
         return [due + w * num_draws for due, w in zip(self._due, self.last_weights, strict=True)]
 
     def spec(self, names: Sequence[str]) -> dict[str, Any]:
-        """What it depends on, as JSON."""
+        """Everything that it depends on, as JSON."""
         return shown_weights(names, self.last_weights)
 
 
@@ -110,7 +110,7 @@ class RampSegment:
         self._trees: LastValues[int, MixtureTree] = LastValues()
 
     def _scaled_due(self, draw: int) -> tuple[list[int], int]:
-        """What `due` says, as multiples of 1 over the second number: 30 times as quick."""
+        """The values of `due` as multiples of 1 over the second number: 30 times as fast."""
         n, length = draw - self.start, self.stop - self.start
         first, last = self._parts
         unit = 2 * length * sum(first) * sum(last)
@@ -132,14 +132,14 @@ class RampSegment:
         return which, numbers + self._counts[steps, which]
 
     def counts(self, draw: int) -> list[int]:
-        """How many of the draws before `draw` each dataset has."""
+        """Count each dataset's draws before `draw`."""
         step = min((draw - self.start) // self._step, len(self._counts) - 2)
         here = self._trees.get(step, self._tree).counts(draw - self.start - step * self._step)
         before: list[int] = self._counts[step].tolist()
         return [before[k] + count for k, count in enumerate(here)]
 
     def due(self, draw: int) -> list[Fraction]:
-        """How many of them its weights give it a right to: the integral of its weight."""
+        """The draws that each dataset's weight gives it a right to: the weight's integral."""
         n, length = draw - self.start, self.stop - self.start
         late = Fraction(n * n, 2 * length)
         return [
@@ -148,7 +148,7 @@ class RampSegment:
         ]
 
     def spec(self, names: Sequence[str]) -> dict[str, Any]:
-        """What it depends on, as JSON."""
+        """Everything that it depends on, as JSON."""
         first, last = (shown_weights(names, weights) for weights in self._weights)
         return {"until": self.stop, "first": first, "last": last}
 
@@ -157,7 +157,7 @@ Segment = ConstantSegment | RampSegment
 
 
 def shown_weights(names: Sequence[str], weights: Sequence[Fraction]) -> dict[str, str | float]:
-    """The weights above 0 by name, as JSON that tells any two of them apart."""
+    """The weights above 0 by name, as JSON; different weights have different JSON."""
     return {
         name: float(weight) if Fraction(repr(float(weight))) == weight else str(weight)
         for name, weight in zip(names, weights, strict=True)
@@ -172,7 +172,7 @@ def _rounded(due: Sequence[int], unit: int, least: Sequence[int], *, total: int)
     by_rest = sorted(range(len(due)), key=lambda k: counts[k] * unit - due[k])
     for k in by_rest[: max(0, missing)]:
         counts[k] += 1
-    # Where `least` held some up, those that are furthest ahead give back.
+    # If `least` kept some counts up, those that are furthest ahead give back.
     for k in reversed(by_rest):
         if missing >= 0:
             break

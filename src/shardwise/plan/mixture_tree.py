@@ -1,4 +1,4 @@
-"""Which of K datasets has the n-th draw, by whole-number shares: a closed form, without a history.
+"""The dataset of the n-th draw among K, by whole-number shares: a closed form without a history.
 
 A binary tree over the datasets, halved by weight. A node with b parts, a of them on the left, is a
 Bresenham line with the phase u: of its first n draws, left(n) = floor((n a + u) / b) go left. So
@@ -79,7 +79,7 @@ class MixtureTree:
         self._root = self._build(0, len(leaves))
         columns = np.array(self._nodes or [(0, 1, 0, 0, 0)], dtype=np.int64).T
         self._lefts, self._parts, self._phases = np.ascontiguousarray(columns[:3])
-        # The children behind one another: `2 * node` is the right one, the next one the left.
+        # The children one after the other: `2 * node` is the right one, the next one the left.
         self._children = np.ascontiguousarray(columns[[4, 3]].T.ravel())
 
     def _build(self, low: int, high: int) -> int:
@@ -140,7 +140,7 @@ class MixtureTree:
         return which, numbers
 
     def counts(self, num_draws: int) -> list[int]:
-        """How many of the first `num_draws` draws each dataset has; any whole number."""
+        """Count each dataset's draws among the first `num_draws`; any whole number."""
         counts = [0] * self.num_datasets
         pending = [(self._root, num_draws)]
         while pending:

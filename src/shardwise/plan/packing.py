@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_choice
 
-# What becomes of a document that is longer than a pack.
+# The treatment of a document that is longer than a pack.
 LongDocuments = Literal["split", "drop", "error"]
 
 # Lengths and places in a pack are int32, as attention kernels have them.
@@ -29,14 +29,14 @@ _MAX_LENGTH = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class Packs:
-    """Which pieces of which documents each pack holds.
+    """The pieces of documents that each pack holds.
 
     A piece is a document, or a part of one that is longer than a pack. The pieces of pack p are
     `starts[p]` to `starts[p + 1]`, in storage order.
 
     Attributes:
         length: tokens of a full pack.
-        starts: int64 `[packs + 1]`, where each pack's pieces begin.
+        starts: int64 `[packs + 1]`, where each pack's pieces start.
         documents: int64 `[pieces]`, the document that a piece is of.
         begins: int32 `[pieces]`, the piece's first token in its document.
         sizes: int32 `[pieces]`, its tokens.
@@ -64,7 +64,7 @@ class Packs:
 
     @property
     def efficiency(self) -> float:
-        """The share of the packs' places that hold a token; 1.0 where there is no pack."""
+        """The share of the packs' slots that hold a token; 1.0 without packs."""
         return self.num_tokens / (len(self) * self.length) if len(self) else 1.0
 
     @property
@@ -77,7 +77,7 @@ def checked_lengths(lengths: Any, num_documents: int | None = None) -> NDArray[n
     """Lengths of documents as int64 `[documents]`.
 
     Raises:
-        TypeError: they are no whole numbers.
+        TypeError: they are not whole numbers.
         ValueError: one is negative or above 2**31 - 1, or there are not as many as documents.
     """
     array = np.asarray(lengths)
@@ -119,7 +119,7 @@ def pack_documents(
         report: called with the number of documents that are packed, after each window.
 
     Raises:
-        ValueError: a document fits in no pack, by `long`; or `long` is none of those above.
+        ValueError: a document fits in no pack, by `long`; or `long` is not one of the above.
     """
     check_choice("long", long, ("split", "drop", "error"))
     limits = limits or {}
@@ -168,7 +168,7 @@ def pack_documents(
 
 
 def _pieces(lengths: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], ...]:
-    """Documents cut into pieces of at most `size` tokens: document, begin and size of each."""
+    """Documents cut into pieces of at most `size` tokens: document, start and size of each."""
     counts = -(-lengths // size)
     documents = np.repeat(np.arange(len(lengths)), counts)
     numbers = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -5,7 +5,7 @@ order (of one lane, ascending), and rank r has the r-th of W even runs of them: 
 or where W does not divide M, one more on the first ranks. This keeps: each position once over all
 ranks (I1), equal steps on all ranks (I2), and the same samples in global batch s for every world
 size of the same global batch (I3). Beside that, a rank has few lanes and so reads few shards, and
-the ranks' batches behind one another are in order: what a gather gives. Where `costs` are known,
+the ranks' batches one after the other are in order: what a gather gives. Where `costs` are known,
 the runs are cut from a dealt order instead, in which they cost nearly the same.
 """
 
@@ -32,18 +32,18 @@ _LEAST = {"num_samples": 0, "batch_size": 1, "world_size": 1, "start": 0, "lanes
 
 @dataclass(frozen=True)
 class Partition:
-    """How the positions of an epoch, or what is left of it, are shared out.
+    """The division of an epoch's positions, or of those that are left, among ranks.
 
     Args:
         num_samples: N, positions in the epoch.
         batch_size: B, samples a rank and step.
         world_size: W, ranks.
         remainder: what becomes of the last positions that don't fill a global batch. "drop": they
-            are left out and counted. "pad": behind them the batch is filled with positions from
-            the epoch's beginning on, wherever it was resumed; they are not valid, and stand last
+            are left out and counted. "pad": after them the batch is filled with positions from
+            the epoch's start on, wherever it was resumed; they are not valid, and stand last
             over all ranks. "uneven": they are divided evenly, in runs that differ by one at most;
             a rank gets none only where fewer positions than ranks are left.
-        start: the position to go on from, any in [0, N]; no matter of which batch or world size.
+        start: the position to resume from, any in [0, N], whatever the batch or world size.
         lanes: position p is of lane p mod lanes; 1 where the sampler has none.
         fixed_size: M, samples a step over all ranks, for any W; `batch_size` is then the largest
             share, whatever was passed. None for B * W.
@@ -134,7 +134,7 @@ class Partition:
         return min(self.start + num_batches * self.global_batch_size, self.num_samples)
 
     def row_ends(self, steps: range, rank: int) -> NDArray[np.int64]:
-        """Where each of the steps ends in the rows of `block`, int64 `[steps]`."""
+        """The end of each step in the rows of `block`, int64 `[steps]`."""
         share = len(run_of(rank, self.global_batch_size, self.world_size))
         ends = np.arange(1, len(steps) + 1) * share
         left = self.num_samples - self.start - steps[-1] * self.global_batch_size
@@ -152,7 +152,7 @@ class Partition:
         lane of the epoch's position 0.
 
         Raises:
-            ValueError: there is no such step or rank.
+            ValueError: the step or rank does not exist.
         """
         rank, size = checked_rank(rank, steps, self), self.global_batch_size
         begins = np.arange(steps.start, steps.stop, steps.step) * size + self.start
@@ -162,7 +162,7 @@ class Partition:
             positions = self._positions(begins, slots, size, shift)
             return positions, np.ones(len(positions), dtype=np.bool_)
         cut, valid = self._cut(begins[-1:], rank, slots, shift)
-        if len(steps) == 1:  # its size says nothing: 10 samples may be one batch of 10^9
+        if len(steps) == 1:  # its nominal size may be huge: 10 samples may be one batch of 10^9
             return cut, valid
         positions = self._positions(begins[:-1], slots, size, shift)
         return np.append(positions, cut), np.append(np.ones(len(positions), np.bool_), valid)
@@ -170,7 +170,7 @@ class Partition:
     def _positions(
         self, begins: NDArray[np.int64], slots: range, size: int, shift: int
     ) -> NDArray[np.int64]:
-        """What stands at these slots of the batches of `size` that begin there, int64 `[k]`."""
+        """The positions at these slots of the batches with these starts, int64 `[k]`."""
         if self.costs is not None:
             return deal_rows(self.costs, begins, size, self.world_size)[:, slots].ravel()
         first_lanes = (begins + shift) % self.lanes

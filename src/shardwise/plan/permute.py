@@ -1,6 +1,6 @@
 """Keyed bijections of [0, n), computed and not stored, and the mixers that make their keys.
 
-A position is split into a place in a grid of a x b cells, a * b >= n, a and b near sqrt(n). Each
+A position becomes a cell of a grid of a x b cells, a * b >= n, a and b near sqrt(n). Each
 round adds to one coordinate, modulo its side, a hash of the other: a Feistel network over a grid
 in place of bits (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002), so each
 round can be undone and the whole is a bijection of the grid for any sides. The grid has less than
@@ -144,7 +144,7 @@ def permute_within(places: Words, sizes: Words, keys: Words, *, undo: bool = Fal
         places: uint64 `[k]`, each in [0, sizes[i]).
         sizes: uint64 `[k]`, the size of the range that each place is in.
         keys: uint64 `[k]`, the key of that range, well mixed.
-        undo: values are given, and their places returned.
+        undo: map values back to places.
 
     For equal size and key this is one bijection of [0, size).
     """

@@ -1,4 +1,4 @@
-"""The plan: an order and a partition, which together say who gets which sample, and when.
+"""The plan: an order and a partition, which together set each rank's samples at each step.
 
 `indices(epoch, step, rank)` is the one idea of the library as a function.
 """
@@ -38,7 +38,7 @@ _BLOCK_ROWS = 4_096
 
 @suggest_names
 class Plan:
-    """Which samples each rank gets at each step of each epoch.
+    """The samples of each rank at each step of each epoch.
 
     Args:
         num_samples: samples in the dataset.
@@ -50,9 +50,9 @@ class Plan:
         shard_sizes: samples a shard, in storage order.
         window_shape: lanes and window of a window shuffle; None for the defaults.
         epoch_size: positions in a virtual epoch; None for epochs of `num_samples`.
-        sampler: an order of one's own, in place of shuffle, seed, shard_sizes and epoch_size: a
+        sampler: a custom order, in place of shuffle, seed, shard_sizes and epoch_size: a
             `Sampler`, or an array of ids in [0, num_samples).
-        start: the position to go on from, see `resumed`.
+        start: the position to resume from, see `resumed`.
         batch_by: buckets of neighbours in length over that order; see `sw.buckets`. With a budget
             `batch_size` is the most samples that a batch may have.
         exclude: ids of samples that are left out; see `shardwise.DataLoader`.
@@ -135,7 +135,7 @@ class Plan:
 
     @property
     def partition(self) -> AnyPartition:
-        """How the positions of `epoch` are shared out."""
+        """The division of the positions of `epoch` among ranks."""
         return self._partition_of(self.epoch)
 
     @property
@@ -155,7 +155,7 @@ class Plan:
 
     @property
     def world_size(self) -> int:
-        """How many ranks share a global batch."""
+        """The number of ranks that share a global batch."""
         return self._base.world_size
 
     @property
@@ -170,12 +170,12 @@ class Plan:
 
     @property
     def remainder(self) -> Remainder:
-        """What becomes of samples that don't fill a global batch."""
+        """The treatment of samples that don't fill a global batch."""
         return self._base.remainder
 
     @property
     def start(self) -> int:
-        """The position that step 0 begins at."""
+        """The position that step 0 starts at."""
         return self._base.start
 
     @property
@@ -210,7 +210,7 @@ class Plan:
         return self._partition_of(epoch).block(steps, rank, shift=shift)
 
     def batches(self, epoch: int, steps: range, rank: int) -> Iterator[Rows]:
-        """One rank's `(ids, valid)` at each of these ascending steps, as views of one block."""
+        """One rank's `(ids, valid)` at each of some ascending steps, as views of one block."""
         positions, valid = self.positions(epoch, steps, rank)
         ids, begin = self.ids(epoch, positions), 0
         for end in self._partition_of(epoch).row_ends(steps, rank).tolist():
@@ -227,16 +227,16 @@ class Plan:
         k is `batch_size`, or one less where shares differ; in the last step of "uneven" any less.
 
         Raises:
-            ValueError: there is no such epoch, step or rank.
+            ValueError: the epoch, step or rank does not exist.
         """
         return self._rows(epoch, step, rank)[0].copy()
 
     def valid(self, epoch: int, step: int, rank: int) -> NDArray[np.bool_]:
-        """Which rows of `indices` are samples, and which only fill a batch: bool `[k]`."""
+        """The rows of `indices` that are samples, bool `[k]`; the others only fill a batch."""
         return self._rows(epoch, step, rank)[1].copy()
 
     def resumed(self, position: SupportsIndex, *, epoch: SupportsIndex | None = None) -> Plan:
-        """The plan of what is left of an epoch from `position` on: its step 0 begins there.
+        """The plan of what is left of an epoch from `position` on: its step 0 starts there.
 
         `epoch` is the one that `num_steps` and the other counts are of; None for this plan's.
         """
@@ -260,7 +260,7 @@ class Plan:
         return self._replace(world_size=whole("world_size", world_size))
 
     def excluding(self, excluded: Excluded | None, *, removed: Excluded | None = None) -> Plan:
-        """The plan of the same order that leaves these samples out, in place of its own."""
+        """The plan of the same order with these samples left out, replacing earlier exclusions."""
         order = replace(self.order, excluded=excluded, removed=removed or self.order.removed)
         is_same = removed is None and excluded is self.order.excluded
         return self if is_same else self._replace(order=order)
@@ -273,7 +273,7 @@ class Plan:
         return np.arange(self.num_samples - count, self.num_samples)
 
     def padded(self) -> Plan:
-        """The plan with repeats to fill the last batch, in place of its own remainder."""
+        """The plan that fills the last batch with repeats, whatever its `remainder`."""
         return self._replace(remainder="pad")
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:

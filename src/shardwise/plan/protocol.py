@@ -25,7 +25,7 @@ class Sampler(Protocol):
 
     @property
     def num_samples(self) -> int:
-        """How many positions an epoch has."""
+        """The number of positions in an epoch."""
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample ids at `positions`, int64 `[k]`, each position in [0, num_samples).
@@ -37,7 +37,7 @@ class Sampler(Protocol):
         """
 
     def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON: equal for two samplers of the same order only."""
+        """Everything that the order depends on, as JSON: equal only if the order is equal."""
 
 
 class HasLanes(Protocol):
@@ -62,7 +62,7 @@ class KnowsEpochIds(Protocol):
     def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]] | None:
         """Return ranges and int64 arrays of ids, in any order, each id as often as it comes.
 
-        None for an epoch of which they are not known.
+        Returns None for an epoch whose ids are not known.
         """
 
 
@@ -86,7 +86,7 @@ class ReadsOldOrders(Protocol):
 
 
 class BatchEnds(NamedTuple):
-    """How a sampler cuts an epoch into batches.
+    """The cuts of an epoch into batches, as a sampler makes them.
 
     Attributes:
         ends: int64 `[batches]`, ascending: the position after each batch; the last is the number
@@ -100,7 +100,7 @@ class BatchEnds(NamedTuple):
 
 
 class CutsBatches(Protocol):
-    """Cuts epochs into batches of its own, two of which the plan never joins."""
+    """Cuts epochs into batches; the plan never joins two of them."""
 
     def batch_ends(self, epoch: int) -> BatchEnds | None:
         """Return where the batches of an epoch end; None leaves that to the plan."""
@@ -141,7 +141,7 @@ def positions_of(
     By the order's inverse, else by a walk through the epoch, 0.02 to 0.4 us a position.
 
     Raises:
-        ValueError: there is no inverse, and the epoch has more than `most` positions.
+        ValueError: the order has no inverse, and the epoch has more than `most` positions.
     """
     own, count = having(sampler, FindsIds), sampler.num_samples
     if own is not None:

@@ -48,7 +48,7 @@ class SequentialSampler:
         return [range(self.num_samples)]
 
     def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON."""
+        """Everything that the order depends on, as JSON."""
         return {"sampler": "sequential", "num_samples": self.num_samples}
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class FullSampler:
         return [range(self.num_samples)]
 
     def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON."""
+        """Everything that the order depends on, as JSON."""
         return {"sampler": "full", "num_samples": self.num_samples, "seed": self.seed}
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ def make_sampler(
     window_shape: WindowShape | None = None,
     epoch_size: SupportsIndex | None = None,
 ) -> Sampler:
-    """The sampler that a loader's options ask for; `Plan` says what they are.
+    """Make the sampler for a loader's options, which `Plan` documents.
 
     Raises:
         ValueError: `shuffle` is something else, or `shard_sizes` is missing or of another sum.
@@ -139,7 +139,7 @@ def make_sampler(
 
 
 def sampler_from_spec(order: dict[str, Any], shard_sizes: NDArray[np.int64]) -> Sampler | None:
-    """The sampler that has this `spec()`; None where that does not say enough to make it.
+    """The sampler that has this `spec()`; None if the spec is not enough to make it.
 
     States and coverage lines have such specs; the sizes of the data's shards are int64 `[shards]`.
 

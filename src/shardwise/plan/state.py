@@ -65,7 +65,7 @@ class LoaderState:
         """Read a state that `to_dict` gave, perhaps in another release.
 
         Raises:
-            StateError: it is malformed; the message says where.
+            StateError: it is malformed; the message shows where.
         """
         if not isinstance(state, Mapping):
             raise StateError(f"the state must be a dict, not {type(state).__name__}")
@@ -100,7 +100,7 @@ class LoaderState:
         return cls(epoch, position, fingerprint, num_samples, dict(order), run, excluded, skipped)
 
     def in_next_epoch(self) -> LoaderState:
-        """The same position, an epoch's end being the beginning of the next one."""
+        """The same position, an epoch's end being the start of the next one."""
         if not 0 < self.num_samples == self.position:
             return self
         return replace(self, epoch=self.epoch + 1, position=0)
@@ -113,7 +113,7 @@ class LoaderState:
         """
         mine = {"fingerprint": self.fingerprint, "num_samples": self.num_samples}
         its = {"fingerprint": fingerprint, "num_samples": num_samples}
-        # Apart: an order has a num_samples of its own.
+        # Apart: an order has its own num_samples.
         differing = dict.fromkeys([*_differences(mine, its), *_differences(self.order, order)])
         what = "the state belongs to other data, another seed or another order"
         is_same_data = self.fingerprint == fingerprint
@@ -123,7 +123,7 @@ class LoaderState:
         """Return if the order up to this state is the one of a loader, whatever comes after.
 
         `past` is what the order of the loader depends on up to the state, which was taken after
-        `num_samples` since the beginning of the first epoch.
+        `num_samples` since the start of the first epoch.
 
         Raises:
             StateError: it isn't; the message has a line for each entry that differs.
@@ -144,7 +144,7 @@ def _refuse(differing: Iterable[str], what: str, remedy: str) -> None:
 
 
 def _remedy(mine: Mapping[str, Any], its: Mapping[str, Any]) -> str:
-    """What to do about a state of another order."""
+    """The remedy for a state of another order, for messages."""
     shape = ("lanes", "window")
     is_shape_alone = {**mine, **{name: its.get(name) for name in shape}} == its
     if mine.get("sampler") == "window" == its.get("sampler") and is_shape_alone:
@@ -228,8 +228,8 @@ class DataOrder:
     ) -> LoaderState:
         """The state after some batches of a pass over `plan`, which was resumed at its start.
 
-        After the last one it is the end of the epoch, also where that drops samples: who names the
-        epoch again goes on with nothing left of it, who names the next one begins that.
+        After the last one it is the end of the epoch, also where that drops samples: naming the
+        epoch again continues with nothing left of it, naming the next one starts that.
         """
         if 0 < num_batches == plan.num_steps:
             return self.state(epoch, self.sampler.num_samples, run=run)
@@ -251,7 +251,7 @@ class DataOrder:
         loaded.check_past(since_begin, past)
         if loaded.num_samples == num_samples:
             return loaded
-        # Epochs of another length: the same place since the beginning.
+        # Epochs of another length: the same position since the start.
         epoch, position = divmod(since_begin, num_samples)
         return replace(loaded, epoch=epoch, position=position, num_samples=num_samples)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 MODULUS = 2**61 - 1
 
-# What a verdict says of samples of which only the indices were counted.
+# A verdict's remark on samples whose indices alone were counted.
 _GIVEN = "of them as indices given to torch's DataLoader, which reads ahead"
 
 
@@ -52,7 +52,7 @@ class Counted:
 
     @property
     def planned(self) -> Tallied:
-        """All of these samples as planned, whatever became of them."""
+        """All samples as planned, whatever their outcome."""
         return self.handed_out + self.skipped + self.replaced + self.left_out
 
     def remarks(
@@ -65,7 +65,7 @@ class Counted:
         steps_skipped: Sequence[str],
         spec: str = "",
     ) -> list[str]:
-        """Say of samples in words why they were not handed out as they are.
+        """Explain in words why samples were not returned as they are.
 
         Removed samples are among the excluded; `spec` is the format of numbers.
         """

@@ -16,7 +16,7 @@ from shardwise.plan.window import WindowSampler
 
 # The orders of a whole dataset: each of its samples once.
 _WHOLE = (SequentialSampler, FullSampler, WindowSampler)
-# What torch's samplers are called here.
+# Replacements for torch's samplers.
 _INSTEAD = {
     "RandomSampler": "use shuffle=True and seed=",
     "SequentialSampler": "leave sampler= out: shuffle=False is the default",
@@ -28,10 +28,10 @@ _INSTEAD = {
 
 
 def check_sampler(sampler: Any, num_samples: int) -> None:
-    """Refuse an object that is no Sampler, or orders another number of samples.
+    """Refuse an object that is not a Sampler, or orders another number of samples.
 
     Raises:
-        TypeError: it is no Sampler, or its `spec()` is not JSON.
+        TypeError: it is not a Sampler, or its `spec()` is not JSON.
         ValueError: it orders another number of samples.
     """
     if not isinstance(sampler, Sampler):
@@ -73,7 +73,7 @@ def check_ids(sampler: Sampler, ids: NDArray[np.int64], count: int, num_samples:
     """Refuse the ids of a sampler if their number is wrong, or the data does not have them.
 
     Raises:
-        ValueError: they are no int64 `[count]`, or not in [0, num_samples).
+        ValueError: they are not int64 `[count]`, or not in [0, num_samples).
     """
     if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.shape != (count,):
         raise ValueError(
@@ -89,7 +89,7 @@ def check_ids(sampler: Sampler, ids: NDArray[np.int64], count: int, num_samples:
 
 
 def refuse_options(sampler: Sampler, *, has_sizes: bool, **options: Any) -> None:
-    """Refuse options that make an order, beside a sampler that is one.
+    """Refuse options that define an order, since the sampler already does.
 
     Raises:
         ValueError: there are some that are not None.

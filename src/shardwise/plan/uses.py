@@ -1,6 +1,6 @@
 """When a rank reads each block of its data: a pure function of the plan and the shards' sizes.
 
-So every process can say which block is wanted next, and which one last, without asking another.
+So every process knows which block is used next, and which one last, without asking another.
 Where in its shard a sample lies is taken from the counts alone, as if all samples of a shard had
 one size: an error of it costs a read, and changes no value.
 """
@@ -27,7 +27,7 @@ class BlockUses:
 
     Attributes:
         blocks: int64 or uint64 `[uses]`, the block of each use.
-        steps: int64 `[uses]`, its step, counted from the beginning of the first epoch on.
+        steps: int64 `[uses]`, its step, counted from the start of the first epoch on.
     """
 
     blocks: NDArray[np.int64] | NDArray[np.uint64]
@@ -38,7 +38,7 @@ class BlockUses:
     ) -> NDArray[np.int64]:
         """For each block the first step from `now` on that reads it; `NEVER` if none does.
 
-        `skip` leaves out so many of these steps.
+        `skip` leaves out that many steps from there on.
         """
         ends = np.searchsorted(self.blocks, blocks, side="right")
         begins = np.searchsorted(self.blocks, blocks, side="left")
@@ -50,7 +50,7 @@ class BlockUses:
         return found
 
     def most_open(self, stop: int) -> int:
-        """How many blocks are in use at a time at most: read before a step below `stop`, and again.
+        """The most blocks in use at a time: read before a step below `stop`, and read again later.
 
         A cache with room for fewer reads some of them again.
         """

@@ -38,7 +38,7 @@ class VirtualEpochs:
         """The sample ids at `positions` of virtual epoch `epoch`, int64 `[k]`."""
         places = as_positions(positions, self.num_samples)
         size = self.inner.num_samples
-        # In Python's ints: the position since training began may pass any width.
+        # Python ints: the position since training started may pass any width.
         first, offset = divmod(operator.index(epoch) * self.num_samples, size)
         return ids_of_epochs(self.inner, *np.divmod(places + offset, size), first=first)
 
@@ -54,7 +54,7 @@ class VirtualEpochs:
         """The lane of position 0 of virtual epoch `epoch`, in [0, lanes).
 
         Counted as if the inner epochs went on without a break: within one of them each lane keeps
-        its ranks, and between two of them all lanes are dealt anew.
+        its ranks, and between two of them all lanes are dealt again.
         """
         return operator.index(epoch) * self.num_samples % self.lanes
 
@@ -73,7 +73,7 @@ class VirtualEpochs:
         return parts
 
     def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON."""
+        """Everything that the order depends on, as JSON."""
         return {
             "sampler": "virtual epochs",
             "epoch_size": self.num_samples,

@@ -1,7 +1,7 @@
 """Draws by weight: each position's sample is computed, and no generator has a state.
 
 With replacement a position is one random word, looked up in the sums of the weights. Without, each
-sample gets the key -log(u) / weight for a word u of its own, and the smallest keys come in order:
+sample gets the key -log(u) / weight for its own word u, and the smallest keys come in order:
 the same as drawing one after the other from what is left (Efraimidis and Spirakis, "Weighted random
 sampling with a reservoir", 2006).
 """
@@ -35,7 +35,7 @@ class WeightedSampler:
         num_samples: positions in an epoch, over all ranks. None for as many as there are weights,
             and without replacement as there are weights above 0.
         seed: any whole number; it also keys the randomness of transforms.
-        replacement: True draws each position anew: sample i with the probability
+        replacement: True draws each position independently: sample i with the probability
             `weights[i] / sum(weights)`. False draws no sample twice in an epoch: one of a large
             weight comes sooner, and is more likely to be among the first `num_samples`.
 
@@ -97,7 +97,7 @@ class WeightedSampler:
 
         Raises:
             ValueError: there is not one label a sample.
-            TypeError: labels of different kinds can't be told apart by sorting.
+            TypeError: labels of different kinds can't be sorted.
 
         Examples:
             >>> import shardwise as sw
@@ -136,7 +136,7 @@ class WeightedSampler:
         return [range(self.num_ids) if has_all else np.flatnonzero(self._weights)]
 
     def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON: the weights are named by a digest."""
+        """Everything that the order depends on, as JSON; a digest stands for the weights."""
         return {
             "sampler": "weighted",
             "weights": self._digest,

@@ -1,12 +1,12 @@
 """Window shuffle: an order that reads shards nearly in sequence and still mixes well.
 
-1. The shards, permuted by epoch, stand behind one another: a line of N samples.
+1. The shards, permuted by epoch, stand one after the other: a line of N samples.
 2. The line is cut into K equal sections, which are dealt to K lanes by epoch.
 3. Each lane is shuffled in windows whose borders move with lane and epoch.
 4. The lanes are read in turn: position p is lane p mod K, offset p div K.
 
 So K shards are read at a time, each a window at a time, and a batch takes its samples from as many
-of these as it has room for. The partition gives each rank a run of lanes, and shards change ranks
+shards as it has room for. The partition gives each rank a run of lanes, and shards change ranks
 from epoch to epoch. Set-up and memory are O(shards + lanes) an epoch (I7).
 """
 
@@ -36,7 +36,7 @@ _MIN_LANES, _MAX_LANES = 1024, 16_384
 
 
 class WindowShape(NamedTuple):
-    """How a window shuffle goes through shards, for a source that knows better than the default.
+    """The path of a window shuffle through shards, for a source that knows better than the default.
 
     Attributes:
         lanes: places that are read at a time.
@@ -78,8 +78,8 @@ class _Line:
 
     Attributes:
         ends: int64 `[shards]`, where each shard of the line ends.
-        to_id: int64 `[shards]`, what to add to a place in that shard to get the sample id.
-        starts: uint64 `[lanes]`, where each lane's section of the line begins.
+        to_id: int64 `[shards]`, what to add to an offset in that shard to get the sample id.
+        starts: uint64 `[lanes]`, where each lane's section of the line starts.
         sizes: uint64 `[lanes]`, how long it is.
         shifts: uint64 `[lanes]`, how far the lane's windows are moved, in [0, window).
         key: the key of the windows.
@@ -99,7 +99,7 @@ class WindowSampler:
 
     Args:
         shard_sizes: samples a shard, in storage order; empty and uneven ones are fine. Or a view
-            of them in other data, an object with `__array__`, which is pickled in their place.
+            of them in other data, an object with `__array__`, which is pickled instead.
         seed: any whole number.
         window: samples of a lane that are shuffled among each other.
         lanes: places of the line that are read at a time; None for `default_lanes`.
@@ -156,7 +156,7 @@ class WindowSampler:
         return ids
 
     def _shuffled(self, line: _Line, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """From positions to places of the line, each uint64 `[k]`."""
+        """Map positions to offsets in the line, both uint64 `[k]`."""
         lanes = np.uint64(self.lanes)
         offset = positions // lanes
         lane = (positions - offset * lanes).view(np.int64)
@@ -169,12 +169,12 @@ class WindowSampler:
     ) -> Words:
         """Permute offsets in lanes within their windows, or undo that: uint64 `[k]`."""
         window, shift = np.uint64(self.window), line.shifts[lane]
-        # Windows begin at -shift, window - shift, ...; the first and the last are cut to the lane.
+        # Windows start at -shift, window - shift, ...; the first and the last are cut to the lane.
         low = (offset + shift) // window * window
         size = np.minimum(low + window - shift, line.sizes[lane])
         low = np.maximum(low, shift) - shift
         size -= low
-        # Where a window begins in the line tells it from all others of the epoch.
+        # The start of a window in the line identifies it within the epoch.
         key = mix_array(line.key, line.starts[lane] + low)
         within = permute_within(offset - low, size, key, undo=undo)
         within += low
@@ -210,7 +210,7 @@ class WindowSampler:
         starts = np.empty(lanes, dtype=np.int64)
         starts[dealt] = np.cumsum(sizes[dealt]) - sizes[dealt]
         shifts = mix_array(mix(key, 3), lane) % np.uint64(self.window)
-        # A lane that is no longer than a window is not cut in two.
+        # A lane that is not longer than a window is not cut in two.
         shifts[sizes <= self.window] = 0
         return _Line(
             ends, to_id, starts.view(np.uint64), sizes.view(np.uint64), shifts, mix(key, 4)
@@ -229,7 +229,7 @@ class WindowSampler:
         return state
 
     def __getattr__(self, name: str) -> Any:
-        # Of a pickled one, what is read first takes the sizes from the view.
+        # After unpickling, the first read takes the sizes from the view.
         if name != "_sizes" or self.__dict__.get("_view") is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         sizes = np.asarray(self._view).astype(np.int64)
@@ -239,7 +239,7 @@ class WindowSampler:
         return sizes
 
     def spec(self) -> dict[str, Any]:
-        """What the order depends on, as JSON: the shards' sizes are named by a digest."""
+        """Everything that the order depends on, as JSON; a digest stands for the shards' sizes."""
         return {
             "sampler": "window",
             "shard_sizes": self._digest,
@@ -250,7 +250,7 @@ class WindowSampler:
 
     @functools.cached_property
     def _digest(self) -> str:
-        """Of the shards' sizes; hashing a million of them takes 68 ms, and each state needs it."""
+        """The digest of the shards' sizes; a million take 68 ms, and each state needs it."""
         return digest_of_array(self._sizes, "<i8")
 
     def __repr__(self) -> str:

@@ -1,1 +1,1 @@
-"""How a batch is made: its rows cut into chunks, read, joined and collated."""
+"""The making of a batch: its rows cut into chunks, read, joined and collated."""

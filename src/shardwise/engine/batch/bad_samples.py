@@ -31,10 +31,10 @@ _Columns = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """How loading is watched.
+    """The watch over decoders while samples are loaded.
 
     Attributes:
-        watch: learns of each decoder that begins.
+        watch: learns of each decoder that starts.
         one_by_one: load rows one by one, where a decoder was stopped: the watch then sees which
             row it has.
     """
@@ -48,7 +48,7 @@ _UNWATCHED = Watching()
 
 @dataclass(frozen=True)
 class SampleLoader:
-    """Loads rows of a batch, of which some may be bad.
+    """Loads rows of a batch, even if some are bad.
 
     Attributes:
         seed: keys the randomness of transforms, and which samples replace bad ones.

@@ -1,4 +1,4 @@
-"""From a request to a batch: allocate its rows, fill them in chunks, put them together.
+"""Builds a batch from a request: allocate its rows, fill them in chunks, put them together.
 
 The chunks of one batch may be filled by several threads at once, in any order: fields of a fixed
 shape are decoded straight into the rows of the batch, everything else is joined at the end.
@@ -99,7 +99,7 @@ class BatchBuilder:
         return ReadAhead(requests, self.reads(cached=cached))
 
     def reads(self, *, cached: bool | None = None) -> RequestReads:
-        """What announces the reads of requests to storage."""
+        """Make the object that announces the reads of requests to storage."""
         return RequestReads(self.dataset, self.seed, cached=cached)
 
     def begin(self, request: BatchRequest) -> PartialBatch:
@@ -225,7 +225,7 @@ def _leave(batch: Batch) -> None:
 def _rows(
     request: BatchRequest, ids: NDArray[np.int64], kept: NDArray[np.bool_], *, is_plain: bool
 ) -> BatchRows:
-    """What became of the rows that were asked for; `ids` has the samples that were loaded."""
+    """Classify the requested rows: kept, skipped, replaced, padding; `ids` are the loaded ones."""
     valid = request.valid
     if is_plain:
         # The loaded ids, not the request's: the account is of what is in the batch.

@@ -19,18 +19,18 @@ from shardwise.sources.samples import Samples
 
 # Rows of a chunk: several threads share the first batch, and a task costs little beside its rows.
 _MIN_ROWS, _MAX_ROWS = 16, 64
-# Where the samples of a batch are one request to the store: the ranges of one request.
+# Rows, if the samples of a batch are one request to the store: the ranges of one request.
 _MAX_REQUEST_ROWS = 256
-# Where reading is all that a row costs, rows are loaded together up to 4 MiB or 4,096 rows: more
+# Rows that cost only their reading are loaded together up to 4 MiB or 4,096 rows: more
 # would gain little, and delay the first batch.
 _LIGHT_BYTES, _MAX_LIGHT_ROWS = 4 << 20, 4096
-# Of rows of known or measured size a chunk has 64 MiB at most: few such batches fit into memory, so
+# A chunk of rows of known or measured size has 64 MiB at most: few such batches fit into memory, so
 # that the threads have to share one.
 _HEAVY_BYTES = 64 << 20
 
 
 def light_rows(samples: Samples) -> int | None:
-    """How many rows are worth loading together; None where a row costs more than reading."""
+    """The number of rows worth loading together; None if a row costs more than reading."""
     row_bytes = samples.cost.row_bytes
     if row_bytes is None:
         return None
@@ -94,7 +94,7 @@ class RowChunk:
         return isinstance(self.columns[0].get(name), InSharedMemory)
 
     def between(self, start: int, stop: int) -> RowChunk:
-        """Some rows of a chunk that was loaded at once, as a chunk of their own."""
+        """Some rows of a chunk that was loaded at once, as a separate chunk."""
         [columns] = self.columns
         return RowChunk(
             self.ids[start:stop],
@@ -115,7 +115,7 @@ class PartialBatch:
         rows: `[rows, ...]`, fields of a fixed shape, which decoders write into.
         chunks: the chunks that are loaded, by their first row.
         learned: `[rows, ...]`, columns that were arrays of one shape in the first batch; they hold
-            the rows of the chunks that say `InSharedMemory`.
+            the rows of the chunks that are `InSharedMemory`.
     """
 
     request: BatchRequest

@@ -1,4 +1,4 @@
-"""What the decoders of one process may hold together: a thread waits until its pictures fit.
+"""The memory that the decoders of one process share: a thread waits until its pictures fit.
 
 A decoder of 4K video holds 90 to 130 MB of pictures that others are coded from: eight threads held
 1.1 GB. Loaders reserve what decoders take, up to a bound, of the memory that they may use for
@@ -30,17 +30,17 @@ _LARGE_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class _Pass:
-    """A pass of a loader: the bytes that decoders asked for at most, and may hold."""
+    """A pass of a loader: the most bytes that decoders requested, and the most they may hold."""
 
     peak: int
     limit: int = 0
 
 
 class PictureMemory:
-    """A sum of bytes that decoders hold, with a queue: who comes first is let in first.
+    """A bounded sum of bytes that decoders hold, with a first-come, first-served queue.
 
     Args:
-        max_bytes: of all decoders together; one is let in whatever it takes.
+        max_bytes: of all decoders together; a single one is admitted whatever it takes.
 
     Examples:
         >>> memory = PictureMemory(100)
@@ -52,7 +52,7 @@ class PictureMemory:
         self.max_bytes = max_bytes
         self._held = 0
         self._waited_for = 0
-        # By owner; gone with it.
+        # Passes by owner; an entry ends with its owner.
         self._passes: weakref.WeakKeyDictionary[object, _Pass] = weakref.WeakKeyDictionary()
         self._kept = 0  # freed since memory was last given back to the system
         self._waiting: deque[object] = deque()
@@ -63,7 +63,7 @@ class PictureMemory:
 
         Args:
             owner: whose limit it is: a later one replaces it, and it ends with its owner.
-            num_bytes: of all decoders together; one is let in whatever it takes.
+            num_bytes: of all decoders together; a single one is admitted whatever it takes.
         """
         with self._changed:
             asked_for = self._held + self._waited_for
@@ -143,7 +143,7 @@ def picture_memory() -> PictureMemory:
 
 @cache
 def _trim() -> Any:
-    """What gives freed memory back to the system, where the C library can (glibc)."""
+    """The function that gives freed memory back to the system, if the C library has it (glibc)."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 

@@ -17,7 +17,7 @@ _Form = Any
 def split_nested(
     columns: Mapping[str, Any], whole: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, _Form]]:
-    """The columns with nested ones as columns of their own, and the form of each that was nested.
+    """The columns with nested ones split into several, and the form of each that was nested.
 
     Columns in `whole` stay as they are, and so do those whose values differ in keys or length.
 

@@ -23,7 +23,7 @@ _NUMBERS = "biufc"
 
 @dataclass(frozen=True)
 class Padding:
-    """How fields are padded; `sw.pad` makes it and documents it."""
+    """The options for padding fields; `sw.pad` makes and documents them."""
 
     fields: tuple[str, ...] | None = None
     multiple: int = 1
@@ -264,7 +264,7 @@ def holds_lists(values: Iterable[Any]) -> bool:
 
 
 def description_of(value: Any) -> str:
-    """What a value is, for messages."""
+    """Describe a value's form, for messages."""
     form = form_of(value)
     if value is None:
         return "no value"

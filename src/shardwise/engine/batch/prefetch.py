@@ -1,7 +1,7 @@
 """Prefetch depth: how many batches are ready or in progress, bounded in number and in bytes.
 
 The bound holds for the memory of a process: these batches, the one that the program has, and what
-video decoders take. As much is left to decoders as they have asked for, and one batch is always in
+video decoders take. As much is left to decoders as they have requested, and one batch is always in
 progress, so that a batch larger than half of the bound passes, too. Decoders then share what two
 batches leave; one of them is always let in.
 
@@ -31,7 +31,7 @@ _UNMEASURED_DEPTH = 2
 _NUM_RECENT = 8
 # 32 batches per worker: at lognormal times they bring 96 % of the ideal rate.
 _MAX_GROWTH = 16
-# Of a longer list as many values are looked at, at equal distances.
+# A longer list is sampled: this many values, at equal distances.
 _MAX_VALUES = 64
 
 
@@ -54,7 +54,7 @@ class DepthGrowth:
 
 
 class PrefetchBound:
-    """How many batches of a rank may be ready or in progress.
+    """The bound on the batches of a rank that are ready or in progress.
 
     Args:
         builder: knows the fields whose rows have a known size.
@@ -77,7 +77,7 @@ class PrefetchBound:
         self._set_aside = 0
         # Bytes of a row, as measured.
         self._row_bytes = 0
-        # Bytes that decoders asked for at one time in the pass before this one.
+        # Bytes that decoders requested at one time in the pass before this one.
         self._last_peak = 0
 
     def depth(self, num_batches: int, *, leave: int = 0) -> int:

@@ -100,7 +100,7 @@ class RaggedFields:
 
 
 def remedy_for(values: Sequence[Any]) -> str:
-    """What to change so that the values of a field can be a tensor, as the end of a sentence."""
+    """The change that would make a tensor of a field's values, as the end of a sentence."""
     forms = list(map(form_of, values))
     if any(value is None for value in values):
         return (

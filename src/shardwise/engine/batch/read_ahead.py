@@ -13,7 +13,7 @@ from shardwise.engine.request import BatchRequest
 from shardwise.sources.samples import Samples, TellsRanges
 from shardwise.storage import Upcoming
 
-# Of rows that share what is read, such as row groups, few requests announce bytes.
+# If rows share what is read, such as row groups, few requests announce bytes.
 _MAX_WAITING = 1024
 
 

@@ -43,7 +43,7 @@ def epoch_requests(
 
 
 def num_coalesced(samples: Samples, batch_size: int, *, in_order: bool = True) -> int:
-    """How many batches of this size are worth loading by one request; 1 for one by one.
+    """The number of batches of this size worth loading by one request; 1 for one by one.
 
     Out of order, each sample of a store is a request: no batch should wait for another's.
     """
@@ -56,10 +56,10 @@ def num_coalesced(samples: Samples, batch_size: int, *, in_order: bool = True) -
 def coalesced_batches(
     executor: Executor, requests: Iterator[BatchRequest], size: int
 ) -> Generator[Batch, None, None]:
-    """Yield one batch for each request, in order, of which the executor loads `size` together.
+    """Yield one batch for each request, in order; the executor loads `size` of them together.
 
-    An error is raised in its own batch's place: the batches before it are yielded. Where it has a
-    cause, its traceback begins here: a user wants to see the cause's.
+    An error is raised in place of its batch, after the batches before it. If it has a cause, its
+    traceback starts here: a user wants to see the cause's.
     """
     try:
         yield from _batches(executor, requests, size)
@@ -82,11 +82,11 @@ def _batches(
                 pending.popleft()
                 yield from _parts(batch)
     except (DataError, StorageError):
-        # Other errors are no sample's: a worker's end, a stall, a loader that was closed.
+        # Other errors belong to no sample: a worker's end, a stall, a loader that was closed.
         if not pending or len(pending[0]) == 1:
             raise
     if pending:
-        # One of these requests raises again, alone, unless the cause was transient.
+        # One of the requests raises again, alone, unless the cause was transient.
         yield from executor.run(iter(pending.popleft()))
         yield from _batches(executor, chain(*pending, requests), size)
 

@@ -2,8 +2,8 @@
 
 The trainer sends tasks on one socket, from which any free worker takes the next. Rows of a fixed
 shape are written into anonymous memory that both have mapped, everything else travels in messages.
-Workers are fresh interpreters, never forks of the trainer. There is no lock and no barrier between
-processes: a worker that dies is an error here (`WorkerError`), never a wait. With a
+Workers are fresh interpreters, never forks of the trainer. The processes share no lock and no
+barrier: a worker that dies is an error here (`WorkerError`), never a wait. With a
 `decode_timeout`, a worker whose decoder does not return is stopped, and its chunks are loaded again
 by others. Batches are bit by bit those of the inline executor (I5).
 
@@ -45,7 +45,7 @@ class ProcessExecutor:
         num_threads: threads in each process.
         num_prefetch: batches that are ready or in progress at most; more where they take different
             times, see `DepthGrowth`.
-        prefetch_bytes: memory of these batches, the program's and video decoders, see
+        prefetch_bytes: memory of prefetched batches, the program's and video decoders, see
             `PrefetchBound`.
         timeout: seconds that the consumer waits for one batch before `StallError`, or None.
         decode_timeout: seconds that a decoder or function of a `map()` may take for one sample
@@ -108,10 +108,10 @@ class ProcessExecutor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the processes are started and have all begun.
+        """Whether the processes were launched and all of them take tasks.
 
         Raises:
-            WorkerError: one ended, or could not begin; told while no iterator is active.
+            WorkerError: one ended, or could not start; raised only while no iterator is active.
         """
         session = self._session
         if session is None or session.pid != os.getpid():
@@ -142,7 +142,7 @@ class ProcessExecutor:
 class _Run:
     """One iteration: the batches in progress, oldest first, by number.
 
-    The executor's options hold as they are when each batch is begun.
+    The executor's options hold as they are when each batch is started.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class _Run:
         # Workers share the cache on disk; what they keep in memory, they announce themselves.
         self._requests = self._builder.read_ahead(requests, cached=True)
         self._pending: dict[int, PendingBatch] = {}
-        # Of looking whether the next batch is ready: raised where that is asked for.
+        # The error of checking whether the next batch is ready: raised once that is requested.
         self._failure: Exception | None = None
         self._number = self._pool.status.run = next(session.run_numbers)
 
@@ -185,7 +185,7 @@ class _Run:
             whole.num_ready = ready
             whole.is_next_ready = self._is_next_ready
             ready = 0
-            # The first batch tells how large they are: prefetch more before the caller asks.
+            # The first batch shows how large they are: prefetch more before the caller asks.
             self._fill(leave=1)
             yields = [whole]
             # While the program has it, nothing here may keep its memory.
@@ -206,7 +206,7 @@ class _Run:
                 batch.slot.abandon()
 
     def _fill(self, *, leave: int) -> None:
-        """Begin batches up to the prefetch depth; `leave` less, unless bytes bound it."""
+        """Start batches up to the prefetch depth; `leave` less, unless bytes bound it."""
         while len(self._pending) < self._bound.depth(self._executor.num_prefetch, leave=leave):
             request = next(self._requests, None)
             if request is None:
@@ -340,7 +340,7 @@ class _Run:
 
     def _load_again(self, batch: PendingBatch, start: int, decoding: Decoding | None) -> None:
         """Give the chunk of a stopped worker to another, without the sample that was stuck."""
-        # Of a whole column it is not known which sample: the next one will find out.
+        # The stuck sample of a whole column is not known: the next worker will find out.
         if decoding is not None and decoding.sample >= 0:
             timeout = self._executor.decode_timeout
             assert timeout is not None

@@ -43,12 +43,12 @@ class _MainUnpickler(pickle.Unpickler):
         """The program's own class or function.
 
         Raises:
-            WorkerError: it has none of this name: a function made the class before workers began.
+            WorkerError: it lacks the name, since a function made the class before workers started.
         """
         try:
             return getattr(sys.modules["__main__"], name)
         except AttributeError:
-            # Of which batch it is, is not known: this error ends the workers.
+            # The batch that it belongs to is not known: this error ends the workers.
             raise WorkerError(
                 f"a batch from a worker process holds an object of {name!r}: define that at the "
                 "top of the program or in a module, or choose threads with num_workers=0"
@@ -60,7 +60,7 @@ def take_apart(
 ) -> list[memoryview | bytes]:
     """Pickle a value; returns the pickle and, after it, the bytes of its large arrays and tensors.
 
-    What the pickler of `kind` knows of tensors is for those that are no plain numbers in memory.
+    Tensors that are not plain numbers in memory are left to the pickler of `kind`.
     """
     try:
         return _pickled(value, kind)
@@ -116,7 +116,7 @@ def _pickled(value: Any, kind: Callable[..., pickle.Pickler]) -> list[memoryview
     if "torch" in sys.modules:
         import torch
 
-        # By itself, torch copies a tensor's storage into the pickle, and out of it again.
+        # Left alone, torch copies a tensor's storage into the pickle, and out of it again.
         table[torch.Tensor] = partial(_reduce_tensor, tensors, table.get(torch.Tensor))
     pickler.dispatch_table = table
     pickler.dump(value)

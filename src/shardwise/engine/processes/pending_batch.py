@@ -24,7 +24,7 @@ class PendingBatch:
         number: names it in answers.
         partial: the rows and chunks that are loaded.
         slot: the memory of its rows; None where nothing has a fixed shape, and of a whole batch.
-        chunks: the chunks, first row to the row behind the last one.
+        chunks: the chunks, first row to the row after the last one.
         missing: the first rows of the chunks that are not loaded yet.
         unread: what workers answered and no thread has read yet, by first row.
         whole: the batch, where a worker has collated it.
@@ -90,7 +90,7 @@ class PendingBatch:
     def fail(self, start: int, error: Exception) -> None:
         """Keep the error of a chunk: raised when the batch is the oldest one, as their order is."""
         self.error = error
-        # The error of the first chunk is raised: chunks behind this one are not needed.
+        # The error of the first chunk is raised: chunks after this one are not needed.
         self.missing = {other for other in self.missing if other < start}
 
 
@@ -98,7 +98,7 @@ def take_answer(answer: Answer, pending: Mapping[int, PendingBatch]) -> None:
     """Add an answer to the batch that it belongs to."""
     batch = pending.get(answer.batch)
     if batch is None or answer.start not in batch.missing:
-        return  # of an iterator that was given up, or behind an error
+        return  # of an iterator that was given up, or after an error
     batch.missing.discard(answer.start)
     if answer.error is not None:
         batch.fail(answer.start, unpack_error(answer.error))
@@ -107,5 +107,5 @@ def take_answer(answer: Answer, pending: Mapping[int, PendingBatch]) -> None:
 
 
 def num_ready(pending: Mapping[int, PendingBatch]) -> int:
-    """How many batches are loaded, from the oldest on."""
+    """Count the batches that are loaded, from the oldest on."""
     return sum(1 for _ in takewhile(lambda batch: not batch.missing, pending.values()))

@@ -74,7 +74,7 @@ def _path(value: Any) -> list[tuple[str, Any]]:
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """What a value is pickled with, by name."""
+    """The parts that a value is pickled with, by name."""
     if isinstance(value, Mapping):
         return [(str(name), part) for name, part in value.items()]
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -113,7 +113,7 @@ def _pickled(value: Any, apart: list[Any] | None = None) -> bytes:
         apart.append(buffer)
         return False
 
-    # What the user has registered stays registered.
+    # Modules that the user has registered stay registered.
     known = cloudpickle.list_registry_pickle_by_value()
     made_here = [
         module

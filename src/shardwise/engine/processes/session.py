@@ -37,7 +37,7 @@ class Session:
         self.pid = os.getpid()
         self.pool = pool
         self.has_begun = False
-        # Of runs and of batches; none is used again.
+        # Numbers of runs and of batches; none is used again.
         self.run_numbers = itertools.count(1)
         self.batch_numbers = itertools.count()
         # A loader that is dropped, and the interpreter's end, end the processes.
@@ -46,7 +46,7 @@ class Session:
         self.helper = ThreadPool(1, name="shardwise_finish")
         self.layout = builder.layout
         self.learned: dict[str, Layout] = {}
-        # A collate of the user's, and padding, make columns of their own: nothing to learn.
+        # A collate of the user's, and padding, make new columns: nothing to learn.
         self._is_learned = builder.collate is not None or builder.ragged.ragged == "pad"
         self._slots = SlotPool(max_idle=max_idle)
 
@@ -102,6 +102,6 @@ class Session:
 
 
 def _end(pid: int, pool: WorkerPool) -> None:
-    # In a forked child the processes are not its own.
+    # A forked child does not own the processes.
     if pid == os.getpid():
         pool.close()

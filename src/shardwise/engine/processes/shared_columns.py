@@ -59,7 +59,7 @@ def write_in_place(
 
 
 def _is_written(column: Any, rows: NDArray[Any] | None) -> bool:
-    # A chunk without its bad samples has fewer rows than the memory: their places are not known.
+    # A chunk without its bad samples has fewer rows than the memory: their positions are unknown.
     if rows is None or not len(column) == len(rows) > 0:
         return False
     if isinstance(column, np.ndarray):

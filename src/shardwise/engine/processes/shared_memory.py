@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from shardwise.base.columns import Layout, make_rows
 from shardwise.base.errors import StorageError
 
-# Rows begin where vector instructions and pinned copies like it.
+# Rows are aligned for vector instructions and pinned copies.
 ALIGNMENT = 64
 _MAX_SLOTS = 64
-# What to change, by errno.
+# Remedies by errno.
 _REMEDIES = {
     errno.EMFILE: "raise the limit of open files (ulimit -n), or use fewer workers",
     errno.ENFILE: "the machine has too many open files: close some",
@@ -49,7 +49,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def max_slots() -> int:
-    """How many slots a process should have at a time: each holds a descriptor.
+    """The number of slots that a process should have at a time: each holds a descriptor.
 
     64, or a sixteenth of the limit of open files (`ulimit -n`) where that is below 1,024.
     """
@@ -133,7 +133,7 @@ def _unmap(address: int, num_bytes: int, before_unmap: Sequence[Callable[[], Non
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Where the fields of a fixed shape lie in a slot: the same sum in trainer and worker.
+    """The layout of fixed-shape fields in a slot: computed alike in trainer and worker.
 
     Attributes:
         fields: shape of a row and dtype, by field.
@@ -165,5 +165,5 @@ class RowLayout:
 
 
 def aligned(size: int) -> int:
-    """A size in bytes, rounded up so that what follows begins at a good place."""
+    """A size in bytes, rounded up so that what follows is aligned."""
     return -(-size // ALIGNMENT) * ALIGNMENT

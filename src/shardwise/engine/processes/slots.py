@@ -1,9 +1,9 @@
 """Slots: anonymous memory that is mapped once, reused, and never overwritten in use.
 
-Workers write rows or messages into a slot, the trainer's arrays are views of it. Its last bytes say
+Workers write rows or messages into a slot; the trainer's arrays view it. Its last bytes show
 whether it is free: in the process of its pool or in the one that got it, the end of the last of
 those arrays frees it. A user who keeps every batch simply gets new slots. Whoever registers a
-slot's memory with a device says in `before_unmap` how to undo that: the address may belong to
+slot's memory with a device sets `before_unmap` to undo that: the address may belong to
 another slot later.
 """
 
@@ -25,7 +25,7 @@ from shardwise.engine.processes.shared_memory import (
     max_slots,
 )
 
-# What the last bytes of a slot say, to its owner and whoever has it mapped.
+# The values of a slot's last bytes, for its owner and every process that has it mapped.
 _FREE, _IN_USE, _ABANDONED = range(3)
 _STATE_BYTES = ALIGNMENT
 # Processes that may have one slot, each with a byte of its state.
@@ -71,7 +71,7 @@ def lend(
 
 def _give_back(state: NDArray[np.uint8], num_forks: int, then: Callable[[], None] | None) -> None:
     if state[0] == _IN_USE:
-        # What a fork has inherited is never written again.
+        # A slot that a fork has inherited is never written again.
         state[0] = _FREE if num_forks == _Forks.count else _ABANDONED
     if then is not None:
         then()
@@ -83,7 +83,7 @@ class Slot:
     Attributes:
         number: names the slot among all of its pool.
         descriptor: the file, to be sent to other processes.
-        memory: uint8 `[num_bytes]`, its bytes, without the state behind them.
+        memory: uint8 `[num_bytes]`, its bytes, without the state after them.
         before_unmap: called before its memory is unmapped.
     """
 
@@ -135,7 +135,7 @@ class SlotPool:
 
     Args:
         max_idle: free slots that are kept; more are given back to the system.
-        headroom: new slots are larger than asked for by this share, where sizes differ a little.
+        headroom: new slots are larger than requested by this share, where sizes differ a little.
     """
 
     def __init__(self, *, max_idle: int, headroom: float = 0.0) -> None:

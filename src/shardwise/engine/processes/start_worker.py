@@ -18,7 +18,7 @@ _WORKER = "shardwise.engine.processes.worker"
 def start_worker(job: int, *, sock: int, status: int, number: int) -> subprocess.Popen[bytes]:
     """Start a worker that inherits the files of its job and status, and its socket."""
     inherited = (sock, job, status)
-    # The trainer's modules and no others: what lies in the working directory is no module of a
+    # The trainer's modules and no others: a file in the working directory is not a module of a
     # program that was started from elsewhere.
     start = f"import sys; sys.path[:] = {sys.path!r}; from {_WORKER} import main; main()"
     return subprocess.Popen(  # noqa: S603 - this interpreter, this package
@@ -34,7 +34,7 @@ def start_worker(job: int, *, sock: int, status: int, number: int) -> subprocess
 
 
 def _inherited_or_null(descriptor: int) -> int | None:
-    """What a worker gets as stdout or stderr: the trainer's (None), or /dev/null if it is closed.
+    """A worker's stdout or stderr: the trainer's (None), or /dev/null if that is closed.
 
     Another file may have taken the number since; it would not be inherited.
     """

@@ -25,7 +25,7 @@ class Task(NamedTuple):
         batch: the number of the batch in this pool, never used again.
         start: the chunk's first row in the batch.
         request: the ids of the chunk alone.
-        num_rows: rows of the whole batch, which say where its fields lie in the slot.
+        num_rows: rows of the whole batch, which set the offsets of its fields in the slot.
         slot: the slot's number, -1 without one.
         learned: shape and dtype of a row, for columns that are written into the slot if they fit.
         whole: load and collate the whole batch, which is this chunk.

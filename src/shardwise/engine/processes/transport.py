@@ -1,4 +1,4 @@
-"""How processes of one machine pass values: whole messages, large ones in memory that is reused.
+"""Messages between processes of one machine: sent whole, large ones in memory that is reused.
 
 A large message lies in a slot of its sender's, an anonymous file whose descriptor goes along. Its
 arrays and tensors are views of that file, and the sender fills the slot again once the last of them
@@ -36,7 +36,7 @@ _INT = struct.Struct("@i")
 
 
 def message_slots(*, max_idle: int = 1) -> SlotPool:
-    """Memory for messages of similar sizes, of which `max_idle` free ones are kept."""
+    """Memory for messages of similar sizes; `max_idle` free slots are kept."""
     return SlotPool(max_idle=max_idle, headroom=0.125)
 
 
@@ -148,7 +148,7 @@ def receive(
     `unpack_file`'s.
 
     Raises:
-        BlockingIOError: there is no message, and it must not wait for one.
+        BlockingIOError: no message has arrived, and it must not wait for one.
         StorageError: the limit of open files left no room for the descriptor.
     """
     # Not `recv_fds`, which forgets the flags in Python 3.11.

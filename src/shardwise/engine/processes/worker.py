@@ -55,7 +55,7 @@ _MAX_OPEN_FILES = 16_384
 
 @dataclass(eq=False)
 class _Worker:
-    """What the threads of a worker share: the builder, the mapped slots and the parked tasks."""
+    """The state that a worker's threads share: builder, mapped slots and parked tasks."""
 
     sock: socket.socket
     builder: BatchBuilder
@@ -67,7 +67,7 @@ class _Worker:
         self._layout = self.builder.layout
         self._lock = threading.RLock()
         self._slots: dict[int, NDArray[np.uint8]] = {}
-        # With their memory, which they keep mapped. They are of one run, whose prefetch depth
+        # Tasks with their memory, which they keep mapped. They are of one run, whose prefetch depth
         # bounds them: what is left of a run that was dropped is passed over before the next.
         self._parked: deque[tuple[Task, NDArray[np.uint8] | None]] = deque()
         self._message_slots = message_slots()
@@ -107,7 +107,7 @@ class _Worker:
             try:
                 message = receive(self.sock, flags=flags)
             except StorageError as error:
-                # Which task it was is not known, so no other worker would run it.
+                # The task is not known, so no other worker would run it.
                 self._send_error(RECEIVE_FAILED, 0, error)
                 os._exit(1)
             if message is None:
@@ -136,7 +136,7 @@ class _Worker:
         """
         with self._lock, suppress(BlockingIOError):
             taken = self._receive(socket.MSG_DONTWAIT)
-            # At the end of the socket, the next try to send says so.
+            # At the end of the socket, the next attempt to send raises.
             if taken is not None:
                 self._parked.append(taken)
                 return True
@@ -146,7 +146,7 @@ class _Worker:
         """Take a task for later, if this process reads from a store, and announce its reads."""
         with self._lock:
             if not self._has_announced:
-                # It tells whether this process ever reads from one: a task that waits here for
+                # Announcing shows whether this process ever reads from one: a task that waits for
                 # nothing could be another worker's.
                 self._has_announced = True
                 self._reads.announce(task.request)
@@ -169,7 +169,7 @@ class _Worker:
         return True
 
     def _watch(self, thread: int, task: Task) -> DecodeProgress | None:
-        """What tells the trainer of each decoder that begins, where it watches."""
+        """The record that notifies the trainer of each decoder that starts, if it watches."""
         if self.decode_timeout is None:
             return None
         record = self.status.record(self.number, thread)

@@ -37,10 +37,10 @@ def unpack_error(data: bytes) -> Exception:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Its traceback, with what it followed from, without this library's frames at the beginning."""
+    """An error's traceback, with its causes, without this library's frames at the start."""
     frames = _without_library(error.__traceback__)
     if frames is None and not isinstance(error, ShardwiseError):
-        # Raised by this library: all of it tells where.
+        # Raised by this library: keep all frames.
         frames = error.__traceback__
     formatted = traceback.TracebackException(type(error), error, frames)
     if frames is None and formatted.__cause__ is None and formatted.__context__ is None:

@@ -71,7 +71,7 @@ class WorkerPool:
             "credentials": export_credentials(),
         }
         self._unsent: deque[tuple[Task, Packed]] = deque()
-        # By batch and row: tasks that were sent with a descriptor and are not answered yet. If they
+        # Batch and row of tasks that were sent with a descriptor and are not answered yet. If they
         # used up the user's descriptors in flight, no answer could be sent, and no task received.
         self._lent: set[tuple[int, int]] = set()
         self._max_lent = _max_descriptors() // 2
@@ -124,7 +124,7 @@ class WorkerPool:
         """Drop the unsent tasks of a run, and let workers pass over the others."""
         if self.status.run == run:
             self.status.run = -1
-        # What was sent is received and passed over, and gets no answer.
+        # Tasks that were sent are received and passed over, and get no answer.
         self._lent.clear()
         kept: deque[tuple[Task, Packed]] = deque()
         for entry in self._unsent:
@@ -135,10 +135,10 @@ class WorkerPool:
         self._unsent = kept
 
     def have_begun(self) -> bool:
-        """Whether every worker has begun to take tasks; asked before the first task is sent.
+        """Whether every worker has started to take tasks; called before the first task is sent.
 
         Raises:
-            WorkerError: a worker ended, or could not begin.
+            WorkerError: a worker ended, or could not start.
         """
         self._receive()
         self._watch(0.0)
@@ -147,10 +147,10 @@ class WorkerPool:
     def answers(self, timeout: float | None) -> list[Answer | Stopped]:
         """Wait for answers: all that have arrived, none after `timeout` seconds.
 
-        A worker that was stopped comes among them, behind its own answers.
+        A worker that was stopped comes among them, after its answers.
 
         Raises:
-            WorkerError: a worker ended, or could not begin.
+            WorkerError: a worker ended, or could not start.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -169,7 +169,7 @@ class WorkerPool:
             self._watch(left)
 
     def _stop_overdue(self) -> None:
-        """Stop the workers whose decoders are overdue, and start others in their place."""
+        """Stop the workers whose decoders are overdue, and replace them."""
         if self._deadlines is None:
             return
         for number in self._deadlines.overdue():
@@ -178,11 +178,11 @@ class WorkerPool:
                 return  # it ended by itself, which is an error
             self._selector.unregister(self._pidfds[number])
             os.close(self._pidfds[number])
-            # With what it started itself, such as a decoder's own program.
+            # The group includes what it started itself, such as a decoder's own program.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            # What it sent before counts; what it had is sent again.
+            # Answers that it sent before count; tasks that it had are sent again.
             self._receive()
             self._lent.clear()
             self._arrived.append(Stopped(self._deadlines.stopped(number)))
@@ -200,7 +200,7 @@ class WorkerPool:
         if self._is_refused:
             timeout = _RETRY_S if timeout is None else min(timeout, _RETRY_S)
         if any(key.fileobj is not self._sock for key, _ in self._selector.select(timeout)):
-            # What it sent before may say why.
+            # A message that it sent before may have the reason.
             self._receive()
             raise self._death()
 
@@ -211,7 +211,7 @@ class WorkerPool:
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                # It is told once, before what the worker sent: that follows, and then the end.
+                # Raised once, before the messages that the worker sent: those follow, then the end.
                 continue
             if message is None:
                 raise self._death()
@@ -243,7 +243,7 @@ class WorkerPool:
                 self._is_refused = error.errno == errno.ETOOMANYREFS
                 return
             except (BrokenPipeError, ConnectionResetError):
-                # What a worker sent before may say why.
+                # A message that a worker sent before may have the reason.
                 self._receive()
                 raise self._death() from None
             self._unsent.popleft()
@@ -310,7 +310,7 @@ def _socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _max_descriptors() -> int:
-    """How many descriptors of the user's may be in messages not yet received."""
+    """The number of the user's descriptors that may be in messages not yet received."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else max(2, soft)
 

@@ -20,11 +20,11 @@ import numpy as np
 from shardwise.base.errors import DecodeTimeoutError
 from shardwise.engine.processes.shared_memory import anonymous_file, map_without_file
 
-# A thread's task is `[batch + 1, start row]`; -1 means idle, 0 that the thread has not begun.
+# A thread's task is `[batch + 1, start row]`; -1 means idle, 0 that the thread has not started.
 _IDLE, _ABSENT = -1, 0
-# Begin in nanoseconds of the system-wide monotonic clock (0: nothing is decoded), sample, part,
+# Start in nanoseconds of the system-wide monotonic clock (0: nothing is decoded), sample, part,
 # bytes of the key, bytes of the detail, the key, the detail. Longer ones are cut in messages. 520
-# bytes, so that what lies behind a record is aligned.
+# bytes, so that what follows a record is aligned.
 _KEY_BYTES, _DETAIL_BYTES = 428, 64
 _RECORD = struct.Struct(f"<qqqhh{_KEY_BYTES}s{_DETAIL_BYTES}s")
 RECORD_BYTES = _RECORD.size
@@ -35,9 +35,9 @@ class Decoding(NamedTuple):
     """A record.
 
     Attributes:
-        began_ns: when the decoder or function began, in nanoseconds of the monotonic clock.
+        began_ns: when the decoder or function started, in nanoseconds of the monotonic clock.
         sample: the sample's id; -1 where a decoder has a whole column.
-        part: the place of the field among the fields; of a `map()` -1 less its place.
+        part: the field's index among the fields; for a `map()`, -1 minus its index.
         key: the sample's key.
         detail: what of it is decoded, such as the frames of a clip; "" where that is all of it.
     """
@@ -55,7 +55,7 @@ class DecodeProgress:
 
     Attributes:
         memory: of `RECORD_BYTES`.
-        stuck: (sample, part) of those that were stopped before: they are not begun again.
+        stuck: (sample, part) of decoders that were stopped before: they are not started again.
         timeout: `decode_timeout`, for the message.
     """
 
@@ -65,7 +65,7 @@ class DecodeProgress:
     timeout: float = 0.0
 
     def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
-        """Write that a decoder or function begins.
+        """Write that a decoder or function starts.
 
         Raises:
             DecodeTimeoutError: this part of this sample was stopped before.
@@ -116,7 +116,7 @@ class WorkerStatus:
 
     @classmethod
     def create(cls, num_workers: int, num_threads: int) -> WorkerStatus:
-        """Make the table, with no thread begun."""
+        """Make the table, with no thread started."""
         descriptor = anonymous_file(_num_bytes(num_workers, num_threads))
         return cls(descriptor, num_workers, num_threads)
 
@@ -138,7 +138,7 @@ class WorkerStatus:
         self._tasks[worker, thread] = _IDLE
 
     def clear(self, worker: int) -> None:
-        """Write that a worker's threads have not begun, when it was stopped."""
+        """Mark the threads of a stopped worker as not started."""
         self._tasks[worker] = _ABSENT
         self._threads["record"][worker] = 0
 
@@ -163,7 +163,7 @@ class WorkerStatus:
         return memory
 
     def decoding(self, worker: int) -> list[Decoding | None]:
-        """What each thread of a worker decodes."""
+        """Read the decoding under way in each thread of a worker."""
         threads = range(self._threads.shape[1])
         return [DecodeProgress(self.record(worker, thread)).read() for thread in threads]
 

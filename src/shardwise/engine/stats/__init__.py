@@ -1,1 +1,1 @@
-"""What the loader measures: seconds by stage, counts, and what limits it."""
+"""The loader's measurements: seconds by stage, counts, and what limits it."""

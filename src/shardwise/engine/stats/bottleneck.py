@@ -26,11 +26,11 @@ _MAX_OUTAGE = 0.2
 _MIN_BUSY = 0.3
 # Threads of a loader that decode images on a device.
 _DEVICE_THREADS = 2
-# A wait share near 1 tells that servers are too few, and not how many: at most 4 times as many.
+# A wait share near 1 shows that servers are too few, not how many: at most 4 times as many.
 _MAX_WANTED = 4
 # CPU share of the loading time: above 80 % reads do not block, below 50 % workers wait for a core.
 _ON_CORE, _CROWDED = 0.8, 0.5
-# From one request for two samples on, reads are not being coalesced.
+# Reads are not being coalesced if they take one request for two samples, or more.
 _MIN_REQUESTS_A_SAMPLE = 0.5
 
 
@@ -116,7 +116,7 @@ def find_bottleneck(
 
 
 def wanted_servers(stats: Mapping[str, Any], num_servers: int) -> int:
-    """How many batch servers would keep up with the trainer, at most 4 times as many as there are.
+    """The batch servers needed to keep up with the trainer, at most 4 times as many as there are.
 
     While it waits a share w of the time, they make in all of it what it could use in 1 - w of it:
     num_servers / (1 - w) would do. Where no stage of theirs is the bottleneck, more would not help.
@@ -142,7 +142,7 @@ def _advice(
     num_cores: int,
     pin_memory: bool,
 ) -> str:
-    """What would help against a stage that limits."""
+    """The advice against a stage that limits."""
     more = "num_workers" if concurrency.num_workers else "num_threads"
     if stage == "hand over" and not pin_memory:
         advice = (

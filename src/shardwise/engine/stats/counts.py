@@ -1,6 +1,6 @@
 """Counts of a loader: the numbers behind `loader.stats()`, and which shard's samples load slowly.
 
-Batches are counted when they are handed out, in the caller's thread, so that no count is shared;
+Batches are counted when they are returned, in the caller's thread, so that no count is shared;
 but a process counts its requests to remote storage as a whole.
 """
 
@@ -37,16 +37,16 @@ _OF_STORAGE = (
 
 
 class Counts:
-    """Sums over the batches handed out; with `pin_memory` into page-locked memory."""
+    """Sums over the batches returned; with `pin_memory` into page-locked memory."""
 
     def __init__(self, dataset: Samples, *, pin_memory: bool = False) -> None:
         self._pin_memory = pin_memory
-        # The process that handed out a batch: the first batch of a process imports torch.
+        # The process that returned a batch: the first batch of a process imports torch.
         self._warm_pid: int | None = None
         self._shards = ShardTimes(dataset)
         self._last: float | None = None
         self._storage = StorageCounts()
-        # When the batch that is awaited was asked for.
+        # When the batch that is awaited was requested.
         self.asked_at: float | None = None
         # Called with each batch and its times, as `add` is.
         self.listener: Callable[..., None] | None = None
@@ -57,7 +57,7 @@ class Counts:
         self._base: Mapping[str, Any] = {}
 
     def clear(self) -> None:
-        """Count from zero; those who go by `since` still get what they have not seen."""
+        """Count from zero; callers of `since` still get what they have not seen."""
         self._base = self._totals()
         self._shards.clear()
 
@@ -66,11 +66,11 @@ class Counts:
         self._stages.add("open", seconds)
 
     def begin(self) -> None:
-        """Begin an iterator: the time since the last one does not count."""
+        """Start an iterator: the time since the last one does not count."""
         self._last = None
 
     def add(self, batch: Batch, *, asked_at: float, ready_at: float, returned_at: float) -> None:
-        """Count a batch: when it was asked for, ready, and handed out."""
+        """Count a batch: when it was requested, ready, and returned."""
         # The first one imports torch and may start an accelerator: not in the wall time.
         until = returned_at if self._warm_pid == os.getpid() else ready_at
         self._warm_pid = os.getpid()
@@ -159,7 +159,7 @@ def _seen(since: Mapping[str, Any], totals: Mapping[str, Any]) -> Mapping[str, A
 
 
 def difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """What was counted between two sums; nothing below 0, as another process's counts may be."""
+    """The counts between two sums; nothing below 0, as another process's counts may be."""
 
     def between(own: Any, other: Any) -> Any:
         if isinstance(own, Mapping):
@@ -200,7 +200,7 @@ class ShardTimes:
                 self._chunks.clear()
 
     def clear(self) -> None:
-        """Begin again."""
+        """Start again."""
         self._chunks.clear()
         self._seconds, self._rows = np.zeros_like(self._seconds), np.zeros_like(self._rows)
 
@@ -221,7 +221,7 @@ class ShardTimes:
         ]
 
     def _folded(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The sums with the chunks; changes none of them, since any thread may ask."""
+        """The sums with the chunks; changes none of them, since any thread may call this."""
         chunks = self._chunks.copy()
         if chunks and self._ends is None:
             ends = np.cumsum(self._dataset.shard_sizes)
@@ -246,7 +246,7 @@ class StorageCounts:
         self._before = IO_COUNTS.snapshot()
 
     def take(self) -> dict[str, int]:
-        """What was counted since the last `take`, where it is not 0."""
+        """Take the counts since the last `take`, where they are not 0."""
         with self._lock:
             now = IO_COUNTS.snapshot()
             own = self._own(now)
@@ -254,13 +254,13 @@ class StorageCounts:
         return {name: count for name, count in own.items() if count}
 
     def since(self, others: Mapping[str, int]) -> dict[str, int]:
-        """What was counted since the last `take`, and by others beside."""
+        """The counts since the last `take`, plus those of others."""
         with self._lock:
             own = self._own(IO_COUNTS.snapshot())
         return {name: count + others.get(name, 0) for name, count in own.items()}
 
     def _own(self, now: Mapping[str, int]) -> dict[str, int]:
-        # Another process's counts, after a fork or a pickle, say nothing of this one's.
+        # Another process's counts, after a fork or a pickle, do not apply to this one.
         before = self._before if self._pid == os.getpid() else {}
         return {name: count - before.get(name, 0) for name, count in now.items()}
 
