@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
@@ -89,7 +90,7 @@ class Dataset(Segmented):
         try:
             rows += [("samples", f"{len(self):,}"), ("shards", f"{len(self.shard_sizes):,}")]
             rows.append(("fields", ", ".join(self.fields)))
-            samples = (Sample(self[i])._repr_html_() for i in range(min(_NUM_SHOWN, len(self))))
+            samples = (Sample(each)._repr_html_() for each in islice(self, _NUM_SHOWN))
             shown = "".join(f"<div style='display:inline-block'>{each}</div>" for each in samples)
         except ShardwiseError as error:
             rows.append((type(error).__name__, error))
@@ -272,7 +273,7 @@ class Dataset(Segmented):
                 self._transforms.check("filter", names, self.fields)
                 selected = self.select(*names)
                 read = lambda ids: collate(selected.load(ids))  # noqa: E731
-            mask = filter_mask(where, read, len(self))
+            mask = filter_mask(where, read, len(self), self.removed)
         else:
             mask = np.asarray(where)
             if mask.dtype != np.bool_:

@@ -17,6 +17,7 @@ from shardwise.dataset.column import kept_place
 from shardwise.dataset.kept_arrays import kept_or_made
 from shardwise.extensions.fields.join_source import JoinSource
 from shardwise.sources.protocol import traits_of
+from shardwise.sources.samples import removed_of
 
 _Ids = NDArray[np.int64]
 _logger = logging.getLogger("shardwise")
@@ -141,26 +142,30 @@ def _find_matches(left: Dataset, right: Dataset, by: tuple[str, str]) -> _Matche
 
 
 def _match(sides: tuple[tuple[Dataset, str], ...], asked: _Ids) -> _Matches:
-    wanted, keys = (side.column(name, progress=False) for side, name in sides)
+    kept = [np.setdiff1d(np.arange(len(side)), side.removed) for side, _ in sides]
+    pairs = list(zip(sides, kept, strict=True))
+    wanted, keys = (side.column(name, progress=False)[rows] for (side, name), rows in pairs)
     kinds = {"i" if part.dtype.kind in "iu" else part.dtype.kind for part in (wanted, keys)}
     if len(wanted) and len(keys) and kinds not in ({"i"}, {"U"}):
         raise TypeError(
             f"join(): the keys are {wanted.dtype} on the left and {keys.dtype} on the right: take "
             "texts, or whole numbers, for both"
         )
-    left_ids, right_ids = (_ids_of(side) for side, _ in sides)
+    left_ids, right_ids = (_ids_of(side)[rows] for (side, _), rows in pairs)
     left, right = (side.manifest.num_samples for side, _ in sides)
     rows = np.full(left, -1, np.int32 if right < 2**31 else np.int64)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    _refuse_doubled("right", *sides[1], order[1:][keys[1:] == keys[:-1]])
+    _refuse_doubled("right", *sides[1], kept[1][order[1:][keys[1:] == keys[:-1]]])
     if len(keys):
         places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         found = np.flatnonzero(keys[places] == wanted)
         places = places[found]
-        _refuse_doubled("left", *sides[0], found[np.bincount(places)[places] > 1])
+        _refuse_doubled("left", *sides[0], kept[0][found[np.bincount(places)[places] > 1]])
         rows[left_ids[found]] = right_ids[order[places]]
-    return _Matches(rows, asked[np.greater_equal(rows[asked], 0)])
+    # Removed samples of the left keep their positions: what their keys were is unknown.
+    is_gone = np.isin(asked, removed_of(sides[0][0].source))
+    return _Matches(rows, asked[np.greater_equal(rows[asked], 0) | is_gone])
 
 
 def _refuse_doubled(side: str, data: Dataset, by: str, indices: _Ids) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardwise.dataset.column import version_of
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import ReadsEpochs, Source, directory_of, own_names_of
+from shardwise.sources.samples import removed_of
 
 
 class SameSamples(ReadsEpochs):
@@ -35,6 +39,11 @@ class SameSamples(ReadsEpochs):
     def directory(self) -> str | None:
         """The first source's."""
         return directory_of(self.sources[0])
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The first source's."""
+        return removed_of(self.sources[0])
 
     def version(self) -> str:
         """The versions of all sources."""

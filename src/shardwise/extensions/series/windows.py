@@ -52,7 +52,7 @@ def windows(
     if not isinstance(dataset, Dataset) or dataset.sampler is not None:
         raise TypeError(f"windows({dataset!r:.60}): wrap it with sw.wrap, or mix() its windows")
     dataset.transforms.check("windows", [by], dataset.fields)
-    bounds = cut_series(dataset.column(by), by)
+    bounds = cut_series(dataset.column(by), by, dataset.removed)
     if isinstance(fps, str):
         if fps not in dataset.fields:
             missing = no_such_field(fps, dataset.fields)
@@ -80,6 +80,8 @@ class WindowSource(ReadsEpochs):
         aliases: Mapping[str, str] | None = None,
     ) -> None:
         self.dataset, self.offsets, self.default_shuffle = dataset, offsets, dataset.default_shuffle
+        self.sources = [dataset.source]
+        self.content_key = tuple((name, *rows.tolist()) for name, rows in offsets.items())
         self._bounds, self._cameras, self._aliases = bounds, cameras or {}, aliases or {}
         names = (*dataset.fields, *dataset.mask_fields, *self._cameras)
         self._masks = {mask_of(name): name for name in offsets}
@@ -103,6 +105,11 @@ class WindowSource(ReadsEpochs):
 
     def __repr__(self) -> str:
         return f"WindowSource({self.dataset!r}, {len(self._bounds) - 1} series)"
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The removed rows."""
+        return self.dataset.removed
 
     def read_epoch(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: Any
