@@ -46,6 +46,7 @@ def test_a_missing_picture_is_zeros_and_a_mask_says_so(dataset, options, crop):
     assert pickle.loads(pickle.dumps(decoded))[0]["txt"] is None
     with sw.DataLoader(decoded, 8, remainder="uneven", output="numpy", **options) as loader:
         batches = list(loader)
+        assert loader.stats()["missing"] == {"jpg": 7, "txt": 7}
         again = loader.batch_at(1, epoch=0)
     assert_batches_equal(again, batches[1])
     masks = np.concatenate([batch["jpg.mask"] for batch in batches])
@@ -71,6 +72,26 @@ def test_stored_values_and_damaged_ones_are_what_they_are(dataset, tmp_path):
         dataset.decode(txt=sw.optional(int))[1]
     with pytest.raises(sw.DataError, match="has no field"):
         dataset.decode(txt=str)[0]
+
+
+class Outer:
+    """A decoder of a user's, around another one."""
+
+    decoder = sw.image(size=4)
+
+    def __call__(self, data, rng):
+        return int(rng.integers(10**9))
+
+
+def test_a_decoder_around_a_keyed_one_gets_its_numbers(dataset):
+    whole = dataset.subset([1, 2])
+    plain = [sample["txt"] for sample in whole.decode(txt=Outer())]
+    assert [sample["txt"] for sample in whole.decode(txt=sw.optional(Outer()))] == plain
+    assert [s["*.txt"] for s in whole.decode({"*.txt": Outer()})] == [[number] for number in plain]
+    decoded = whole.decode(txt=sw.optional(len))
+    assert decoded.cost.runs_python
+    assert not whole.decode(txt=sw.optional()).cost.runs_python
+    assert [sample["txt"] for sample in decoded] == [6, 6]
 
 
 def test_what_is_no_decoder_is_refused():

@@ -362,9 +362,11 @@ NUMBERS = [
 ]  # fmt: skip
 OTHERS = [
     "as_tuple", "balance", "batch_by", "collate", "collate_fn", "coverage", "device", "drop_last",
-    "exclude", "executor", "group", "metrics", "on_error", "output", "persistent_workers",
-    "pin_memory", "ragged", "remainder", "sampler", "sharding", "shuffle",
+    "exclude", "executor", "group", "halves", "metrics", "on_error", "output",
+    "persistent_workers", "pin_memory", "ragged", "remainder", "sampler", "share", "sharding",
+    "shuffle",
 ]  # fmt: skip
+OF_EXTENSIONS = {"halves", "metrics", "share"}
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -374,7 +376,10 @@ def test_what_is_no_number_is_refused_by_name_and_value(name, value):
         make(**{name: value})
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.extension] * (n in OF_EXTENSIONS)) for n in OTHERS],
+)
 def test_a_number_where_something_else_belongs_is_refused_by_name(name):
     others = {"group": {"rank": None, "world_size": None}, "device": {"output": "torch"}}
     message = f"{name}(=3.5|=float| must be .*, not a float)"

@@ -234,7 +234,8 @@ def test_an_order_over_a_view_pickles_without_the_sizes_and_is_the_same(monkeypa
 
 def test_the_sizes_are_hashed_once(monkeypatch):
     hashed = []
-    monkeypatch.setattr(window, "_digest_of", lambda sizes: hashed.append(sizes) or "digest")
+    digest = lambda sizes, dtype: hashed.append((sizes, dtype)) or "digest"  # noqa: E731
+    monkeypatch.setattr(window, "digest_of_array", digest)
     sampler = WindowSampler([5, 6], seed=0)
     assert [sampler.spec()["shard_sizes"] for _ in range(3)] == ["digest"] * 3
     assert len(hashed) == 1

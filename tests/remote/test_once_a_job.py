@@ -24,7 +24,7 @@ def as_rank(monkeypatch):
     """Runs a function on so many ranks at once, each a thread with its rank and the one store."""
     store, here = dist.HashStore(), threading.local()
     store.set_timeout(timedelta(seconds=60))
-    monkeypatch.setattr(process_group, "_store", lambda: store)
+    monkeypatch.setattr(process_group, "group_store", lambda: store)
     ranks = {"world": 1}
     monkeypatch.setattr(
         process_group, "group_rank_and_size", lambda: (getattr(here, "rank", 0), ranks["world"])

@@ -51,14 +51,12 @@ def mask_of(field: str) -> str:
 
 
 class BytesColumn(Sequence[memoryview | None]):
-    """Byte strings of different samples in one buffer.
+    """Byte strings of different samples in one buffer; `column[i]` is a view, or None.
 
     Args:
         buffer: uint8 `[total]`, read-only by agreement.
         starts: int64 `[rows]`, where each payload begins in the buffer.
         lengths: int64 `[rows]`, its length in bytes; -1 where the sample has no such field.
-
-    `column[i]` is a memoryview of row i (None where it is missing) and copies nothing.
     """
 
     __slots__ = ("_view", "buffer", "lengths", "starts")
@@ -214,11 +212,7 @@ class PayloadColumn(LazyBytesColumn):
 
 
 def values_of(column: Column) -> list[Any]:
-    """The values of a column, one a sample: stored bytes as bytes, common scalars as Python's own.
-
-    int64, float64, bool and text become int, float, bool and str, so that a sample looks alike
-    whether its column is an array or, with a value missing, a list; other numbers stay numpy's.
-    """
+    """The values of a column: stored bytes as bytes; int64, float64, bool and text as Python's."""
     if isinstance(column, BytesColumn):
         return column.to_list()
     if (
@@ -231,17 +225,21 @@ def values_of(column: Column) -> list[Any]:
     return list(column)
 
 
+def num_missing(column: Column) -> int:
+    """How many samples lack the field."""
+    if isinstance(column, BytesColumn):
+        return int(np.count_nonzero(column.lengths < 0))
+    if isinstance(column, np.ndarray) and column.dtype.kind != "O":
+        return 0
+    return sum(value is None for value in column)
+
+
 def merge_columns(
     parts: Sequence[tuple[NDArray[np.integer[Any]], Column]], num_rows: int
 ) -> Column:
-    """Put the rows of several columns of one field together.
+    """Put columns of one field together by the places of their rows among `num_rows`.
 
-    Args:
-        parts: for each column, the places of its rows in the result, and the column.
-        num_rows: rows of the result, each in one part.
-
-    Returns:
-        An array where all columns are arrays of one form, else a `BytesColumn` or a list.
+    The result is an array where all columns are arrays of one form, else a `BytesColumn` or a list.
     """
     first = parts[0][1]
     if isinstance(first, np.ndarray) and all(

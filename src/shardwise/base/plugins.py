@@ -58,6 +58,12 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "caches": {"share": "shardwise.extensions.share.sharing:Sharing"},
     # What writes down the counts of a loader: directory, coverage -> `MetricsFile`.
     "metrics": {"lines": "shardwise.extensions.monitor.metrics_file:MetricsFile"},
+    # For ranks of a model-parallel group, see `DataLoader`: group, share, timeout -> `Sharing`; and
+    # group, halves -> a function of a batch.
+    "parallel": {
+        "halves": "shardwise.extensions.parallel.mesh:halves_of",
+        "sharing": "shardwise.extensions.parallel.sharing:Sharing",
+    },
     # What makes other arrays of a batch's: sharding, remainder -> a function of the batch.
     "outputs": {"jax": "shardwise.extensions.jax:JaxArrays"},
     # A `RemoteStorage` of `shardwise.storage.remote`.
@@ -78,6 +84,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     # Methods of `Dataset`: source, transforms, fields, arguments -> source, transforms.
     "methods": {
         "clips": "shardwise.extensions.media.clips.make:make_clips",
+        "members": "shardwise.extensions.fields.sources:list_members",
         "segments": "shardwise.extensions.media.segments.make:make_segments",
     },
     # Answers of the loader that need the dataset: lists of samples as ids, and where samples lie.

@@ -7,10 +7,13 @@ torch.distributed is never initialised.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
+
+from shardwise.base.errors import RankError, StallError
 
 # A group made in another way, a backend's own store, a store that is gone.
 NO_STORE = (AttributeError, RuntimeError, ValueError)
@@ -84,6 +87,23 @@ def made_once(key: str, make: Callable[[], bytes]) -> bytes:
     finally:
         with suppress(*NO_STORE):
             store.set(key, _MADE + made if 0 < len(made) < _MOST_BYTES else b"-")
+
+
+def exchange(key: str, own: str, ranks: Sequence[int], *, timeout_s: float) -> list[str]:
+    """Return the text of each of `ranks`, which all call this, the n-th time in the n-th call."""
+    found, store, deadline = group_rank_and_size(), group_store(), time.monotonic() + timeout_s
+    if found is None or store is None:
+        raise RankError("there is no process group with a store: call init_process_group first")
+    key = f"{key}/{','.join(map(str, ranks))}"
+    key = f"{key}/{store.add(f'{key}/rank {found[0]}', 1)}"
+    store.set(f"{key}/{found[0]}", own)
+    for rank in ranks:
+        # Waiting in the store would keep other threads from it.
+        while not store.check([f"{key}/{rank}"]):
+            if time.monotonic() > deadline:
+                raise StallError(f"ranks {ranks}: rank {rank} did not come within {timeout_s:g} s")
+            time.sleep(0.01)
+    return [bytes(store.get(f"{key}/{rank}")).decode() for rank in ranks]
 
 
 def group_store() -> Any:

@@ -23,15 +23,16 @@ class Stages:
     Attributes:
         seconds: busy seconds by stage, summed over threads.
         num_bytes: bytes read from storage.
-        cpu_s: seconds of these that loading had a core; less where it waited for storage, for
-            the GIL or for a core.
+        cpu_s: seconds of these that loading had a core.
         storage: counts of a worker process's remote storage, by name.
+        missing: by field, samples that lack it.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     num_bytes: int = 0
     cpu_s: float = 0.0
     storage: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
 
     def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
         """Add the seconds and bytes of one stage for some rows."""
@@ -44,8 +45,9 @@ class Stages:
             self.add(stage, seconds)
         self.num_bytes += other.num_bytes
         self.cpu_s += other.cpu_s
-        for name, count in other.storage.items():
-            self.storage[name] = self.storage.get(name, 0) + count
+        for own, counts in ((self.storage, other.storage), (self.missing, other.missing)):
+            for name, count in counts.items():
+                own[name] = own.get(name, 0) + count
 
     def share(self, start: int, stop: int, num_rows: int) -> Stages:
         """The part of rows [start, stop), if all rows took as long; counts add up."""
@@ -59,6 +61,7 @@ class Stages:
             whole(self.num_bytes),
             self.cpu_s * part,
             {name: whole(count) for name, count in self.storage.items()},
+            {name: whole(count) for name, count in self.missing.items()},
         )
 
     def total(self) -> float:
@@ -70,18 +73,7 @@ class Stages:
 class StageSeconds:
     """Counts, while it is entered, what this thread spends in stages of decoding.
 
-    One that is entered inside another has its seconds to itself.
-
-    Attributes:
-        seconds: by stage.
-        is_paused: nothing is counted now.
-
-    Examples:
-        >>> with StageSeconds() as counted:
-        ...     with spent_in("demux"):
-        ...         pass
-        >>> list(counted.seconds)
-        ['demux']
+    One that is entered inside another has its seconds to itself; a paused one counts nothing.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Decoders: bytes to values, one file a family. A decoder is any callable of bytes.
+"""Decoders: bytes to values, one file per family. A decoder is any callable of bytes.
 
 Three abilities, found by attribute, make whole batches fast: `row`, `decode_into` and
 `decode_column` (see `Decoder`, `RowDecoder`, `ColumnDecoder`). A parameter `rng` makes a decoder a

@@ -27,7 +27,7 @@ def text() -> Text:
     `str` as a decoder means this.
 
     Raises:
-        ValueError: (when called, as UnicodeDecodeError) it is no UTF-8.
+        ValueError: (when called, as UnicodeDecodeError) it is not UTF-8.
 
     Examples:
         >>> text()(b"caf\xc3\xa9")
@@ -64,7 +64,7 @@ def json() -> Json:
     """Decode a JSON document, in UTF-8, UTF-16 or UTF-32, to Python objects.
 
     Raises:
-        ValueError: (when called) it is no JSON, or nested too deeply.
+        ValueError: (when called) it is not JSON, or is nested too deeply.
 
     Examples:
         >>> json()(b'{"label": 3}')
@@ -94,7 +94,7 @@ def msgpack() -> Msgpack:
     """Decode a MessagePack document to Python objects: text as str, keys of maps str or bytes.
 
     Raises:
-        ValueError: (when called) it is no MessagePack, or has bytes behind its end.
+        ValueError: (when called) it is not MessagePack, or has bytes after its end.
         MissingExtraError: (when called) msgpack is not installed.
     """
     return Msgpack()

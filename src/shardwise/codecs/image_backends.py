@@ -1,4 +1,4 @@
-"""Image files to pixels, by simplejpeg, OpenCV or Pillow: by the first that is installed.
+"""Decode image files to pixels by simplejpeg, OpenCV or Pillow: the first that is installed.
 
 JPEG is decoded by simplejpeg, but for rare subsamplings, as CMYK files have; GIF, TIFF, AVIF and
 HEIC by Pillow, because OpenCV multiplies a TIFF's colours by its alpha and turns it by its tag. All
@@ -57,7 +57,7 @@ def find_package(name: str) -> Any:
 
 @functools.cache
 def _say_slow() -> None:
-    """Say once a process that JPEG files are read by the slowest of the three packages."""
+    """Warn once per process that JPEG files are read by the slowest of the three packages."""
     logging.getLogger("shardwise").warning(
         "JPEG files are decoded by Pillow, which takes more than twice the time of simplejpeg or "
         "OpenCV: pip install 'shardwise[image]' brings both"
@@ -103,7 +103,7 @@ def read_pixels(
 
 
 def _first_reader(image_format: str, *, start: int = 0) -> tuple[str, Any]:
-    """The first package that decodes a format; those behind it are not imported."""
+    """The first package that decodes a format; later ones are not imported."""
     for name in _READERS[image_format][start:]:
         package = find_package(name)
         if package is not None:
@@ -134,7 +134,7 @@ def _read_simplejpeg(
 
 
 def _is_deep(data: memoryview, header: ImageHeader) -> bool:
-    """Whether a PNG or TIFF has more than 8 bits a sample."""
+    """Whether a PNG or TIFF has more than 8 bits per sample."""
     if header.format != "tiff":
         return header.format == "png" and data[24] == 16
     tags = {tag: value for tag, value, _ in tiff_entries(data, 0)}
@@ -167,7 +167,7 @@ def _read_opencv(
 
 
 def _read_deep(data: memoryview, header: ImageHeader, mode: str, dtype: str) -> Pixels:
-    """Decode a PNG or TIFF of more than 8 bits a sample; Pillow has but one channel of them."""
+    """Decode a PNG or TIFF of more than 8 bits per sample; Pillow has but one channel of them."""
     package = find_package("cv2")
     if package is None:
         raise MissingExtraError("OpenCV, which decodes 16 bits, is not installed", extra="image")

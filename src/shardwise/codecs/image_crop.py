@@ -29,7 +29,7 @@ class CropBox(NamedTuple):
     is_mirrored: bool = False
 
     def cut(self, pixels: Pixels) -> Pixels:
-        """This part of `[height, width, channels]`, a view; not mirrored yet."""
+        """The part of `[height, width, channels]` as a view; not mirrored yet."""
         rows = slice(self.top, self.top + self.height)
         return pixels[rows, self.left : self.left + self.width]
 

@@ -44,7 +44,7 @@ _HALVED = ("area", "linear")
 
 
 class ImagePart(NamedTuple):
-    """Which box of a file's upright image to decode; the rows below may be left out or not."""
+    """The box of a file's upright image to decode; the rows below may be left out or not."""
 
     header: ImageHeader
     orientation: int
@@ -55,7 +55,7 @@ class ImagePart(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Image:
-    """A decoder of image files; `image` makes it and says what its attributes mean."""
+    """A decoder of image files; `image` makes it and documents its attributes."""
 
     mode: str = "rgb"
     size: tuple[int, int] | None = None
@@ -156,7 +156,7 @@ class Image:
         return header, find_orientation(data, header.format)[0] if self.orient else 1
 
     def _upright(self, data: memoryview) -> Pixels:
-        """Decode at the stored size, turned if that is asked for."""
+        """Decode at the stored size, turned if that is requested."""
         header, orientation = self._measure(data)
         pixels = read_pixels(data, header, mode=self.mode, dtype=self.dtype)
         return turn_pixels(pixels, orientation)
@@ -182,7 +182,7 @@ class Image:
         # copy is made then.
         last = out if self.layout == "HWC" else out.transpose(1, 2, 0)
         _, width, channels = last.shape
-        # OpenCV asks for these strides where an axis has one entry, too.
+        # OpenCV requires these strides if an axis has one entry, too.
         is_plain = self.dtype == "uint8" and last.strides == (width * channels, channels, 1)
         place = last if is_plain else None
         exact = (
@@ -218,7 +218,7 @@ class Image:
             self._write(pixels, out)
 
     def _shrink(self, header: ImageHeader, *, turned: bool) -> int:
-        """How far a JPEG may be shrunk in the DCT: by halves, never below the size asked for."""
+        """The factor to shrink a JPEG by in the DCT: by halves, never below the requested size."""
         assert self.size is not None
         if header.format != "jpeg" or self.interpolation not in _HALVED:
             return 1
@@ -231,7 +231,7 @@ class Image:
         return 1
 
     def _write(self, pixels: Pixels, out: NDArray[Any]) -> None:
-        """Copy pixels to `out` in the layout and dtype asked for."""
+        """Copy pixels to `out` in the requested layout and dtype."""
         channels_at = -1
         if self.layout == "CHW":
             planes = out if pixels.dtype == out.dtype else np.empty(out.shape, pixels.dtype)
@@ -300,7 +300,7 @@ class RandomCropImage(Image):
     def decode_drawn_into(
         self, data: bytes | memoryview, out: NDArray[Any], drawn: ImagePart
     ) -> None:
-        """What `decode_into` does after it has drawn."""
+        """Decode as `decode_into` does after its draw."""
         self._check_row(out)
         # A part is cut out of the whole pixels: its borders seldom lie on those of a half.
         self._write_part(memoryview(data), out, drawn)

@@ -84,7 +84,7 @@ def _measure(data: memoryview, head: bytes) -> tuple[str, tuple[int, int]]:
 
 
 def jpeg_segments(data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield (marker, place of its payload) up to the first scan."""
+    """Yield (marker, offset of its payload) up to the first scan."""
     at = 2
     while True:
         if data[at] != 0xFF:
@@ -102,7 +102,7 @@ def jpeg_segments(data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _jpeg_frame(data: memoryview) -> int:
-    """Where the payload of the frame header begins."""
+    """The start of the frame header's payload."""
     # A third of the time of `jpeg_segments`, which takes the oddities.
     at, fill, marker = 2, 0xFF, 0
     while fill == 0xFF and marker not in _ODD_MARKERS:
@@ -154,7 +154,7 @@ def _bmp_size(data: memoryview) -> tuple[int, int]:
 
 
 def tiff_entries(data: memoryview, base: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (tag, first value, its place) of the whole numbers in a TIFF's first directory."""
+    """Yield (tag, first value, its offset) of the whole numbers in a TIFF's first directory."""
     order = "<" if data[base] == ord("I") else ">"
     is_big = struct.unpack_from(f"{order}H", data, base + 2) == (43,)  # BigTIFF
     pointer, counted, entry_bytes = ("Q", "Q", 20) if is_big else ("I", "H", 12)
@@ -176,10 +176,10 @@ def check_complete(data: memoryview, header: ImageHeader) -> None:
     """Refuse a JPEG or PNG without its end, for packages that do not.
 
     Some versions of OpenCV and Pillow fill the rest of a cut JPEG with gray in silence; OpenCV
-    takes gigabytes of memory for a PNG's chunk if its length says so.
+    allocates the stated length of a PNG's chunk, even gigabytes.
     """
     if header.format == "jpeg" and bytes(data[-2:]) != b"\xff\xd9":
-        # In a scan, FF is always followed by 0 or a restart: FF D9 there is the end of the image.
+        # FF in a scan is always followed by 0 or a restart: FF D9 there is the end of the image.
         raw = bytes(data)
         if raw.find(b"\xff\xd9", max(raw.rfind(b"\xff\xda"), 0)) < 0:
             raise ValueError(f"the jpeg of {len(data)} bytes is cut: it has no end marker")
@@ -191,8 +191,8 @@ def find_orientation(data: memoryview, name: str) -> tuple[int, int]:
     """The EXIF orientation of an image of the format `name`.
 
     Returns:
-        The orientation, 1 to 8 (1, which is upright, where there is none or it can't be read: a
-        camera's bad note is no damage to the picture), and where its two bytes lie.
+        The orientation, 1 to 8 (1, which is upright, if it is missing or can't be read: a camera's
+        bad note does not damage the picture), and the offset of its two bytes.
     """
     if name in ("avif", "heif"):
         with open_heif(data, name) as image:
@@ -210,7 +210,7 @@ def find_orientation(data: memoryview, name: str) -> tuple[int, int]:
 
 
 def _exif_start(data: memoryview, name: str) -> int | None:
-    """Where the TIFF structure that holds the orientation begins."""
+    """The start of the TIFF structure that holds the orientation."""
     if name == "tiff":
         return 0
     if name == "jpeg":
@@ -225,7 +225,7 @@ def _exif_start(data: memoryview, name: str) -> int | None:
 
 
 def _png_chunks(data: memoryview) -> Iterator[tuple[bytes, int]]:
-    """Yield (kind, place of its content) for the chunks of a PNG, as far as the data go."""
+    """Yield (kind, offset of its content) for the chunks of a PNG, as far as the data go."""
     at = 8
     while at + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
@@ -236,7 +236,7 @@ def _png_chunks(data: memoryview) -> Iterator[tuple[bytes, int]]:
 
 
 def _riff_chunk(data: memoryview, name: bytes) -> int | None:
-    """Where the TIFF structure in a WebP's chunk begins."""
+    """The start of the TIFF structure in a WebP's chunk."""
     at = 12
     while at + 8 <= len(data):
         kind, length = struct.unpack_from("<4sI", data, at)

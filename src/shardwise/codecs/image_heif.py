@@ -1,6 +1,6 @@
 """AVIF and HEIC files, which Pillow opens, the second by the package pillow-heif.
 
-Pillow gives AVIF's pixels as stored; libheif turns HEIC's as the file says.
+Pillow gives AVIF's pixels as stored; libheif turns HEIC's by the file's orientation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A part of a JPEG's pixels, without decoding the rest of the image.
 
-libjpeg decodes as many rows as the frame header says. In a copy with a smaller height there it
+libjpeg decodes as many rows as the frame header states. In a copy with a smaller height there it
 stops early, and then looks for the end marker alone: a file that is cut is still an error, damage
 that shows only below the rows is not seen. Of the rows above and the columns beside the part,
 TurboJPEG 3 reads the codes only, and gives the same pixels.
@@ -20,13 +20,13 @@ from shardwise.codecs.image_turbojpeg import TurboJpeg, find_turbojpeg
 
 # Colours at half the height or width are upsampled with those of the next row or column.
 _MARGIN = 1
-# Columns of which half is at most 2 are upsampled in another way.
+# Columns whose half is at most 2 are upsampled in another way.
 _LEAST_WIDTH = 5
 # Rows of the largest block: with fewer to leave out, nothing is saved.
 _LEAST_SAVED = 16
 _RESTART_INTERVAL, _START_OF_SCAN = 0xDD, 0xDA
 _SEQUENTIAL = (0xC0, 0xC1)
-# The complaint about a copy. Only the first one is told, so nothing was noticed before it.
+# The complaint about a copy. Only the first one is reported, so nothing was noticed before it.
 _REST_IS_LEFT = "extraneous bytes before marker 0xd9"
 
 
@@ -39,14 +39,14 @@ def may_end_early(data: memoryview, frame_at: int) -> bool:
     try:
         if data[frame_at - 3] not in _SEQUENTIAL:
             return False
-        # From the beginning: the restart interval may stand before the frame header.
+        # Search from the start: the restart interval may stand before the frame header.
         for marker, at in jpeg_segments(data):
             if marker == _START_OF_SCAN:
                 return data[at] == data[frame_at + 5] and data[at] in (1, 3)
             if marker == _RESTART_INTERVAL:
                 return False
     except (IndexError, ValueError):
-        pass  # decoding it will say what is wrong
+        pass  # decoding it will raise the error
     return False
 
 
@@ -71,7 +71,7 @@ def read_part(
 
 
 def _num_rows(header: ImageHeader, box: CropBox) -> int:
-    """How many of the image's rows are needed."""
+    """The number of the image's rows that are needed."""
     return min(box.top + box.height + _MARGIN, header.height)
 
 

@@ -1,7 +1,7 @@
 """Image files on their way to a decoder on a device: bytes, and which part of each to take.
 
 Workers check headers and draw random crops; a device does the rest. A file that a device can't
-decode is decoded here, and its pixels travel in its place; with `decode_on="auto"`, so do those of
+decode is decoded here, and its pixels travel instead; with `decode_on="auto"`, so do those of
 files that the cores have time for. Rows and draws are the same, whoever decodes.
 """
 
@@ -19,7 +19,7 @@ from shardwise.codecs.image_crop import CropBox
 from shardwise.codecs.image_decoder import Image, ImagePart, RandomCropImage
 from shardwise.codecs.image_headers import ImageHeader, check_complete, jpeg_segments
 
-# Where a file's bytes lie, whether they are pixels already, and the part of its image.
+# The position of a file's bytes, whether they are pixels already, and the part of its image.
 _ROW = np.dtype([
     *((name, np.int64) for name in ("start", "length")),
     *((name, np.bool_) for name in ("is_pixels", "is_mirrored")),
@@ -51,7 +51,7 @@ class PackedImages(Sequence["PackedImages"]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of these files and pixels."""
+        """Bytes of the files and pixels."""
         return int(self.rows["length"].sum())
 
     def payload(self) -> NDArray[np.uint8]:
@@ -83,7 +83,7 @@ class DeviceShare:
         return is_left
 
     def begin(self) -> None:
-        """Begin a file; if it is a chunk's first, see how long the thread idled before."""
+        """Start a file; if it is a chunk's first, see how long the thread idled before."""
         local, now = self._local, time.perf_counter()
         if not hasattr(local, "began"):
             local.began, local.idle, local.ended = now, 0.0, None
@@ -105,7 +105,7 @@ class DeviceShare:
 
 
 class PackingImage:
-    """A decoder that leaves an image's files to a device: all, or as `decode_on` says."""
+    """A decoder that leaves image files to a device: all, or with `decode_on="auto"` a share."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
@@ -116,7 +116,7 @@ class PackingImage:
         return repr(self.image)
 
     def __call__(self, data: bytes, rng: np.random.Generator) -> tuple[Any, tuple[int, ...]]:
-        """What to send of one file, and its row behind `length`."""
+        """The data to send for one file, and the fields of its row after `length`."""
         if self.share is not None:
             self.share.begin()
         image, view = self.image, memoryview(data)
@@ -166,5 +166,5 @@ def _fits_device(data: memoryview, header: ImageHeader) -> bool:
             for marker, start in jpeg_segments(data)
         )
     except (IndexError, ValueError):
-        return False  # the CPU's decoder says what is wrong, if anything
+        return False  # the CPU's decoder raises the error, if any
     return header.format == "jpeg" and not is_rgb

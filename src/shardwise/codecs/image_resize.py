@@ -1,4 +1,4 @@
-"""Pixels to another size, by cykooz-resizer (fast_image_resize), OpenCV or Pillow.
+"""Resize pixels by cykooz-resizer (fast_image_resize), OpenCV or Pillow.
 
 "bilinear" and "bicubic" are Pillow's and torchvision's antialiased filters. cykooz-resizer has them
 with SIMD and gives torchvision's bytes; Pillow, where that is missing, is one level off in places.
@@ -26,7 +26,7 @@ _BAND_BYTES = 1 << 20
 def resize_pixels(
     pixels: Pixels, height: int, width: int, *, interpolation: str, out: Pixels | None = None
 ) -> Pixels:
-    """Resize `[height, width, channels]` of any dtype as `image` says of its `interpolation`.
+    """Resize `[height, width, channels]` of any dtype by an `interpolation` of `image`.
 
     `out` is written into where the package can; the result need not be it. Without OpenCV, "linear"
     is Pillow's "bilinear".
@@ -64,7 +64,7 @@ def _convolve(package: Any, pixels: Pixels, size: tuple[int, int], interpolation
     make = functools.partial(package.ImageData, pixel_type=package.PixelType[kind])
     rows = max(1, _BAND_BYTES // pixels[0].nbytes)
     bands = []
-    # In one call it would filter rows first, and round otherwise than torchvision.
+    # One call would filter rows first, and round otherwise than torchvision.
     for at in range(0, stored_height, rows):
         band = pixels[at : at + rows]
         wide = make(width, len(band))

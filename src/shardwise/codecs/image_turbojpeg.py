@@ -55,8 +55,8 @@ class TurboJpeg:
         stored at half the resolution: ask for one more on each side.
 
         Returns:
-            uint8 `[height, width, channels]`, and the first complaint about the file: empty if
-            there was none.
+            uint8 `[height, width, channels]`, and the first complaint about the file, or
+            an empty text.
         """
         library = self._library
         # One each image takes 3 µs. After some errors it would decode no other file.
@@ -92,7 +92,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
 
 @functools.cache
 def find_turbojpeg() -> TurboJpeg | None:
-    """TurboJPEG 3, or None where there is none."""
+    """TurboJPEG 3, or None if it is not installed."""
     import importlib.metadata
 
     try:

@@ -1,4 +1,4 @@
-"""`image`: from the user's arguments to an image decoder."""
+"""`image`: make an image decoder of the user's arguments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def image(
             of PNG and TIFF, and has white at 65535 for all files; "float32" from 0 to 1, in which
             TIFF files of floats and of signed or 32-bit integers stay as stored. None is "float32"
             with `mean=`, else "uint8".
-        orient: turn the image as its EXIF orientation says; else it stays as stored.
+        orient: turn the image by its EXIF orientation; else it stays as stored.
         antialias: False is `interpolation="linear"` in place of "bilinear".
         max_pixels: the largest image to decode, in height x width; a larger one is an error.
         interpolation: how to resize: "bilinear" and "bicubic" as torchvision and Pillow do with

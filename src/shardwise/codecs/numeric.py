@@ -128,7 +128,7 @@ class Array:
 
     @functools.cached_property
     def _stored(self) -> np.dtype[Any]:
-        # Bytes other than 0 and 1 are no valid bools: they are read as numbers and compared to 0.
+        # Bytes other than 0 and 1 are not valid bools: they are read as numbers and compared to 0.
         return np.dtype("uint8" if self._native == np.bool_ else self.dtype)
 
     def _shape_of(self, num_bytes: int) -> tuple[int, ...]:
@@ -193,7 +193,7 @@ def array(dtype: DTypeLike, shape: int | Sequence[int] | None = None) -> Array:
 
     Args:
         dtype: bool, integers, floats or complex numbers. Stored little-endian, on every machine,
-            unless the name says otherwise (">f4"). Values have the machine's own byte order.
+            unless the name has another order (">f4"). Values have the machine's own byte order.
         shape: the shape; None for one dimension of any length.
 
     Raises:

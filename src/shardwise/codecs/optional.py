@@ -1,8 +1,8 @@
-"""A decoder of a field that some samples lack."""
+"""Decoders around another one: of a field that some samples lack, and of lists of members."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_function, suggest_names
 from shardwise.base.columns import Layout
-from shardwise.codecs.protocol import has_mask, takes_rng
+from shardwise.base.foreign_bytes import as_data_error
+from shardwise.codecs.protocol import has_mask
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,11 @@ class OptionalDecoder:
     """Another decoder, or None for the stored value, that also takes None for a missing field."""
 
     decoder: Callable[..., Any] | None
-    # Of stored values, where they have one.
+    # The row of stored values, if they have one.
     stored_row: Layout | None = None
 
     takes_missing: ClassVar[bool] = True
+    is_wrapper: ClassVar[bool] = True
 
     def __repr__(self) -> str:
         return f"optional({'' if self.decoder is None else repr(self.decoder)})"
@@ -34,22 +36,22 @@ class OptionalDecoder:
 
     @property
     def gives_mask(self) -> bool:
-        """Whether a missing field is zeros, and the mask says so."""
+        """Whether a missing field becomes zeros, marked in the mask."""
         return self.row is not None or has_mask(self.decoder)
 
     @property
     def mask_row(self) -> Any:
-        """The decoder's own, or one bool."""
+        """The decoder's own mask row, or one bool."""
         return self.decoder.mask_row if has_mask(self.decoder) else ((), np.dtype(bool))  # type: ignore[union-attr]
 
     @property
     def stream(self) -> int:
-        """The decoder's own."""
+        """The decoder's own stream."""
         return int(getattr(self.decoder, "stream", 0))
 
-    def __call__(self, data: Any) -> Any:
+    def __call__(self, data: Any, **rng: np.random.Generator) -> Any:
         """Decode; None stays None."""
-        return self._decode(data)
+        return data if data is None or self.decoder is None else self.decoder(data, **rng)
 
     def decode_into(self, data: Any, out: NDArray[Any]) -> None:
         """Write the value, or zeros, into `out`."""
@@ -72,38 +74,49 @@ class OptionalDecoder:
                 value = np.zeros(tuple(self.row[0]), self.row[1])
             return value, np.zeros(shape, dtype)
         if out is None:
-            out = self._decode(data, **rng)
+            out = self(data, **rng)
         elif hasattr(decoder, "decode_into"):
             decoder.decode_into(data, out, **rng)
         else:
-            out[...] = self._decode(data, **rng)
+            out[...] = self(data, **rng)
         return out, np.True_
 
-    def _decode(self, data: Any, **rng: np.random.Generator) -> Any:
-        return data if data is None or self.decoder is None else self.decoder(data, **rng)
 
+@dataclass(frozen=True)
+class EachDecoder:
+    """A decoder of lists of members: of a keyed one each member draws after those before it."""
 
-class KeyedOptionalDecoder(OptionalDecoder):
-    """The same of a decoder that draws random numbers."""
+    decoder: Callable[..., Any]
 
-    def __call__(self, data: Any, rng: np.random.Generator) -> Any:  # type: ignore[override]
-        """Decode; None stays None."""
-        return self._decode(data, rng=rng)
+    is_wrapper: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if has_mask(self.decoder):
+            raise ValueError(f"{self.decoder!r} makes masks, which lists of members have none of")
+
+    @property
+    def stream(self) -> int:
+        """The decoder's own."""
+        return int(getattr(self.decoder, "stream", 0))
+
+    def __call__(self, members: Sequence[Any], **rng: np.random.Generator) -> list[Any]:
+        """Decode all members."""
+        values = []
+        for number, data in enumerate(members):
+            with as_data_error(f"member {number} of {len(members)}", url=""):
+                values.append(self.decoder(data, **rng))
+        return values
 
 
 @suggest_names
 def optional(decoder: Callable[..., Any] | None = None) -> OptionalDecoder:
     """A decoder of a field that some samples lack.
 
-    Where the decoder's values have one shape, such as `sw.image(size=224)`'s, a missing one is
-    zeros in the batch, and the field "<field>.mask", bool `[batch]`, has False. Otherwise the value
-    is None, and the batch has a list.
+    Where its values have one shape, such as `sw.image(size=224)`'s, a missing one is zeros in the
+    batch, and "<field>.mask", bool `[batch]`, has False. Otherwise it is None, in a list.
 
     Args:
         decoder: of the values that are there; None for the stored ones.
-
-    Raises:
-        TypeError: it is no decoder.
 
     Examples:
         >>> import shardwise as sw
@@ -115,4 +128,4 @@ def optional(decoder: Callable[..., Any] | None = None) -> OptionalDecoder:
         check_function("decoder", decoder)
     if isinstance(decoder, OptionalDecoder):
         return decoder
-    return (KeyedOptionalDecoder if takes_rng(decoder) else OptionalDecoder)(decoder)
+    return OptionalDecoder(decoder)

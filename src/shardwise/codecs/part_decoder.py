@@ -1,7 +1,7 @@
-"""What the decoders of a part of a media file have in common: a clip, or a stretch of sound.
+"""Code that decoders of a part of a media file share: of a clip, or a stretch of sound.
 
-A subclass decodes into a row or into memory of its own, with a mask of what is real. A part may
-begin at random: then the sample's generator says where.
+A subclass decodes into a row or into its own memory, with a mask of what is real. A part may start
+at random, drawn from the sample's generator.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PartDecoder(ABC):
         """A part, written into `out` if there is one, and its mask."""
 
     def _draw(self, rng: np.random.Generator | None, num_starts: int) -> int:
-        """One of the places at which a random part may begin."""
+        """Draw one of the positions at which a random part may start."""
         if rng is None:
             raise TypeError(f"{self!r} begins at random: call it with rng=, a numpy Generator")
         return int(rng.integers(num_starts))

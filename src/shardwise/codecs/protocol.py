@@ -1,4 +1,4 @@
-"""What a decoder is: a callable of bytes, and abilities: randomness, and three for whole batches.
+"""Decoders: callables of bytes, with abilities: randomness, and three for whole batches.
 
 The conformance kit `shardwise.testing.check_decoder` holds a new decoder to this.
 """
@@ -53,7 +53,7 @@ class ColumnDecoder(Protocol):
     """A decoder that decodes the payloads of many samples at once."""
 
     def decode_column(self, column: BytesColumn) -> NDArray[Any] | list[Any]:
-        """Decode all rows, none of which is missing: `[rows, ...]`, or a list if they differ."""
+        """Decode all rows (none is missing): `[rows, ...]`, or a list if they differ."""
 
 
 class KeyedDecoder(Protocol):
@@ -95,21 +95,21 @@ class DrawingDecoder(Protocol):
     """
 
     def draw(self, data: bytes | memoryview, rng: np.random.Generator) -> Any:
-        """All that it takes from `rng` for one payload."""
+        """Draw all that it takes from `rng` for one payload."""
 
     def decode_drawn_into(self, data: bytes | memoryview, out: NDArray[Any], drawn: Any) -> None:
         """Decode with what `draw` returned."""
 
 
 class MaskingDecoder(Protocol):
-    """A decoder that says beside each value what of it is real, and what filled up.
+    """A decoder that gives a mask with each value: True where it is real, False where filled up.
 
     A dataset gives the masks as a field "<field>.mask".
     """
 
     @property
     def gives_mask(self) -> bool:
-        """Whether it does so with its options."""
+        """Whether it gives masks with its options."""
 
     @property
     def mask_row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
@@ -121,8 +121,16 @@ class MaskingDecoder(Protocol):
         """The value, written into `out` if given, and its mask; keyed decoders get `rng`, too."""
 
 
+def unwrapped(decoder: Any) -> Any:
+    """The decoder in this library's ones around another one; None in `sw.optional()`."""
+    while getattr(decoder, "is_wrapper", False):
+        decoder = decoder.decoder
+    return decoder
+
+
 def takes_rng(fn: Callable[..., Any] | None) -> bool:
     """Whether a function or decoder has a parameter called `rng`."""
+    fn = unwrapped(fn)
     if fn is None:
         return False
     try:

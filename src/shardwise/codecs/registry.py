@@ -1,4 +1,4 @@
-"""Which decoder a field gets: by what the user says, or by the field's extension.
+"""The choice of a field's decoder: by the user, or by the field's extension.
 
 Pickles have no entry: they can run any code, so they are decoded only by name.
 """

@@ -1,7 +1,7 @@
-"""Decoders of arrays that say what they are: NumPy's .npy, torch.save files, and pickles by name.
+"""Decoders of arrays that describe themselves: NumPy's .npy, torch.save files, and pickles by name.
 
 Nothing here runs code that data bring with them, but `unpickle`, which no field gets unless it is
-asked for.
+requested.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def npy() -> Npy:
     """Decode .npy files (NumPy's format, versions 1 and 2) to arrays in C order.
 
     Raises:
-        ValueError: (when called) it is no .npy file, is cut, or holds objects, text or records.
+        ValueError: (when called) it is not an .npy file, is cut, or holds objects, text or records.
     """
     return Npy()
 
@@ -104,7 +104,7 @@ def torch_tensor() -> TorchTensor:
     With `weights_only`: files that would run code are refused.
 
     Raises:
-        ValueError: (when called) it is no such file, is cut, or would run code.
+        ValueError: (when called) it is not such a file, is cut, or would run code.
     """
     return TorchTensor()
 
@@ -113,7 +113,7 @@ class Unpickle(PlainDecoder):
     """A decoder of pickles; `unpickle` makes it."""
 
     def __call__(self, data: bytes | memoryview) -> Any:
-        """Decode one pickle, and run what it says."""
+        """Decode one pickle, and run its code."""
         try:
             return pickle.loads(data)  # noqa: S301 - asked for by name
         except Exception as exc:
@@ -127,6 +127,6 @@ def unpickle() -> Unpickle:
     No field is ever decoded by this unless it is named.
 
     Raises:
-        ValueError: (when called) it is no pickle, is cut, or what it ran has raised.
+        ValueError: (when called) it is not a pickle, is cut, or what it ran has raised.
     """
     return Unpickle()

@@ -19,7 +19,7 @@ _PACKAGES = ("webdataset", "wids", "video2dataset")
 
 
 def install() -> None:
-    """Have `webdataset`, `wids` and `video2dataset` imported from here, submodules included.
+    """Make imports of `webdataset`, `wids` and `video2dataset`, submodules included, load these.
 
     Call it before the first `import webdataset`, in the program's main file, so that workers that
     are spawned call it too.

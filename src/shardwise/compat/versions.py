@@ -13,14 +13,14 @@ _ANY = metadata.DistributionFinder.Context()
 
 
 def answer_versions() -> None:
-    """Have `importlib.metadata` say which versions of the packages' APIs are there."""
+    """Make `importlib.metadata` report the versions of the packages' APIs that are there."""
     if not any(isinstance(finder, _Versions) for finder in sys.meta_path):
-        # In front: an original that is installed too has another version.
+        # First in the list: an original that is installed too has another version.
         sys.meta_path.insert(0, _Versions())
 
 
 class _Versions(metadata.DistributionFinder):
-    """It finds distributions only: the modules are there already."""
+    """A finder of distributions only: the modules are there already."""
 
     def find_spec(self, *_: Any) -> None: ...
 

@@ -43,9 +43,7 @@ from shardwise.storage import PoolRanges
 def concat(datasets: Sequence[Dataset]) -> Dataset:
     """Datasets behind one another: the samples of the first, then those of the second, and so on.
 
-    They must have the same fields, decoders and transforms; the order of the fields is the first
-    one's. A dataset may come more than once. Sources of different formats may be joined. Their
-    fingerprints and their order make the fingerprint.
+    They have the same fields, decoders and transforms, of any formats; one may come twice.
 
     Raises:
         ValueError: there is no dataset, or two of them differ; the message says in what.

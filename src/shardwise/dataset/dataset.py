@@ -8,11 +8,11 @@ loader says who gets it when.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, Never
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,8 +39,7 @@ from shardwise.dataset.subset import filter_mask, refuse_part, rows_of, subset_i
 from shardwise.dataset.transforms import Transforms
 from shardwise.sources.protocol import Source, Undecodes, value_fields_of
 
-# Samples whose pictures a notebook shows.
-_NUM_SHOWN = 8
+_NUM_SHOWN = 8  # samples whose pictures a notebook shows
 
 
 @suggest_names
@@ -90,35 +89,52 @@ class Dataset(Segmented):
         try:
             rows += [("samples", f"{len(self):,}"), ("shards", f"{len(self.shard_sizes):,}")]
             rows.append(("fields", ", ".join(self.fields)))
-            samples = (Sample(each)._repr_html_() for each in islice(self, _NUM_SHOWN))
-            shown = "".join(f"<div style='display:inline-block'>{each}</div>" for each in samples)
+            for each in map(Sample, islice(self, _NUM_SHOWN)):
+                shown += f"<div style='display:inline-block'>{each._repr_html_()}</div>"
         except ShardwiseError as error:
             rows.append((type(error).__name__, error))
         return table("Dataset", rows) + shown
 
-    def select(self, *fields: str) -> Dataset:
+    def select(self, *fields: str, order: str | None = None) -> Dataset:
         """Keep these fields, in this order; others are not read. With no names, only keys are left.
+
+        A pattern such as "*.jpg" is one field of that name, the list of all members that match, in
+        the order of their names, or of a list of names in a field of JSON: `order="json.images"`.
 
         Raises:
             ValueError: a field is not there, or a `map()` comes before.
         """
-        known = (*self.fields, *self._parts)
-        return Dataset(self._source, _transforms=self._transforms.select(fields, known))
+        data = self._listed("select", fields, order)
+        known = (*data.fields, *data._parts)
+        return Dataset(data._source, _transforms=data._transforms.select(fields, known))
 
-    def decode(self, /, *specs: Never, **decoders: Callable[[Any], Any] | Any) -> Dataset:
+    def _listed(self, method: str, names: Iterable[Any], order: str | None = None) -> Dataset:
+        """The dataset with lists in place of the members of patterns among the names."""
+        new = [n for n in names if isinstance(n, str) and "*" in n and n not in self.fields]
+        if not new and order is None:
+            return self
+        self._transforms.check(method, (), ())
+        made = find("methods", "members")(self._source, self._transforms, self.fields, new, order)
+        return Dataset(made[0], _transforms=made[1])
+
+    def decode(self, specs: Mapping[str, Any] | None = None, /, **decoders: Any) -> Dataset:
         """Decode fields: `field=decoder`, where a decoder is a codec or any callable of bytes.
 
-        `int`, `float` and `str` read text. A later decoder of a field takes the place of an
-        earlier one; fields whose name is no Python name are given as `**{"seg.png": ...}`.
-        Without arguments every field that has a default decoder (by its extension; never pickle)
-        and no other one yet is decoded with it.
+        `int`, `float` and `str` read text. A later decoder of a field replaces an earlier one.
+        Other names are given in a dict, as `{"seg.png": ...}`, patterns as `{"*.jpg": ...}`, whose
+        decoder gets each member. Without arguments every field without a decoder gets the default
+        one of its extension (never pickle), if it has one.
 
         Raises:
             ValueError: a field is not there or not selected, or a `map()` comes before.
             TypeError: a decoder can't be called, or stands without a field.
         """
-        if specs:
+        if specs is not None and not isinstance(specs, Mapping):
             raise TypeError(DECODE_HINT)
+        decoders = {**(specs or {}), **decoders}
+        data = self._listed("decode", decoders)
+        if data is not self:
+            return data.decode(decoders)
         values = value_fields_of(self._source)
         source, transforms, fields = self._source, self._transforms, self.fields
         if not decoders:
@@ -137,20 +153,17 @@ class Dataset(Segmented):
     def map(self, fn: Callable[..., dict[str, Any]]) -> Dataset:
         """Transform samples: fn(sample) -> sample, or fn(sample, rng) if it has a parameter `rng`.
 
-        `rng` is a numpy Generator keyed by (seed, epoch, sample, place of this map): the same for
-        a sample on every cluster and in every subset. `ds[i]` and iteration use seed 0, epoch 0.
-        All samples must come back with the same fields; "__key__" is put back if it is dropped.
-
-        Raises:
-            TypeError: fn can't be called so.
+        `rng` is a numpy Generator keyed by (seed, epoch, sample, place of this map): the same on
+        every cluster. `ds[i]` and iteration use seed 0, epoch 0. All samples must come back with
+        the same fields; "__key__" is put back if it is dropped.
         """
         return Dataset(self._source, _transforms=self._transforms.map(fn))
 
     def subset(self, indices: ArrayLike) -> Dataset:
         """Take samples by index (an int array) or by a boolean mask.
 
-        The given order becomes the storage order, and repeats are samples of their own. Costs 8
-        bytes a sample, which travel with the pickled dataset. Ascending indices read fastest.
+        The given order becomes the storage order, with repeats. Costs 8 bytes per sample, or none
+        of a read-only map of a file. Ascending indices read fastest.
 
         Raises:
             IndexError: an index is negative or past the end.
@@ -172,45 +185,29 @@ class Dataset(Segmented):
     ) -> NDArray[Any]:
         """One value of every sample, as a read-only array `[samples]`, in storage order.
 
-        Made in parallel once, and kept: beside the indexes of tar shards (in `.shardwise/`), else,
-        and where that can't be written, in the user's cache directory. The file belongs to these
-        samples (names, sizes and versions of the shards, the subset), this name, the decoders and
-        maps, and the function; if one of them changes, the column is made anew. Of a function its
-        code and the values that it holds count; globals, files and objects that it looks into do
-        not. Of wrapped datasets nothing is kept, since their content is not known from outside.
+        Made in parallel once, and kept beside the indexes of tar shards (in `.shardwise/`), else in
+        the user's cache directory. It is made again if the samples (names, sizes and versions of
+        the shards, the subset), the decoders, the maps or the function differ: its code and the
+        values that it holds, not its globals. Columns of wrapped datasets are not kept.
 
         Args:
-            name: a field, which alone is read; "__key__"; a member of a field of JSON
-                (`"json.n_frames"`). A field of a tar shard that has no decoder gets its default
-                one. With a function, any name.
+            name: a field; "__key__"; a member of JSON (`"json.n_frames"`); with a function, any.
             fn: sample -> value. It gets all fields that the dataset selects.
             progress: None for a bar where standard error is a terminal; False for none; a function
                 of (samples done, all samples).
-            num_workers: processes, which are spawned and get the dataset and the function pickled.
-                0 for threads of this one, which suffice where reading or decoding in C is the work.
+            num_workers: processes that get the dataset and the function pickled; 0 for threads.
 
         Returns:
-            The field's own dtype where the source has arrays of numbers; else bool, int64, float64
-            or str.
+            The source's dtype of numbers; else bool, int64, float64 or str.
 
         Raises:
             ValueError: there is no such field, and no function.
             DataError: a sample has no such value, or it is no single number or text, or the
                 function raised; url and key say where.
             WorkerError: a process died.
-
-        Examples:
-            >>> import shardwise as sw
-            >>> ds = sw.wrap([{"text": "a b"}, {"text": "c"}])
-            >>> ds.column("words", lambda sample: len(sample["text"].split()))
-            array([2, 1])
         """
         check_column(name, fn, num_workers)
         return computed_column(self._column_reader(name, fn), progress, num_workers)
-
-    def column_origin(self, name: str) -> str:
-        """All that the values of a column are made of, as text."""
-        return self._column_reader(name, None).origin()
 
     def _column_reader(self, name: str, fn: Callable[[dict[str, Any]], Any] | None) -> ColumnReader:
         if fn is not None:
@@ -237,19 +234,14 @@ class Dataset(Segmented):
         """Keep the samples for which something holds: a subset, with equal steps on all ranks.
 
         Args:
-            where: one boolean a sample; or a function of columns, which gets a dict of some
-                samples' values, decoded and stacked as in a batch, with "__key__": numbers are
-                arrays, keys and texts lists. It returns one boolean for each, is called for 512
-                samples at a time, in each process that makes the dataset, and must return the same
-                in all of them.
-            columns: the fields that the function gets; others are not read. A mapping of names to
-                arrays `[samples]`, such as what `column` gives, is taken as it is.
+            where: one boolean per sample; or a function of the columns of 512 samples, collated as
+                in a batch, which returns one boolean for each, the same in every process.
+            columns: the fields that the function gets, or a mapping of names to arrays `[samples]`.
 
         Raises:
             ValueError: a field is not there, a `map()` comes before a function, or a mask of
                 another length.
             TypeError: no booleans, or a function without columns.
-            DataError: a sample is damaged or lacks one of the columns.
 
         Examples:
             >>> import shardwise as sw
@@ -307,26 +299,22 @@ class Dataset(Segmented):
         """Clips of the samples' videos as samples: `len` is exact, an epoch has each clip once.
 
         Which frames a clip has follows from the media index (`shardwise index --media`, or
-        `TarWriter(media=True)`) in integers, before a byte of a picture is read. Up to 10,000
-        samples of other sources are indexed here. A clip has the sample's other fields, too.
-        docs/video.md has the fields of a clip.
+        `TarWriter(media=True)`); up to 10,000 samples of other sources are indexed here. A clip has
+        the sample's other fields, too. docs/video.md has the fields of a clip.
 
         Args:
             field: the field of the videos, as stored; "frame_%05d.jpg" for numbered pictures of tar
                 shards; several fields (cameras) for clips of one moment, by the first one's times.
             frames: frames of a clip.
             stride: 4 takes each fourth frame of the video.
-            step: frames from the begin of a clip to that of the next; by default a clip begins
-                where the one before ends.
+            step: frames from the begin of a clip to that of the next; by default its length.
             count: clips of each video (or cut), evenly spread, in place of `step`.
             seconds: seconds from one clip to the next, in place of `step`.
             per_sample: clips of each sample, an axis of "mp4"; by default one sample per video.
             jitter: a clip begins 0 to `jitter` - 1 frames later, keyed by (seed, epoch, clip).
-            fps: frames a second, in place of `stride`: frame i is the one that is on the screen
-                i / fps seconds after the first.
-            cuts: a field of JSON ("json.scenes") with a list of rows {"start": s, "end": s, ...}:
-                clips lie inside of these, by default one in the middle of each, and
-                "__media__" has the row as "cut".
+            fps: frames a second, in place of `stride`: those on the screen i / fps seconds later.
+            cuts: a field of JSON ("json.scenes") with rows {"start": s, "end": s, ...}: clips lie
+                inside of these, by default one in the middle; "__media__" has the row as "cut".
             short: of a video or cut that is too short: "drop" (`ds.source.counts` has how many),
                 "mask" frames of zeros at its end ("mp4.mask"), "repeat" its last frame, "error".
             size: (height, width) of the pictures; None keeps the video's.

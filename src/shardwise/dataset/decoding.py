@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.columns import BytesColumn, Column, values_of
+from shardwise.base.columns import BytesColumn, Column, num_missing, values_of
 from shardwise.base.errors import DataError
 from shardwise.base.foreign_bytes import is_signal
 from shardwise.codecs.protocol import DrawingDecoder
@@ -45,7 +45,7 @@ def decode_rows(rows: RawRows, fields: Sequence[Field]) -> Iterable[dict[str, An
     pending = [
         field
         for field, column in zip(fields, columns, strict=True)
-        if field.decoder is not None or not _is_whole(column)
+        if field.decoder is not None or num_missing(column)
     ]
     if pending:
         return _decode_each(rows, fields, owned, pending)
@@ -79,11 +79,7 @@ def _decode_each(
 def decode_columns(
     rows: RawRows, fields: Sequence[Field], out: Mapping[str, NDArray[Any]]
 ) -> dict[str, Column]:
-    """Decode rows by column.
-
-    A column is an array `[rows, ...]` where the decoder makes one, or the source has one and there
-    is no decoder; the array of `out` where there is one for the field; else a list with None for
-    samples that lack the field.
+    """Decode rows by column: an array of the decoder, the source or `out`, or a list with None.
 
     Raises:
         DataError: of the first row that is damaged, lacks a field that was asked for, or has a null
@@ -148,7 +144,7 @@ def _masked_columns(
 
 def _whole_or_error(rows: RawRows, field: Field, column: Column) -> bool:
     """Whether no sample lacks the field; an error where none may."""
-    whole = _is_whole(column)
+    whole = not num_missing(column)
     if field.has_no_null and not whole:
         row = next(row for row, value in enumerate(column) if value is None)
         # Of a decoder that raises on a row before, that error is the first.
@@ -173,14 +169,6 @@ def _first_error(rows: RawRows, error: DataError, fields: Sequence[Field]) -> Da
                 error, row = earlier, before
                 break
     return error
-
-
-def _is_whole(column: Column) -> bool:
-    if isinstance(column, BytesColumn):
-        return int(column.lengths.min(initial=0)) >= 0
-    if isinstance(column, np.ndarray) and column.dtype.kind != "O":
-        return True
-    return all(value is not None for value in column)
 
 
 def _owned(column: Column) -> list[Any]:
@@ -243,8 +231,7 @@ def _decoded(
 def _by_column(rows: RawRows, field: Field, column: Column, method: str, *out: Any) -> Any:
     """What a decoder's method makes of a whole column, or fills `out` with; None if it can't.
 
-    `out` means nothing then. So it is with damaged values too: the row's own error names the
-    sample. Keyed decoders get a generator a sample, so they are called row by row.
+    So it is with damaged values, whose row's own error names the sample, and keyed decoders.
     """
     if isinstance(column, np.ndarray):
         return None if field.cast is None or out else column.astype(field.cast)

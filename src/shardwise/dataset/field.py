@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardwise.base.columns import ChannelsLast, Layout, mask_of
 from shardwise.base.errors import DataError
 from shardwise.codecs.optional import OptionalDecoder
-from shardwise.codecs.protocol import has_mask, takes_rng
+from shardwise.codecs.protocol import has_mask, takes_rng, unwrapped
 from shardwise.dataset.keyed_random import SampleKeys
 from shardwise.sources.protocol import own_names_of
 
@@ -113,7 +113,8 @@ class Field:
 
 def is_plain_function(decoder: Callable[..., Any]) -> bool:
     """Whether a decoder is any callable: none of this library's, and without their abilities."""
-    return not (
+    decoder = unwrapped(decoder)
+    return decoder is not None and not (
         type(decoder).__module__.startswith("shardwise.")
         or hasattr(decoder, "decode_into")
         or hasattr(decoder, "decode_column")

@@ -1,8 +1,7 @@
 """Arrays that were computed once and are kept in a file: columns of a dataset, and its packs.
 
 A file of columns (`column_file`) with the digest of what the arrays were made of, and dtype and
-shape of each. It appears whole or not at all; two processes that make the same arrays write the
-same bytes, and the last one's file stays.
+shape of each. It appears whole or not at all; processes that make the same arrays write the same.
 """
 
 from __future__ import annotations
@@ -83,14 +82,17 @@ class KeptArrays:
 
 def kept_or_made(place: KeptArrays | None, kind: type[T], make: Callable[[], T]) -> T:
     """A dataclass of arrays and whole numbers, kept or made and kept; no place keeps nothing."""
-    arrays = None if place is None else place.load()
-    if arrays is not None:
-        kept: T = kind(**{name: a if a.ndim else a.item() for name, a in arrays.items()})
-        return kept
-    made = make()
-    if place is not None:
-        place.save({each.name: np.asarray(getattr(made, each.name)) for each in fields(made)})
-    return made
+    if place is None:
+        return make()
+    arrays = place.load()
+    if arrays is None:
+        made = make()
+        arrays = {each.name: np.asarray(getattr(made, each.name)) for each in fields(made)}
+        # Mapped, it is memory that the ranks of a machine share.
+        place.save(arrays)
+        arrays = place.load() or arrays
+    kept: T = kind(**{name: a if a.ndim else a.item() for name, a in arrays.items()})
+    return kept
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], digest: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Never
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,7 @@ from shardwise.base.columns import Layout
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.mix_source import SOURCE, MixSource, is_mixture
 from shardwise.dataset.samples import rows_by_part
+from shardwise.dataset.transforms import matching
 from shardwise.plan import MixtureSampler
 from shardwise.sources.manifest import checked_ids
 from shardwise.sources.protocol import common_entries
@@ -24,10 +25,8 @@ from shardwise.storage import PoolRanges
 class MixedDataset(Dataset):
     """What `shardwise.mix` makes: a dataset that brings its own order.
 
-    `select`, `decode` and `map` are done to each of its datasets, where those have the fields; a
-    function of `map` finds "__source__" in the sample. Its `rng` is keyed by the dataset's name,
-    too. A sample is transformed alike wherever it comes within one epoch of the mixture; `ds[i]` is
-    the sample of its dataset, as that gives it.
+    `select`, `decode` and `map` are done to each of its datasets that has the fields; a function of
+    `map` finds "__source__" in the sample, and its `rng` is keyed by the dataset's name, too.
     """
 
     def __init__(
@@ -135,20 +134,26 @@ class MixedDataset(Dataset):
             if all(layout.get(name) == form for layout in others)
         }
 
-    def select(self, *fields: str) -> Dataset:
+    def select(self, *fields: str, order: str | None = None) -> Dataset:
         """Keep these fields of each dataset that has them, one at least; "__source__" stays."""
         self._check("select", fields)
-        return self._each(lambda part: part.select(*(f for f in fields if f in _known(part))))
 
-    def decode(self, /, *specs: Never, **decoders: Callable[[Any], Any] | Any) -> Dataset:
+        def selected(part: Dataset) -> Dataset:
+            own = [name for name in fields if matching(name, _known(part))]
+            return part.select(*own, order=order if any("*" in name for name in own) else None)
+
+        return self._each(selected)
+
+    def decode(self, specs: Mapping[str, Any] | None = None, /, **decoders: Any) -> Dataset:
         """Decode fields of each dataset that has them, one at least; see `Dataset.decode`."""
-        if specs or not decoders:
-            return self._each(lambda part: part.decode(*specs))
+        if not isinstance(specs, Mapping | None) or not (specs or decoders):
+            return self._each(lambda part: part.decode(specs))
+        decoders = {**(specs or {}), **decoders}
         self._check("decode", tuple(decoders))
 
         def decoded(part: Dataset) -> Dataset:
-            own = {name: spec for name, spec in decoders.items() if name in _known(part)}
-            return part.decode(**own) if own else part
+            own = {name: fn for name, fn in decoders.items() if matching(name, _known(part))}
+            return part.decode(own) if own else part
 
         return self._each(decoded)
 
@@ -196,7 +201,7 @@ class MixedDataset(Dataset):
 
     def _check(self, method: str, names: Sequence[str]) -> None:
         known = {name for part in self._mixed.parts.values() for name in _known(part)}
-        odd = [name for name in names if name not in known and name != SOURCE]
+        odd = [name for name in names if not matching(name, known) and name != SOURCE]
         if odd and not self.is_mapped:
             raise ValueError(
                 f"{method}(): no dataset of the mixture has {', '.join(map(repr, odd))}; they have "

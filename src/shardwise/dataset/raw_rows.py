@@ -71,8 +71,7 @@ class RawRows:
     ) -> NoReturn:
         """Raise the error for `exc`, which a decoder or function raised on the sample in this row.
 
-        Errors that are not the data's, such as a missing package, stay as they are. The traceback
-        of `exc` begins with the user's function, not with its caller here.
+        Errors that are not the data's, such as a missing package, stay as they are.
         """
         if is_signal(exc) or (isinstance(exc, ShardwiseError) and not isinstance(exc, DataError)):
             raise exc

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.columns import Layout
+from shardwise.base.columns import Layout, num_missing
 from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
 from shardwise.base.stages import Stages, StageSeconds
@@ -37,10 +37,10 @@ from shardwise.sources.protocol import (
     Source,
     SourceTraits,
     costs_of,
-    owner_of,
     ranges_of,
     read_rows,
     traits_of,
+    url_in,
 )
 from shardwise.sources.samples import DecodeWatch, LoadCost, LoadRequest
 from shardwise.storage import PoolRanges
@@ -88,20 +88,14 @@ class LoadedSamples:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Which samples these are, in which order: 16 hex digits of the shards and the subset.
-
-        Decoders and transforms do not count: a state may be resumed with others.
-        """
+        """Which samples these are, in which order: 16 hex digits, whatever is decoded."""
         indices = self._transforms.indices
         whole = self.manifest.fingerprint
         return whole if indices is None else subset_fingerprint(whole, indices)
 
     @cached_property
     def shard_sizes(self) -> NDArray[np.int64]:
-        """Samples a shard: int64 `[shards]`, in the source's order; a subset's shards may be empty.
-
-        A subset whose indices do not ascend jumps between shards: it counts as one shard.
-        """
+        """Samples per shard: int64 `[shards]`; a subset that jumps between shards is one."""
         indices = self._transforms.indices
         sizes = self.manifest.sizes
         return sizes if indices is None else subset_shard_sizes(sizes, indices)
@@ -109,8 +103,7 @@ class LoadedSamples:
     def costs(self, *, hidden: int) -> NDArray[np.float64]:
         """Cost of each pack of `sw.pack` for a model of that width: float64 `[samples]`.
 
-        6 x hidden x tokens of the pack for the linear layers, and the sum of the squares of its
-        documents' lengths for attention; a ValueError where these are no packs.
+        6 x hidden x tokens for linear layers + sum of squares of documents' lengths for attention.
         """
         indices = self._transforms.indices
         costs = costs_of(self._source, whole("hidden", hidden, least=1, most=2**31))
@@ -123,10 +116,7 @@ class LoadedSamples:
 
     @property
     def whole_fields(self) -> Collection[str]:
-        """The fields whose dicts and tuples are values, as of JSON: those that shards have.
-
-        Dicts and tuples in wrapped items, and those that a `map()` adds, hold values.
-        """
+        """The fields whose dicts and tuples are values: those that shards have, as of JSON."""
         if self._traits.holds_objects:
             return self._transforms.decoders
         return (*self.fields, "__media__")
@@ -176,10 +166,7 @@ class LoadedSamples:
 
     @cached_property
     def cost(self) -> LoadCost:
-        """What loading a sample costs, as a `LoadCost`: threads and chunk sizes follow from it.
-
-        What a source of Python objects runs is unknown, and does not count as the user's function.
-        """
+        """What loading a sample costs: threads and chunk sizes follow from it."""
         traits, row_bytes = self._traits, self._row_bytes()
         runs_python = self.is_mapped or any(map(is_plain_function, self._decoders))
         return LoadCost(
@@ -210,13 +197,11 @@ class LoadedSamples:
 
         Returns:
             "__key__": list of str, and for each field an array `[rows, ...]` or a list of values
-            (None where a sample lacks the field). With no rows after a `map()`, "__key__" alone:
-            what the fields would be is not known.
+            (None where a sample lacks the field); "__key__" alone with no rows after a `map()`.
 
         Raises:
-            DataError: a sample is damaged, lacks a field that was asked for, or a decoder or
-                transform raised; url, key, field and index say where. If "read" was counted, no
-                row before it has an error.
+            DataError: of the first sample that is damaged, lacks a field that was asked for, or
+                on which a decoder or transform raised, if "read" was counted.
             StorageError: bytes could not be read.
         """
         ids = checked_ids(ids, len(self))
@@ -265,6 +250,9 @@ class LoadedSamples:
                 stats.add(stage, seconds)
             if maps:
                 stats.add("transform", transform_s)
+            for name, column in rows.columns.fields.items():
+                if count := num_missing(column):
+                    stats.missing[name] = stats.missing.get(name, 0) + count
         return columns
 
     @cached_property
@@ -283,11 +271,8 @@ class LoadedSamples:
 
     @property
     def _decodes_rows(self) -> bool:
-        """Whether decoders write rows one by one, of samples that any process may read alone.
-
-        Threads share what is read in pieces, and blocks of remote shards without a cache; each
-        process would decode or fetch them again.
-        """
+        """Whether decoders write rows one by one, of samples that any process may read alone."""
+        # Threads share pieces, and blocks of remote shards; processes would fetch them again.
         traits = self._traits
         shares_reads = traits.reads_pieces or traits.random_reads_are_requests
         return not (self.is_mapped or traits.holds_objects or shares_reads) and any(
@@ -314,10 +299,7 @@ class LoadedSamples:
         ]
 
     def _url_in_source(self, source_id: int, field: str | None = None) -> str:
-        source, source_id = owner_of(self._source, source_id, field)
-        manifest = source.manifest
-        shard, _ = manifest.locate(np.array([source_id], dtype=np.int64))
-        return manifest.shards[int(shard[0])].url
+        return url_in(self._source, source_id, field)
 
     def _read(self, ids: NDArray[np.int64], keys: SampleKeys | None = None) -> RawRows:
         """Read samples by their ids in this dataset; by default as epoch 0 of seed 0 has them."""

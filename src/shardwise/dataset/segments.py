@@ -23,10 +23,8 @@ class Segmented(IndexedSamples):
     ) -> Self:
         """Segments of the samples' sounds as samples, such as the utterances of an hour of speech.
 
-        A segment of a tar shard with a media index, or of a file of a list, is one range of its
-        file. It has the sample's other fields, and "offset", "duration" (float64, seconds) and what
-        else its row has, such as "text" and "speaker": `sw.buckets("duration")` makes batches of
-        like lengths. docs/audio.md has a program.
+        A segment has the sample's other fields, and "offset", "duration" (float64, seconds) and
+        what else its row has, such as "text" and "speaker". docs/audio.md has a program.
 
         Args:
             field: the field that has the sounds, as stored.

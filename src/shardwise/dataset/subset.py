@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,10 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.plan import Sampler
+from shardwise.plan.arguments import digest_of_array
 from shardwise.sources.manifest import checked_ids
 
 # Rows a call of the function: few enough for memory, whatever the fields are.
 _FILTER_ROWS = 512
+_BLOCK = 1 << 20
 
 
 def refuse_part(sampler: Sampler | None) -> None:
@@ -28,7 +29,7 @@ def refuse_part(sampler: Sampler | None) -> None:
 def subset_indices(
     indices: ArrayLike, num_samples: int, inner: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    """Indices or a mask of a dataset's samples as the source's ids, in an array of its own."""
+    """Indices or a mask of a dataset's samples as the source's ids; read-only ones as they are."""
     chosen = np.asarray(indices)
     if chosen.dtype == np.bool_:
         if chosen.shape != (num_samples,):
@@ -38,7 +39,9 @@ def subset_indices(
             )
         chosen = np.flatnonzero(chosen)
     ids = checked_ids(chosen, num_samples)
-    return ids.copy() if inner is None else inner[ids]
+    if inner is not None:
+        return inner[ids]
+    return ids.copy() if ids.flags.writeable else ids
 
 
 def rows_of(
@@ -84,9 +87,7 @@ def filter_mask(
 
 def subset_fingerprint(fingerprint: str, indices: NDArray[np.int64]) -> str:
     """The fingerprint of these samples, in this order, of a source: 16 hex digits."""
-    digest = hashlib.sha256(f"shardwise subset 1 {fingerprint}\n".encode())
-    digest.update(np.ascontiguousarray(indices, dtype="<i8").data)
-    return digest.hexdigest()[:16]
+    return digest_of_array(indices, "<i8", f"shardwise subset 1 {fingerprint}\n".encode())
 
 
 def subset_shard_sizes(sizes: NDArray[np.int64], indices: NDArray[Any]) -> NDArray[np.int64]:
@@ -94,7 +95,8 @@ def subset_shard_sizes(sizes: NDArray[np.int64], indices: NDArray[Any]) -> NDArr
 
     Others jump between shards, so that no run of them is a shard's: they count as one shard.
     """
-    if (np.diff(indices) < 0).any():
+    blocks = (indices[begin : begin + _BLOCK + 1] for begin in range(0, len(indices), _BLOCK))
+    if any((block[1:] < block[:-1]).any() for block in blocks):
         return np.array([len(indices)], dtype=np.int64)
     ends = np.searchsorted(indices, np.cumsum(sizes), side="left")
     return np.diff(ends, prepend=0).astype(np.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from shardwise.base.arguments import no_such_field
 from shardwise.base.columns import Layout, mask_of
 from shardwise.codecs import default_decoder, resolve
+from shardwise.codecs.optional import EachDecoder
 from shardwise.codecs.protocol import has_mask
 from shardwise.dataset.field import RESERVED, Field
 from shardwise.dataset.keyed_random import seeded_generator
@@ -124,10 +126,11 @@ class Transforms:
         """Decode these of the known fields; of `values` every callable is a decoder as it is."""
         self.check("decode", tuple(decoders), known)
         resolved = {
-            # Codecs are about bytes: of values, int is int.
-            name: spec if name in values and callable(spec) else resolve(spec, name)
+            # Codecs are about bytes: of values, int is int. A pattern is a list of members.
+            name: EachDecoder(resolve(spec, name)) if "*" in name and name in values
+            else spec if name in values and callable(spec) else resolve(spec, name)
             for name, spec in decoders.items()
-        }
+        }  # fmt: skip
         for name, decoder in resolved.items():
             if has_mask(decoder) and mask_of(name) in known:
                 raise ValueError(
@@ -192,6 +195,13 @@ class Transforms:
                 kind = "fields" if self.selected is None else "selected fields"
                 hint = "" if isinstance(name, str) else "; samples are chosen by ds.subset(numbers)"
                 raise ValueError(f"{method}(): {no_such_field(name, known, kind=kind)}{hint}")
+
+
+def matching(name: Any, fields: Collection[str]) -> list[str]:
+    """The field of this name, or those of a pattern: "*.jpg" also has "jpg", after a dot."""
+    if name in fields or not isinstance(name, str) or "*" not in name:
+        return [name] if name in fields else []
+    return [field for field in fields if fnmatchcase(field, name) or fnmatchcase(f".{field}", name)]
 
 
 def columns_of(rows: RawRows, samples: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]]:

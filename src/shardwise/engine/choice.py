@@ -231,7 +231,7 @@ def _processes(
 def _can_be_pickled(builder: BatchBuilder) -> bool:
     """Whether the dataset can be sent to worker processes; if not, log why."""
     try:
-        pickle_by_value(builder)
+        pickle_by_value(builder, [])
     except TypeError as error:
         _logger.warning(
             "%s. Threads run it here, one at a time; num_workers=0 asks for them", error

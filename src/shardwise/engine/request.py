@@ -154,7 +154,7 @@ class Concurrency:
     """The processes and threads that build batches.
 
     Attributes:
-        executor: a name for `loader.stats()`: "inline", "threads", "processes", "service".
+        executor: for `loader.stats()`: "inline", "threads", "processes", "service" or "shared".
         num_workers: worker processes; 0 without any.
         num_threads: threads that load in each process; 0 where the caller's own thread does; of a
             service, its servers.
@@ -178,6 +178,8 @@ class Concurrency:
     def __str__(self) -> str:
         if self.executor == "service":
             return f"{self.num_threads} batch server" + "s" * (self.num_threads != 1)
+        if self.executor == "shared":
+            return "another rank"
         if not self.num_workers and not self.num_threads:
             return "the caller's thread"
         threads = f"{self.num_threads} thread" + "s" * (self.num_threads != 1)

@@ -245,6 +245,8 @@ class Account:
         self._file = None if directory is None else CoverageFile(directory)
         self._newest: PassAccount | None = None
         self._num_passes = 0
+        # Another rank, which gets the same batches, writes the lines.
+        self.is_others = False
 
     def begin(self, current: Pass, *, rank: int) -> None:
         """Begin the account of a pass."""
@@ -284,7 +286,7 @@ class Account:
         if newest.current.pid == os.getpid():
             line = newest.line(self._file, is_given=is_given)
             if line is not None:
-                self._file.append(line)
+                self._file.append(line, is_others=self.is_others)
                 newest.noted(line)
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from shardwise.base.abilities import having
 from shardwise.base.cores import usable_cores
+from shardwise.base.plugins import find
 from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.padding import Padding
@@ -17,7 +18,7 @@ from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.batch.schedule import coalesced_batches, num_coalesced
 from shardwise.engine.choice import ExecutorOptions, explain_choice, make_executor
 from shardwise.engine.inline import InlineExecutor
-from shardwise.engine.request import Batch, BatchRequest, Executor
+from shardwise.engine.request import Batch, BatchRequest, Concurrency, Executor
 from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
 from shardwise.loader.arguments import checked_names, not_nested
@@ -41,6 +42,9 @@ class BatchOptions:
     device: Any
     sharding: Any
     pin_memory: bool
+    group: Any = None
+    share: Any = None
+    halves: Any = None
 
     @property
     def makes_columns(self) -> bool:
@@ -68,6 +72,7 @@ class BatchMaker:
         executor: runs the builder, for the ranks of this machine; made by `start`.
         num_local: how many ranks it is made for.
         num_coalesced: batches that are loaded together.
+        sharing: an extension's `Sharing`, the ranks that get the same batches; or None.
     """
 
     executor: Executor
@@ -85,6 +90,11 @@ class BatchMaker:
             ragged=options.ragged,
             collate=options.collate,
         )
+        self.sharing: Any = None
+        if options.share is not None:
+            sharing = find("parallel", "sharing")
+            self.sharing = sharing(options.group, options.share, executor.timeout)
+        cut = options.halves and find("parallel", "halves")(options.group, options.halves)
         self.output = Output(
             options.output,
             device=options.device,
@@ -93,6 +103,7 @@ class BatchMaker:
             pin_memory=options.pin_memory,
             as_tuple=names if options.makes_columns else None,
             not_nested=not_nested(dataset) if options.ragged == "nested" else None,
+            cut=cut,
         )
         is_remote = callable(executor.executor)
         self._on_device = ImagesOnDevice(
@@ -115,7 +126,8 @@ class BatchMaker:
 
     def start(self, plan: Plan, num_local: int) -> int:
         """Choose the executor for this number of ranks on the machine; return its workers."""
-        self.num_local = num_local
+        num_sharing = 1 if self.sharing is None else len(self.sharing.ranks)
+        self.num_local = num_local = max(1, num_local // num_sharing)
         self.executor = make_executor(self._builder, self._executor_options, num_ranks=num_local)
         self.coalesce(plan)
         return self.executor.concurrency.num_workers
@@ -135,7 +147,7 @@ class BatchMaker:
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         """Yield a batch for each request, in order."""
         # A batch is whole, and can be prepared, after its images were decoded.
-        if not self._on_device.decodes:
+        if not self._on_device.decodes and self.sharing is None:
             self._builder.prepare = self.output.prepare
         return self.output.ahead(
             self._on_device.run(requests, self._coalesced, self._cpu_builder.build)
@@ -148,14 +160,31 @@ class BatchMaker:
         with closing(self.output.ahead(batches)) as made:
             return self.finish(next(made))
 
+    @property
+    def accounts(self) -> bool:
+        """Whether this is the one of the ranks with the same batches that accounts for them."""
+        return self.sharing is None or self.sharing.rank == self.sharing.ranks[0]
+
+    def close(self) -> None:
+        """End threads, processes and connections; a later `run` starts them again."""
+        self.executor.close()
+        if self.sharing is not None:
+            self.sharing.close()
+
     def finish(self, batch: Batch) -> Any:
         """Return what the program gets of a batch."""
         self._on_device.keep(batch)
         return self.output.of(batch)
 
+    @property
+    def concurrency(self) -> Concurrency:
+        """Who makes the batches, as far as it is known."""
+        is_made_here = self.sharing is None or self.sharing.maker in (None, self.sharing.rank)
+        return self.executor.concurrency if is_made_here else Concurrency("shared")
+
     def stats(self, counts: Counts, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return counts with who makes the batches now; see `DataLoader.stats`."""
-        concurrency = self.executor.concurrency
+        concurrency = self.concurrency
         num_cores = usable_cores(num_ranks=self.num_local)
         stats = counts.to_dict(concurrency, num_cores=num_cores, since=since)
         options = self._executor_options
@@ -167,4 +196,5 @@ class BatchMaker:
         return stats
 
     def _coalesced(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
-        return coalesced_batches(self.executor, requests, self.num_coalesced)
+        make = partial(coalesced_batches, self.executor, size=self.num_coalesced)
+        return make(requests) if self.sharing is None else self.sharing.run(requests, make)

@@ -87,8 +87,8 @@ class CoverageFile:
             os.close(self._descriptor)
         self._leave()
 
-    def append(self, line: CoverageLine) -> None:
-        """Write a line.
+    def append(self, line: CoverageLine, *, is_others: bool = False) -> None:
+        """Write a line; into nothing, where another rank with the same batches writes it.
 
         Raises:
             StorageError: it could not be written; the file is as it was.
@@ -96,7 +96,8 @@ class CoverageFile:
         data = line.to_text().encode()
         try:
             if self._descriptor is None:
-                self._descriptor = self._opened(line)
+                null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if is_others else None
+                self._descriptor = self._opened(line) if null is None else null
             written = os.write(self._descriptor, data)
             if written < len(data):
                 # A part of a line would spoil the next one.

@@ -54,48 +54,41 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
             array of sample ids, or the path of a `.npy` file, for the same order in every epoch.
         remainder: what becomes of samples that do not fill a global batch. "drop" leaves them
             out of this epoch; "pad" repeats samples and marks the repeats False in "__valid__";
-            "uneven" gives each exactly once, and the last batch of some ranks is shorter,
-            possibly empty. None is "uneven" without a shuffle, else "drop", which is logged once.
+            "uneven" gives each exactly once, the last batch of some ranks shorter or empty. None
+            is "uneven" without a shuffle, else "drop", which is logged once.
         rank: this process's rank; found, together with world_size, when both are None.
         world_size: how many ranks share the data.
         group: a process group or one dimension of a device mesh to take both from.
-        num_workers: worker processes; 0 for none. None is one per core of this rank if functions
-            of yours run for each sample (a `map()`, a decoder that is a plain function) and there
-            is more than one core, else none.
-        num_threads: threads that read and decode, in each process; 0 for none. None is one per
-            core of this rank, or one per worker process.
+        share: the ranks that get the same batches, which one of them on each machine makes:
+            dimensions of that mesh, such as ("tp", "cp"), or a process group.
+        halves: fields `[rows, length]` of which context-parallel ranks get parts, {"cp": ["x"]}.
+        num_workers: worker processes; 0 for none. None is one per core of this rank, of several,
+            if functions of yours run for each sample (a `map()`, a decoder that is a function).
+        num_threads: threads in each process; 0 for none. None is one per core or worker process.
         executor: None, "inline", "threads" or "processes"; None follows from the two above. Or
-            `sw.service(...)`; or what makes one of a `shardwise.executors.BatchBuilder`: a class.
-        epoch_size: samples in an epoch, over all ranks, where that is not all samples: such
-            epochs walk on through the data, each sample once before any comes again.
-        batch_by: batches of neighbours in length, of a fixed size or under a budget, over the order
-            of shuffle or sampler: see `sw.buckets`.
+            `sw.service(...)`; or what makes one from a `shardwise.executors.BatchBuilder`.
+        epoch_size: samples in an epoch, over all ranks: such epochs walk on through the data.
+        batch_by: batches of neighbours in length, see `sw.buckets`.
         exclude: samples that are left out on purpose: ids, keys, or the path of a file with one id
-            or key a line, or of a `.npy` file. The next samples take their places. It counts from
-            the position of the state that is loaded, unless that has the same list already.
-        global_batch_size: in place of batch_size: samples per step over all ranks. Any number of
-            ranks has the same global batches, in shares that differ by one sample at most: 24
-            over 5 ranks are 5, 5, 5, 5 and 4.
+            or key a line, or of a `.npy` file. It counts from the position of a loaded state on.
+        global_batch_size: in place of batch_size: samples per step over all ranks, in shares that
+            differ by one sample at most: 24 over 5 ranks are 5, 5, 5, 5 and 4.
         balance: what each sample costs: an array, a field's name, or "attention" for packs of
-            `sw.pack`. Global batches stay the same, and their rows are dealt so that all ranks
-            have nearly equal work at each step.
+            `sw.pack`. The rows of a global batch are dealt so that all ranks have equal work.
         hidden: the width of the model, for balance="attention", see `Dataset.costs`.
         collate: None for a dict of columns, else a function from a list of samples to a batch.
         as_tuple: batches, and the samples for `collate`, are tuples of these fields in this order.
-        ragged: what becomes of fields whose values differ in shape. "list" leaves them lists, and
-            says so once; "error" raises; "pad" fills up with zeros to the largest of the batch
-            and adds "<field>.mask", bool of the same shape, for each field whose decoder does not
-            fix the shape; "nested" makes nested tensors of these. `collate=sw.pad(...)` pads to
-            multiples.
+        ragged: what becomes of fields whose values differ in shape. "list" leaves them lists;
+            "error" raises; "pad" fills up with zeros to the largest of the batch and adds
+            "<field>.mask", bool of the same shape, for each field whose decoder does not fix the
+            shape; "nested" makes nested tensors of these. `collate=sw.pad(...)` pads to multiples.
         on_error: what a damaged sample does. "raise" raises its error; "skip" leaves its row out;
-            "replace" puts another sample there, the same one in every run. `StorageError` and
-            `StaleIndexError` are raised in any case.
-        prefetch_factor: batches that are made ahead, for each worker process, or else each thread.
-            Up to 16 times as many, within prefetch_bytes, where batches take different times.
-        pin_memory: tensors in page-locked memory, for copies to a GPU.
+            "replace" puts another sample there, the same one in every run.
+        prefetch_factor: batches made ahead per worker process or thread; at most 16 times as many.
+        pin_memory: page-locked tensors, for copies to a GPU.
         timeout: seconds to wait for one batch before `StallError`; None or 0 waits for ever.
-        decode_timeout: seconds that a decoder or function of a `map()` may take for one sample, in
-            worker processes. A late one's process is stopped, and its sample is damaged.
+        decode_timeout: seconds that decoders or functions of a `map()` may take for one sample, in
+            worker processes. The process of a late one is stopped, and its sample is damaged.
         prefetch_bytes: memory of this process, by default 1 GiB, for batches that are made ahead,
             the program's own batch and pictures of video decoders.
         output: "torch" for tensors, "numpy" for arrays, "jax" for arrays of JAX.
@@ -103,7 +96,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         device: where the tensors are to be: a `torch.device` or its name, such as "cuda". The
             next batch is copied while the program computes. None leaves them in host memory.
         coverage: a local directory to which each rank writes which samples it returned, for
-            `shardwise certify`: at each `state_dict()`, on every rank, and when an epoch ends.
+            `shardwise certify`: at each `state_dict()` and the end of each epoch, on every rank.
         metrics: a local directory to which each rank appends what it counts, every 10 s, for
             `shardwise watch` and `shardwise report`; one loader's alone.
         **torch_names: what torch's DataLoader calls these, see docs/from-torch.md.
@@ -118,8 +111,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         TypeError: an option is of another type; the message has its name, value and type.
         RankError: rank and world size can't be told for certain.
 
-    The order depends on the data, `seed`, `shuffle`, `epoch_size` and the epoch alone. One thread
-    at a time may iterate a loader.
+    One thread at a time may iterate a loader.
 
     Examples:
         >>> import shardwise as sw
@@ -140,6 +132,8 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         rank: int | None = None,
         world_size: int | None = None,
         group: Any = None,
+        share: Any = None,
+        halves: Mapping[str, Sequence[str]] | None = None,
         num_workers: int | None = None,
         num_threads: int | None = None,
         executor: ExecutorName | ExecutorFactory | None = None,
@@ -199,6 +193,9 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
                 device=device,
                 sharding=sharding,
                 pin_memory=pin_memory,
+                group=group,
+                share=share,
+                halves=halves,
             ),
             ExecutorOptions(
                 executor=executor,
@@ -220,8 +217,10 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         self._plan = plan_for(self.dataset, options, world_size=self.world_size).require_steps()
         counts.opened(time.perf_counter() - began)
         self.num_workers = self._maker.start(self._plan, local_world_size())
-        written = None if metrics is None else find("metrics", "lines")(metrics, coverage)
+        wants_metrics = metrics is not None and self._maker.accounts
+        written = find("metrics", "lines")(metrics, coverage) if wants_metrics else None
         self._passes = Passes(self.dataset, counts, coverage, written, is_default=remainder is None)
+        self._passes.account.is_others = not self._maker.accounts
 
     @property
     def plan(self) -> Plan:
@@ -336,7 +335,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         """End threads and processes with their batches in progress; iterating starts them anew."""
         if self._passes.metrics is not None:
             self._passes.metrics.close()
-        self._maker.executor.close()
+        self._maker.close()
 
     def __enter__(self) -> DataLoader[B]:
         return self

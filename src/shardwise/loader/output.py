@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
@@ -44,6 +44,7 @@ class Output:
         pin_memory: bool = False,
         as_tuple: tuple[str, ...] | None = None,
         not_nested: Collection[str] | None = None,
+        cut: Callable[[Any], Any] | None = None,
     ) -> None:
         check_choice("output", kind, _OUTPUTS)
         if kind != "torch":
@@ -65,6 +66,7 @@ class Output:
         self.pin_memory = pin_memory
         self.as_tuple = as_tuple
         self._not_nested = not_nested
+        self._cut = cut
         self._copier: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -129,6 +131,8 @@ class Output:
 
     def _prepare(self, batch: Batch) -> None:
         batch.is_prepared = True
+        if self._cut is not None:
+            batch.data = self._cut(batch.data)
         if self.arrays is not None:
             batch.data, batch.memory = self.arrays(batch.data), None
         if self.kind != "torch":

@@ -71,7 +71,8 @@ class Questions(Reports, Generic[B]):
         found = []
         for epoch in [self.epoch] if epochs is None else map(checked_epoch, epochs):
             plan, first, rest = self._cut(epoch)
-            for position in positions_of(plan.sampler, epoch, ids).tolist():
+            known = ids[ids < plan.order.num_ids]
+            for position in positions_of(plan.sampler, epoch, known).tolist():
                 part, before = (rest, first) if position >= rest.start else (plan, 0)
                 found += [
                     (epoch, before + step, rank, row)

@@ -39,7 +39,7 @@ class Reports(Divided):
         plan = self._plan.divided(now.world_size).require_steps().resumed(0, epoch=self.epoch)
         names = ("batch_size", "world_size", "remainder", "num_steps", "num_dropped", "sampler")
         planned = [(name, getattr(plan, name)) for name in names]
-        made = ("executor", str(self._maker.executor.concurrency))
+        made = ("executor", str(self._maker.concurrency))
         return [("rank", now.rank), *planned, made, ("epoch", self.epoch)]
 
     def _repr_html_(self) -> str:

@@ -22,7 +22,7 @@ Stats = TypedDict("Stats", {  # noqa: UP013 - a class has one line per key
     "seconds": dict[str, float], "wall_s": float, "wait_s": float, "waiting_s": float,
     "cpu_s": float, "outage_s": float, "wait_ms": dict[str, float], "rate": float,
     "queue_depth": float, "bound_by": str, "verdict": str,
-    "bytes": int, "bytes_fetched": int, "bytes_from": dict[str, int],
+    "bytes": int, "bytes_fetched": int, "bytes_from": dict[str, int], "missing": dict[str, int],
     "requests": int, "retries": int, "hedges": int, "waits": int, "hits": int, "misses": int,
     "evictions": int, "damaged": int, "degraded": int, "removed": int,
     "decoded_on_device": int, "decoded_on_cpu": int, "slowest_shards": list[dict[str, Any]],

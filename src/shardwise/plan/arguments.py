@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from contextlib import suppress
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+# Values that are converted together.
+_BLOCK = 1 << 20
 
 
 class Default(int):
@@ -36,6 +40,14 @@ def whole(
     if most is not None and number > most:
         raise ValueError(f"{name}={number} must be at most {most}")
     return number
+
+
+def digest_of_array(array: NDArray[Any], dtype: str, head: bytes = b"") -> str:
+    """Return 16 hex digits of the values as `dtype`, after `head`; few pages of it at a time."""
+    digest = hashlib.sha256(head)
+    for begin in range(0, len(array), _BLOCK):
+        digest.update(np.ascontiguousarray(array[begin : begin + _BLOCK], dtype).data)
+    return digest.hexdigest()[:16]
 
 
 def as_positions(positions: ArrayLike, num_positions: int) -> NDArray[np.int64]:

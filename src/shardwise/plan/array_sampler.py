@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.arguments import as_positions
+from shardwise.plan.arguments import as_positions, digest_of_array
 
 
 class ArraySampler:
@@ -49,7 +48,7 @@ class ArraySampler:
 
     @cached_property
     def _digest(self) -> str:
-        return hashlib.sha256(np.ascontiguousarray(self._order, "<i8").data).hexdigest()[:16]
+        return digest_of_array(self._order, "<i8")
 
     def __repr__(self) -> str:
         return f"ArraySampler(<{self.num_samples} ids>)"

@@ -32,7 +32,7 @@ def checked_costs(costs: ArrayLike, num_samples: int, *, is_cut: bool) -> Floats
         TypeError: they are not numbers.
         ValueError: they are not one per sample, finite and 0 or more; or `is_cut`.
     """
-    checked = as_lengths(costs, name="costs")
+    checked = as_lengths(costs, name="costs").astype(np.float64, copy=False)
     if len(checked) != num_samples:
         raise ValueError(
             f"balance has {len(checked)} costs, the dataset has {num_samples} samples: make the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,18 +10,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.plan.arguments import digest_of_array
+
+Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+# Lengths that are looked at together: 8 MB of memory.
+_BLOCK = 1 << 20
+
 
 @dataclass(frozen=True, eq=False)
 class BucketColumns:
     """One length and one group a sample.
 
     Attributes:
-        lengths: float64 `[n]`, finite, 0 or more.
+        lengths: numbers `[n]`, finite, 0 or more; used as float64.
         groups: uint `[n]`, the number of each sample's group; None where there is one.
         names: `[groups]` or `[groups, k]`, what the groups are called; None where there is one.
     """
 
-    lengths: NDArray[np.float64]
+    lengths: NDArray[Any]
     groups: NDArray[np.unsignedinteger[Any]] | None
     names: NDArray[Any] | None
 
@@ -44,14 +50,14 @@ class BucketColumns:
     @cached_property
     def spec(self) -> dict[str, Any]:
         """What an order that is made by these depends on, as JSON: digests."""
-        spec = {"lengths": hashlib.sha256(self.lengths.astype("<f8").tobytes()).hexdigest()[:16]}
+        spec = {"lengths": digest_of_array(self.lengths, "<f8")}
         if self.groups is not None:
-            spec["shape"] = hashlib.sha256(self.groups.astype("<u8").tobytes()).hexdigest()[:16]
+            spec["shape"] = digest_of_array(self.groups, "<u8")
         return spec
 
 
-def as_lengths(value: Any, *, name: str = "lengths") -> NDArray[np.float64]:
-    """Lengths as float64 `[n]`; `name` is what messages call them.
+def as_lengths(value: Any, *, name: str = "lengths") -> NDArray[Any]:
+    """Lengths `[n]` as float64, read-only ones as they are; `name` is what messages call them.
 
     Raises:
         TypeError: they are not numbers.
@@ -68,9 +74,9 @@ def as_lengths(value: Any, *, name: str = "lengths") -> NDArray[np.float64]:
             f"{name} must be numbers, not {array.dtype}: of values that have a length, make a "
             "column by a function, such as ds.column(name, fn=len)"
         )
-    lengths = array.astype(np.float64)
-    _refuse(~np.isfinite(lengths), lengths, "are not finite", name)
-    _refuse(lengths < 0, lengths, "are negative", name)
+    lengths = array.astype(np.float64) if array.flags.writeable else array
+    _refuse(lambda block: ~np.isfinite(block), lengths, "are not finite", name)
+    _refuse(lambda block: block < 0, lengths, "are negative", name)
     return lengths
 
 
@@ -100,9 +106,17 @@ def as_groups(value: Any) -> tuple[NDArray[np.unsignedinteger[Any]] | None, NDAr
     return groups.ravel().astype(np.min_scalar_type(len(names) - 1)), names
 
 
-def _refuse(wrong: NDArray[np.bool_], lengths: NDArray[np.float64], what: str, name: str) -> None:
-    if wrong.any():
-        rows = np.flatnonzero(wrong)
+def rows_where(test: Test, lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the samples whose lengths, as float64, pass a test."""
+    rows = [
+        begin + np.flatnonzero(test(lengths[begin : begin + _BLOCK].astype(np.float64)))
+        for begin in range(0, len(lengths), _BLOCK)
+    ]
+    return np.concatenate([*rows, np.empty(0, np.int64)])
+
+
+def _refuse(test: Test, lengths: NDArray[Any], what: str, name: str) -> None:
+    if len(rows := rows_where(test, lengths)):
         raise ValueError(
             f"{len(rows)} of {len(lengths)} {name} {what}, the first is {lengths[rows[0]]:g} of "
             f"sample {rows[0]}: correct the column, or leave such samples out with ds.subset(...)"

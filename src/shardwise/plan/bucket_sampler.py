@@ -8,9 +8,8 @@
    rank sorts as much at any world size.
 3. Its batches are permuted by (seed, epoch, window), and groups are interleaved evenly.
 
-So it is a pure function of (epoch, position) like every other order (I3), and a state is a position
-(I4). The lengths, 8 bytes a sample, are in memory; a budget or groups add one pass over them an
-epoch (about 0.3 us a sample), and groups 8 bytes a sample for that epoch.
+So it is a pure function of (epoch, position) like every other order (I3). The lengths are in memory
+or mapped; a budget or groups add one pass over them an epoch (about 0.3 us a sample).
 """
 
 from __future__ import annotations
@@ -232,7 +231,7 @@ class BucketSampler:
 
     def _scores(self, epoch: int, number: int, ids: Ints, *, is_alone: bool) -> NDArray[np.float64]:
         """What the samples of a window are sorted by."""
-        lengths = self._columns.lengths[ids]
+        lengths = self._columns.lengths[ids].astype(np.float64)
         if not is_alone or self._seed is None:
             return lengths
         rows = self._batch_rows
@@ -294,7 +293,8 @@ class BucketSampler:
                 ids = self._ids(epoch, places, begin, stop)
                 scores = self._scores(epoch, number, ids, is_alone=is_alone)
                 if is_alone:
-                    lengths = self._columns.lengths[ids[np.argsort(-scores, kind="stable")]]
+                    order = np.argsort(-scores, kind="stable")
+                    lengths = self._columns.lengths[ids[order]].astype(np.float64)
                 else:  # the lengths themselves, in a fifth of the time
                     lengths = np.sort(scores)[::-1]
                 sizes = np.array(budget_sizes(lengths, self._budget or 0.0))

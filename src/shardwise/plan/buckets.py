@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.plan.arguments import whole
-from shardwise.plan.bucket_columns import BucketColumns, as_groups, as_lengths
+from shardwise.plan.bucket_columns import BucketColumns, as_groups, as_lengths, rows_where
 from shardwise.plan.bucket_sampler import DEFAULT_WINDOW, BucketSampler
 from shardwise.plan.protocol import Sampler
 
@@ -48,11 +48,7 @@ class Buckets:
         )
 
     def rows(self, batch_size: int, *, fixed_size: int | None = None) -> int:
-        """The most samples a rank of a batch, in a loader of this batch or global batch size.
-
-        Raises:
-            ValueError: the loader's batch size contradicts these buckets.
-        """
+        """The most samples a rank of a batch, in a loader of this batch or global batch size."""
         if fixed_size is not None and (self.batch_size or self.budget):
             both = f"global_batch_size={fixed_size} and batch_size= or budget= of sw.buckets"
             raise ValueError(f"{both} contradict each other: leave one of them out")
@@ -93,7 +89,8 @@ class Buckets:
                     f"{name} has {len(value)} values, the dataset has {num_samples} samples: make "
                     "the column again for this dataset; of a subset, take the same indices of it"
                 )
-        lengths = np.ones(num_samples) if self.lengths is None else self.lengths
+        lengths: Any = self.lengths
+        lengths = np.broadcast_to(1.0, num_samples) if lengths is None else lengths
         groups, names = (None, None) if self.shape is None else as_groups(self.shape)
         if self.budget is not None:
             self._tell_oversized(lengths, self.budget)
@@ -107,7 +104,7 @@ class Buckets:
         )
 
     def _tell_oversized(self, lengths: Any, budget: float) -> None:
-        above = int(np.count_nonzero(lengths > budget))
+        above = len(rows_where(lambda block: block > budget, lengths))
         if not above:
             return
         worst = int(np.argmax(lengths))
@@ -214,7 +211,7 @@ def _check_above_zero(lengths: Any, budget: float | None) -> None:
     """A budget has room for any number of samples without length, and no batch has."""
     if budget is None:
         return
-    zeros = np.flatnonzero(lengths == 0)
+    zeros = rows_where(lambda block: block == 0, lengths)
     if len(zeros):
         raise ValueError(
             f"{len(zeros)} of {len(lengths)} lengths are 0, the first of sample {zeros[0]}: such "

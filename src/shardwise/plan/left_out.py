@@ -7,7 +7,6 @@ the position at which samples began to be left out.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import StateError
+from shardwise.plan.arguments import digest_of_array
 from shardwise.plan.batch_partition import BatchPartition
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.partition import Partition
@@ -76,7 +76,7 @@ class Excluded:
     @cached_property
     def digest(self) -> str:
         """Of the ids: 16 hex digits."""
-        return hashlib.sha256(self.ids.astype("<i8").tobytes()).hexdigest()[:16]
+        return digest_of_array(self.ids, "<i8")
 
     def spec(self) -> dict[str, Any]:
         """What a state says of them, as JSON."""

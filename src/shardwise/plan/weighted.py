@@ -8,7 +8,6 @@ sampling with a reservoir", 2006).
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from typing import Any, SupportsIndex
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.base.arguments import suggest_names
-from shardwise.plan.arguments import as_positions, whole
+from shardwise.plan.arguments import as_positions, digest_of_array, whole
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import MAX_SIZE, mix, mix_array
 
@@ -157,7 +156,7 @@ class WeightedSampler:
 
     @cached_property
     def _digest(self) -> str:
-        return hashlib.sha256(self._weights.astype("<f8").tobytes()).hexdigest()[:16]
+        return digest_of_array(self._weights, "<f8")
 
     def _draw(self, epoch: int) -> NDArray[np.int64]:
         ids = np.flatnonzero(self._weights)

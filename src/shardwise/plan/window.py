@@ -13,7 +13,6 @@ from epoch to epoch. Set-up and memory are O(shards + lanes) an epoch (I7).
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, SupportsIndex
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import suggest_names
-from shardwise.plan.arguments import as_positions, whole
+from shardwise.plan.arguments import as_positions, digest_of_array, whole
 from shardwise.plan.last_values import LastValues
 from shardwise.plan.permute import MAX_SIZE, Permutation, Words, mix, mix_array, permute_within
 
@@ -234,7 +233,7 @@ class WindowSampler:
         if name != "_sizes" or self.__dict__.get("_view") is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         sizes = np.asarray(self._view).astype(np.int64)
-        if _digest_of(sizes) != self._digest:
+        if digest_of_array(sizes, "<i8") != self._digest:
             raise ValueError("the sizes of the shards are others than when the order was made")
         self._sizes = sizes
         return sizes
@@ -252,14 +251,10 @@ class WindowSampler:
     @functools.cached_property
     def _digest(self) -> str:
         """Of the shards' sizes; hashing a million of them takes 68 ms, and each state needs it."""
-        return _digest_of(self._sizes)
+        return digest_of_array(self._sizes, "<i8")
 
     def __repr__(self) -> str:
         return (
             f"WindowSampler(<{len(self._sizes)} shards, {self.num_samples} samples>, "
             f"seed={self.seed}, window={self.window}, lanes={self.lanes})"
         )
-
-
-def _digest_of(sizes: NDArray[np.int64]) -> str:
-    return hashlib.sha256(sizes.astype("<i8").tobytes()).hexdigest()[:16]

@@ -21,13 +21,11 @@ class Source(Protocol):
     """Samples in storage, by id.
 
     Columns hold stored bytes, as a `BytesColumn`, unless the source's `traits`, a `SourceTraits`,
-    say otherwise. Its optional abilities are the protocols below: `HasTraits`, `Undecodes`,
-    `ReadsSample`, `ReadsEpochs`, `ReadsRuns`, `TellsRanges`, `KeepsFiles`, `HasVersion`,
-    `HasMediaFiles`, `HasOwners`, `HasOwnNames`. A source has one by having its members.
+    say otherwise. Its optional abilities are the protocols below: a source has one by having its
+    members.
 
-    A source opens files lazily, once a process (`shardwise.sources.PerProcess` does that), and
-    pickles without them; `read` may be called by several threads at once and after a fork. The
-    conformance kit `shardwise.testing.check_source` holds a new one to this.
+    A source opens files lazily, once per process (`shardwise.sources.PerProcess`), and pickles
+    without them; threads, also of a fork, call `read`. `shardwise.testing.check_source` checks it.
     """
 
     @property
@@ -43,14 +41,9 @@ class Source(Protocol):
         """The names of all fields that any sample has, in storage order."""
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples.
+        """Read samples by ids, int64 `[rows]` in [0, N), in any order, with repeats.
 
-        Args:
-            ids: int64 `[rows]`, in any order, repeats allowed, each in [0, N).
-            fields: the fields to read, each one of `self.fields`; None for all.
-
-        Returns:
-            The columns in the order of `ids`; a field that a sample lacks is None in its row.
+        `fields` are some of `self.fields`, None for all. A field that a sample lacks is None.
 
         Raises:
             DataError: a shard is damaged, missing or not the one indexed.
@@ -63,24 +56,21 @@ class SourceTraits:
     """What a source holds beside stored bytes, and what reading it costs.
 
     Attributes:
-        value_fields: fields that hold values, which decoders get as they are. Their columns are
-            arrays `[rows, ...]`, or sequences with None where a sample lacks the field.
-        layouts: name -> (shape, dtype) of a row: value fields whose columns are arrays wherever no
-            sample lacks the field. They are copied into a batch with no work a row.
-        parts: fields beside `fields` that are read only where they are named, such as
-            "image.bytes" of a field "image": `select` and `decode` take them.
-        padding: what arrays of a field are padded with where they differ in length, whatever a
-            loader's `ragged=` is: a number, or "edge" for the last value again.
+        value_fields: fields of values, which decoders get as they are: arrays `[rows, ...]`, or
+            sequences with None where a sample lacks the field.
+        layouts: name -> (shape, dtype) of a row: value fields that are arrays, which are copied
+            into a batch, wherever no sample lacks the field.
+        parts: fields that are read only where they are named, as "image.bytes" of "image".
+        padding: what arrays that differ in length are padded with, whatever `ragged=` is: a
+            number, or "edge" for the last value again.
         holds_objects: all fields are Python objects, which are read one by one.
         random_reads_are_requests: reading one sample out of order costs a remote request.
-        read_is_one_request: all samples of one `read` are one remote request. A batch is read by
-            one call then, and several batches at a time.
-        counts_waits: it reads by `shardwise.storage`, which counts the reads that had to wait. The
-            rest of a read holds the GIL, so a second thread gains nothing until reads wait.
-        reads_pieces: a row is read with others, such as a row group that is decompressed, which the
-            threads of a process share.
-        window_shape: lanes and window of a window shuffle, for a source that reads shards in large
-            pieces; it depends on the manifest alone. None for the default.
+        read_is_one_request: all samples of one `read` are one remote request.
+        counts_waits: it reads by `shardwise.storage`, which counts reads that had to wait, and else
+            holds the GIL.
+        reads_pieces: threads share what is read with a row, such as a row group.
+        window_shape: lanes and window of a window shuffle, by the manifest alone, for a source that
+            reads large pieces; None for the default.
     """
 
     value_fields: Collection[str] = ()
@@ -234,6 +224,13 @@ def owner_of(source: Source, sample_id: int, field: str | None = None) -> tuple[
     while (own := having(source, HasOwners)) is not None:
         source, sample_id = own.owner_of(sample_id, field)
     return source, sample_id
+
+
+def url_in(source: Source, sample_id: int, field: str | None = None) -> str:
+    """Return the url of the shard that holds a sample, or its field."""
+    source, sample_id = owner_of(source, sample_id, field)
+    shard, _ = source.manifest.locate(np.array([sample_id], dtype=np.int64))
+    return source.manifest.urls[int(shard[0])]
 
 
 def directory_of(source: Source) -> str | None:

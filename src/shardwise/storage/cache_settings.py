@@ -37,7 +37,8 @@ class CacheSettings:
         peers: "tcp://host:port" of each node in the order of their ranks, as many on each; by
             default the ranks of a process group find each other.
         token_file: with the token of the job; `peers` needs it, and a process group has one.
-        tls_cert, tls_ca: PEM files of this node, and of who signs all nodes' certificates.
+        tls_cert: a PEM file with this node's certificate and key, for TLS between nodes.
+        tls_ca: a PEM file with the authorities that sign all nodes' certificates.
 
     Raises:
         ValueError: a number is not above 0, or arguments do not go together.

@@ -199,14 +199,42 @@ def parse_header(first: bytes, whole: memoryview) -> tuple[dict[str, str], dict[
     return metadata, described, start
 
 
-def map_file(path: str) -> mmap.mmap | bytes:
+class MappedFile(mmap.mmap):
+    """A mapped file that knows its path."""
+
+    path = ""
+
+
+def map_file(path: str) -> MappedFile | bytes:
     """A file's bytes, whose pages are read when they are used."""
     with Path(path).open("rb") as file:
         try:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError:
             # An empty file can't be mapped.
             return b""
+    mapped.path = str(Path(path).absolute())
+    return mapped
+
+
+def place_of(array: NDArray[Any]) -> tuple[str, int, Any, Any, Any] | None:
+    """Return the arguments of `map_array` for a read-only array that is a part of a mapped file."""
+    path, start = "", 0
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        if isinstance(base, np.memmap) and base.filename:
+            path, start = str(base.filename), base.offset - base.offset % mmap.ALLOCATIONGRANULARITY
+        base = base.obj if isinstance(base, memoryview) else base.base
+    path = base.path if isinstance(base, MappedFile) else path
+    if array.flags.writeable or not isinstance(base, mmap.mmap) or not Path(path).is_file():
+        return None
+    start += array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    return path, start, array.dtype, array.shape, array.strides
+
+
+def map_array(path: str, start: int, dtype: Any, shape: Any, strides: Any) -> NDArray[Any]:
+    """Map an array in a file, which is only read."""
+    return np.ndarray(shape, dtype, map_file(path), start, strides)
 
 
 def shrink(column: NDArray[Any]) -> NDArray[Any]:

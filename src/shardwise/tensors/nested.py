@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from shardwise.base.errors import DataError
-from shardwise.engine.batch.padding import description_of, form_of
+from shardwise.engine.batch.padding import description_of, form_of, holds_lists
 from shardwise.engine.batch.ragged import remedy_for
 from shardwise.tensors.convert import to_tensors
 
@@ -63,7 +63,7 @@ def _is_ragged(column: Any) -> bool:
     """Whether the values are arrays of one dimension or more."""
     if isinstance(column, np.ndarray):
         return column.ndim > 1 and form_of(column) is not None
-    forms = map(form_of, column) if isinstance(column, list) else ()
+    forms = map(form_of, column) if isinstance(column, list) and not holds_lists(column) else ()
     return any(isinstance(form, tuple) and form[0] for form in forms)
 
 

@@ -4,7 +4,7 @@
 `IterableDataset` yields ready batches, `DistributedSampler` and `BatchSampler` give indices to any
 map-style dataset, a `shardwise.Dataset` among them. All three have one order for any number of
 ranks and workers, and any other number of them resumes from their state. `StatefulDataLoader` is
-torch's loader around one of them: it counts the batches that it handed out. `to_tensors` makes
+torch's loader around one of them: it counts the batches that it returned. `to_tensors` makes
 tensors of a batch of arrays.
 """
 

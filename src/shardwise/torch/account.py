@@ -1,8 +1,8 @@
 """The account of an `IterableDataset` or a sampler: what it gave in a pass, compared with the plan.
 
 torch's loader takes batches ahead of the program. A sampler counts what it gives, and leaves out
-what lies behind the batches that the program says it has. Batches of worker processes are counted
-by the `StatefulDataLoader` that hands them out, to which their sample ids travel with them.
+what lies after the batches that the program reports. Batches of worker processes are counted by the
+`StatefulDataLoader` that returns them, to which their sample ids travel with them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CountedBatch(NamedTuple):
 
     Attributes:
         data: the batch.
-        ids, skipped, replaced: the bytes of those of `BatchRows`, int64.
+        ids, skipped, replaced: the bytes of the arrays of `BatchRows`, int64.
         num_padded: rows that only fill the batch.
     """
 
@@ -58,7 +58,7 @@ class CountedBatch(NamedTuple):
 
     @property
     def rows(self) -> BatchRows:
-        """The ids of its samples, skipped and replaced ones told apart."""
+        """The ids of its samples, with skipped and replaced ones apart."""
         ids = np.frombuffer(self.ids, np.int64)
         if not (self.skipped or self.replaced):
             return BatchRows(ids, num_padded=self.num_padded)
@@ -76,8 +76,8 @@ class OrderAccount:
 
     Attributes:
         writes: whether there is a directory.
-        is_counted: whether a `StatefulDataLoader` is iterating, which says what the program has;
-            of others, what was yielded counts as handed out.
+        is_counted: whether a `StatefulDataLoader` is iterating, which counts what the program has;
+            for other loaders, what was yielded counts as returned.
         is_loaders: whether the newest pass is.
     """
 
@@ -97,20 +97,20 @@ class OrderAccount:
         self.is_counted = False
 
     def begin(self, plan: Plan, *, epoch: int, rank: int, progress: Progress) -> None:
-        """Begin a pass over `plan`, the rest of an epoch; it is known by its `progress`."""
+        """Start a pass over `plan`, the rest of an epoch; it is known by its `progress`."""
         self.is_loaders = self.is_counted
         self._pass, self._progress = Pass(epoch, plan.start, plan), progress
         self._account.begin(self._pass, rank=rank)
 
     def add(self, progress: Progress, rows: BatchRows, num_batches: int = 1) -> None:
-        """Count some batches that are given, unless another pass has begun."""
+        """Count some batches that are given, unless another pass has started."""
         if progress is self._progress:
             self._account.add(rows, num_batches)
 
     def note(self, progress: Progress | None, num_batches: int, *, is_named: bool = False) -> None:
         """Write a line of what a pass gave up to a number of batches, unless a loader counts.
 
-        `is_named` says whether the program said that it has them.
+        `is_named` is whether the program reported that it has them.
         """
         if not self.is_loaders and progress is self._progress and self._pass is not None:
             self._pass.num_batches = num_batches
@@ -158,7 +158,7 @@ class OrderAccount:
 
 
 def given_rows(ids: NDArray[np.int64], valid: NDArray[np.bool_] | None) -> BatchRows:
-    """What is counted of indices that are given: those that only fill a batch are no samples."""
+    """The counted rows of given indices: those that only fill a batch are not samples."""
     if valid is None or valid.all():
         return BatchRows(ids)
     return BatchRows(ids[valid], num_padded=int(np.count_nonzero(~valid)))

@@ -68,15 +68,15 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
     `shardwise.DataLoader`.
 
     Nothing but `set_epoch` moves on to another epoch: call it before each `iter(loader)`. Workers
-    read ahead of the program and end at times of their own, so that none of them could tell when
-    an epoch is over on all ranks. A shuffled epoch that is begun again warns once; after the rest
+    read ahead of the program and end at different times, so that none of them could know when
+    an epoch is over on all ranks. A shuffled epoch that is started again warns once; after the rest
     of an epoch that a loaded state stood in, the same epoch is read as a whole. Where the
     program left that rest before its end, the next pass with workers is a `StateError`, unless
     `load_state_dict` or `set_epoch` is called before it.
 
     Raises:
         ValueError: an option is not usable, or no rank would get a single batch.
-        RankError: rank and world size can't be told for certain.
+        RankError: rank and world size are not known for certain.
 
     Examples:
         >>> import shardwise as sw
@@ -126,7 +126,7 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
         self._lives_on = False
         self._pass: WorkerPass | None = None
         self._account = OrderAccount(dataset, coverage)
-        # Of the next pass: the worker's batches that its own state says were handed out before.
+        # Batches of the worker that the next pass skips: by its state they were returned before.
         self._num_skipped = 0
         self._is_loaded = False
         self._num_passes = 0
@@ -158,7 +158,7 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
         if was_read:
             cursor = self._cursor = cursor._replace(start=0)
         rest = plan.resumed(cursor.start, epoch=cursor.epoch)
-        # Where a loader counts, each batch takes its sample ids along.
+        # If a loader counts, each batch takes its sample ids along.
         is_counted = self._account.is_counted
         if worker is not None and self._account.writes and not is_counted:
             return refusal(NOT_COUNTED)
@@ -181,8 +181,8 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next `iter(loader)`, also for workers that live on.
 
-        The epoch that a loaded state stands in goes on at its position; any other begins at 0.
-        What is being iterated goes on unchanged.
+        The epoch that a loaded state stands in continues at its position; any other starts at 0.
+        What is being iterated continues unchanged.
         """
         # Accelerate calls this on all ranks, also where one alone is to read.
         refuse_second_division(self, self.world_size)
@@ -231,7 +231,7 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
         return self._order.state_after(plan, epoch, num_batches, run=run)
 
     def certificate(self) -> dict[str, Any]:
-        """What this process yielded in the newest pass, as `DataLoader.certificate`.
+        """The record of this process's newest pass, as `DataLoader.certificate`.
 
         Raises:
             StateError: worker processes read this dataset, and no `StatefulDataLoader` counts.
@@ -241,7 +241,7 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
         return self._account.certificate(None, self._order.ranks, epoch=self.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
-        """Let the next `iter(loader)` go on where a state was taken, as of `DataLoader`.
+        """Let the next `iter(loader)` continue where a state was taken, as of `DataLoader`.
 
         Raises:
             StateError: the state belongs to other data, another seed or another order, or it is
@@ -285,7 +285,7 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
                 worker_pass.num_yielded += 1
                 self._account.add(worker_pass, batch.rows)
                 if not worker_pass.steps_left(plan.num_steps):
-                    # Before the last one is taken: the end need not be asked for.
+                    # Before the last one is taken: the end need not be requested.
                     self._shared.mark_done(worker_pass, cursor)
                     self._account.note(worker_pass, worker_pass.num_yielded)
                 data = self._output.of(batch)
@@ -311,6 +311,6 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
             )
         self._plan, began = self._order.take_up(self.plan, state["began"])
         self._cursor = EpochCursor(began.epoch, began.position, self._cursor.times_set)
-        self._lives_on = False  # the next pass begins here, not where the main process says
+        self._lives_on = False  # the next pass starts here, not at the main process's cursor
         self._num_skipped = worker["num_given"]
         self._is_loaded = True

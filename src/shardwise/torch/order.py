@@ -1,4 +1,4 @@
-"""What the samplers share: a cursor in an order, its state, and who may divide the data."""
+"""Code that samplers share: a cursor in an order, its state, and who may divide the data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cursor:
 
     @property
     def num_repeated(self) -> int:
-        """What a pass that begins there again repeats: torch's loader takes steps ahead."""
+        """The number of steps that a restarted pass repeats: torch's loader takes steps ahead."""
         return READ_AS_A_WHOLE if self.is_whole and self.num_yielded else min(self.num_yielded, 1)
 
     def again(self) -> Cursor:
@@ -37,7 +37,7 @@ class Cursor:
         return Cursor(self.epoch, 0 if self.is_whole else self.start)
 
     def moved_to(self, epoch: int) -> Cursor:
-        """The beginning of another epoch, or of one that is over; else the same epoch goes on."""
+        """The start of another epoch, or of one that is over; else the same epoch continues."""
         epoch = checked_epoch(epoch)
         return self if epoch == self.epoch and not self.is_whole else Cursor(epoch)
 
@@ -85,7 +85,7 @@ class SamplerState:
         return self._account.certificate(num_steps, self._order.ranks, epoch=cursor.epoch)
 
     def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
-        """Let the next iterator go on where a state was taken; see `DataLoader.load_state_dict`.
+        """Let the next iterator continue where a state was taken; see `DataLoader.load_state_dict`.
 
         Raises:
             StateError: the state belongs to other data, another seed or another order.
@@ -99,7 +99,7 @@ class SamplerState:
         """The state after some steps of the pass under way, by default those yielded.
 
         Raises:
-            ValueError: the pass does not have as many; `name` is the argument that says so.
+            ValueError: the pass does not have as many; `name` is the argument in the message.
         """
         cursor = self._cursor
         rest = self._rest(cursor)
@@ -111,7 +111,7 @@ class SamplerState:
         return self._order.state_after(rest, cursor.epoch, num_steps, run=run)
 
     def _begin(self) -> tuple[Cursor, Plan]:
-        """Begin a pass: its cursor, and the plan of what is left of the epoch."""
+        """Start a pass: its cursor, and the plan of what is left of the epoch."""
         num_repeated = self._cursor.num_repeated
         cursor = self._cursor = self._cursor.again()
         rest, rank = self._rest(cursor), self._order.ranks.certain().rank
@@ -124,7 +124,7 @@ class SamplerState:
         self._move(self._cursor.moved_to(epoch))
 
     def _rest(self, cursor: Cursor) -> Plan:
-        """The plan of the epoch from where the cursor began."""
+        """The plan of the epoch from where the cursor started."""
         return self.plan.resumed(cursor.start, epoch=cursor.epoch)
 
     def _move(self, cursor: Cursor) -> None:

@@ -54,17 +54,17 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         drop_last: leave out what does not fill all ranks, instead of repeating samples for it.
         group: a process group or one dimension of a device mesh to take the ranks from.
         coverage: a local directory for `shardwise certify`, as in `shardwise.DataLoader`; it
-            has the indices that were given, and says so: `StatefulDataLoader` counts what was got.
+            has the given indices, marked as such; a `StatefulDataLoader` counts the received ones.
 
     Rank r gets every num_replicas-th index from the r-th on. All ranks get `len(sampler)` of them.
     With drop_last=False the last ones of some ranks may be repeats: `num_padded` is their number
-    over all ranks, `valid` says which they are here, so that an evaluation can leave them out.
+    over all ranks, `valid` is False for them here, so that an evaluation can leave them out.
 
     As with torch's, an epoch is read in the same order until `set_epoch` names another.
 
     Raises:
         ValueError: an option is not usable.
-        RankError: rank and world size can't be told for certain.
+        RankError: rank and world size are not known for certain.
 
     Examples:
         >>> sampler = DistributedSampler(range(10), num_replicas=4, rank=3, shuffle=False)
@@ -96,7 +96,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
             seed=seed,
             drop_last=drop_last,
         )
-        # One index a step, so that nothing but the ranks must be filled.
+        # One index per step, so that nothing but the ranks must be filled.
         options = PlanOptions(
             batch_size=1, shuffle=shuffle, seed=seed, remainder="drop" if drop_last else "pad"
         )
@@ -142,7 +142,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         return rest.positions(self.epoch, range(rest.num_steps), self.rank)[1]
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
+        """Choose the epoch of the next iterator; the epoch of a loaded state continues."""
         refuse_second_division(self, self.num_replicas)
         self._name(epoch)
 
@@ -152,7 +152,7 @@ class DistributedSampler(SamplerState, torch.utils.data.DistributedSampler[int])
         Args:
             num_samples: how many samples of this rank the program has taken since
                 `iter(loader)`. None counts the indices that were yielded: with workers,
-                DataLoader takes them ahead of the program, prefetch_factor batches a worker.
+                DataLoader takes them ahead of the program, prefetch_factor batches per worker.
 
         Raises:
             ValueError: num_samples is not in [0, what is left of the epoch].
@@ -202,7 +202,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
             `shardwise.DataLoader`. shuffle=True is "full" if the dataset doesn't say what suits
             it. remainder="uneven" may give an empty list, which DataLoader's default `collate_fn`
             does not take; the default gives none. A field's name in batch_by needs a dataset with
-            fields. The lines of coverage have the indices that were given, and say so:
+            fields. The lines of coverage have the given indices, marked as such; a
             `StatefulDataLoader` counts what the program got.
 
     The batches hold the samples of `shardwise.DataLoader` with the same options, in that order.
@@ -210,7 +210,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
 
     Raises:
         ValueError: an option is not usable, or no rank would get a single batch.
-        RankError: rank and world size can't be told for certain.
+        RankError: rank and world size are not known for certain.
 
     Examples:
         >>> list(BatchSampler(10, 2, rank=1, world_size=2))
@@ -267,7 +267,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
         return self.plan.valid(self.epoch, step, self.rank)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iterator; the one that a loaded state stands in goes on."""
+        """Choose the epoch of the next iterator; the epoch of a loaded state continues."""
         refuse_second_division(self, self.world_size)
         self._name(epoch)
 
@@ -277,7 +277,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
         Args:
             num_batches: how many batches the program has taken since `iter(loader)`. None counts
                 the batches that were yielded: with workers, DataLoader takes them ahead of the
-                program, prefetch_factor a worker.
+                program, prefetch_factor per worker.
 
         Raises:
             ValueError: num_batches is not in [0, batches left in the epoch].
@@ -285,7 +285,7 @@ class BatchSampler(Divided, SamplerState, torch.utils.data.Sampler[list[int]]):
         return self._state_after("num_batches", num_batches)
 
     def _check_empty(self, plan: Plan) -> None:
-        """By default no rank gets an empty list, which torch's `collate_fn` fails on."""
+        """Refuse empty lists by default, since torch's `collate_fn` fails on them."""
         if self._is_default and plan.partition.has_empty:
             raise ValueError(
                 f"the last of {plan.num_samples} samples are fewer than world_size="

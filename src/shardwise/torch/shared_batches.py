@@ -1,6 +1,6 @@
 """Batches of torch's workers in shared memory that is reused.
 
-torch gives each tensor of each batch shared memory of its own: the system clears its pages, and
+torch gives each tensor of each batch its own shared memory: the system clears its pages, and
 frees them a moment later. Here a batch is a message of the engine's transport, which travels in
 torch's queues. Tensors in shared memory, as torch's `default_collate` makes them in a worker,
 travel torch's way. A batch that can't be pickled is an error that the trainer raises; with torch's
@@ -21,7 +21,7 @@ from shardwise.torch.account import CountedBatch
 
 # Batches below 128 KiB travel in the workers' pipe, which costs less than to send a file.
 _MAX_INLINE_BYTES = 128 << 10
-# Of a worker: for the batches that it prefetches (2 by default) and those that the trainer holds.
+# A worker's slots: for the batches that it prefetches (2 by default) and those the trainer holds.
 _MAX_IDLE = 16
 
 
@@ -34,7 +34,7 @@ class SharedMemoryCollate:
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate: Callable[[Any], Any] = collate
-        # Of the worker that this is a copy in.
+        # The slots of the worker that has this copy.
         self._slots: SlotPool | None = None
 
     def __call__(self, data: Any) -> Any:

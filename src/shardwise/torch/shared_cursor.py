@@ -27,10 +27,10 @@ _MAX_WORKERS = 4096
 
 
 class EpochCursor(NamedTuple):
-    """Which epoch to read, from which position of its global order.
+    """The epoch to read, and the position in its global order to read from.
 
-    `times_set` counts the choices of the main process: it tells one choice of an epoch from the
-    next choice of the same.
+    `times_set` counts the choices of the main process: it distinguishes one choice of an epoch
+    from the next choice of the same.
     """
 
     epoch: int = 0
@@ -43,7 +43,7 @@ class WorkerPass:
     """One worker's part of a pass over an epoch.
 
     Attributes:
-        number: the worker's, in [0, num_workers); 0 of 1 where there are none.
+        number: the worker's, in [0, num_workers); 0 of 1 without workers.
         num_workers: how many share the pass.
         name: the same number in all workers of a pass, another one in each pass; not 0.
         num_yielded: batches that the worker yielded.
@@ -59,9 +59,9 @@ class WorkerPass:
         """The part of this process in its pass number `num_passes`.
 
         Args:
-            worker: what torch says of this worker; None without workers.
-            num_passes: the passes that this process began, with this one.
-            num_skipped: batches of its own that the worker leaves out.
+            worker: torch's `WorkerInfo` of this worker; None without workers.
+            num_passes: the passes that this process started, with this one.
+            num_skipped: the worker's batches that it leaves out.
         """
         # torch draws a seed for all workers of a loader's iterator; those that live on keep it.
         seed = 0 if worker is None else worker.seed - worker.id
@@ -89,7 +89,7 @@ class SharedCursor:
         return EpochCursor(*self._cells[: _TIMES_SET + 1])
 
     def write(self, cursor: EpochCursor) -> None:
-        """Set the cursor that workers begin their next pass at."""
+        """Set the cursor that workers start their next pass at."""
         self._cells[: _TIMES_SET + 1] = cursor
         self._cells[_BEGAN] = cursor.start
         self._cells[_FIRST] = 0
@@ -103,7 +103,7 @@ class SharedCursor:
         return bool(self._cells[_HAS_WORKERS])
 
     def is_first(self, worker_pass: WorkerPass, cursor: EpochCursor) -> bool:
-        """Whether no other pass of workers began at this cursor, or it was set anew since."""
+        """Whether no other pass of workers started at this cursor, or it was set again since."""
         if self._cells[_TIMES_SET] != cursor.times_set:
             return True
         if not self._cells[_FIRST]:
@@ -111,7 +111,7 @@ class SharedCursor:
         return bool(self._cells[_FIRST] == worker_pass.name)
 
     def mark_begun(self, worker_pass: WorkerPass, cursor: EpochCursor) -> None:
-        """Mark that a worker begins its part of a pass, and where, unless that was set since."""
+        """Mark that a worker starts its part of a pass, and where, unless that was set since."""
         self._cells[_DONE + worker_pass.number] = 0
         if self._cells[_TIMES_SET] == cursor.times_set:
             self._cells[_BEGAN] = cursor.start
@@ -119,7 +119,7 @@ class SharedCursor:
     def mark_done(self, worker_pass: WorkerPass, cursor: EpochCursor) -> None:
         """Mark that a worker has made its part; the cursor was read when all of one pass have.
 
-        A worker may be done before another one begins.
+        A worker may be done before another one starts.
         """
         self._cells[_DONE + worker_pass.number] = worker_pass.name
         if set(self._cells[_DONE : _DONE + worker_pass.num_workers]) == {worker_pass.name}:
@@ -130,7 +130,7 @@ class SharedCursor:
         return bool(self._cells[_TIMES_SET_AT_END] == cursor.times_set)
 
     def beginning(self) -> int:
-        """Where the newest pass began, or the next one will."""
+        """The start of the newest pass, or of the next one."""
         return int(self._cells[_BEGAN])
 
     def first_notice(self) -> bool:

@@ -32,7 +32,7 @@ class _Pass:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all batches were handed out; the end need not have been asked for."""
+        """Whether all batches were returned; the end need not have been requested."""
         return self.num_yielded >= self.num_steps
 
 
@@ -45,11 +45,11 @@ class StatefulDataLoader(PositionedLoader):
         args: torch's own.
         kwargs: torch's own.
 
-    Iterating again after the end begins the next epoch, also where the last batch was taken and the
-    end not asked for; before the end, the same one again.
+    Iterating again after the end starts the next epoch, also if the last batch was taken but not
+    the end requested; before the end, it starts the same epoch again.
 
     Raises:
-        TypeError: none of the three is there, so that there is no order to keep a place in.
+        TypeError: none of the three is given, so that no order has a position to keep.
 
     Examples:
         >>> sampler = BatchSampler(range(6), 2)
@@ -83,7 +83,7 @@ class StatefulDataLoader(PositionedLoader):
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Go through the epoch from where it stands."""
+        """Iterate the epoch from its current position."""
         return batches_for_frameworks(self._batches(), lambda: self._pass_plan, is_known=True)
 
     def _batches(self) -> Generator[Any, None, None]:
@@ -91,7 +91,7 @@ class StatefulDataLoader(PositionedLoader):
         stateful, num_left = self._stateful, 0
         if self._pass is not None and self._is_under_way:
             num_left = self._pass.num_yielded
-            # A pass that was left begins again where it began, however far workers read ahead.
+            # A pass that was left starts again where it started, however far workers read ahead.
             self._stateful.load_state_dict(self._pass.began)
         else:
             self._stateful.set_epoch(self._stateful.epoch)
@@ -135,14 +135,14 @@ class StatefulDataLoader(PositionedLoader):
         return num_left // size if self.drop_last else -(-num_left // size)
 
     def _num_taken(self, run: _Pass) -> int:
-        """Steps of the dataset or sampler that are in the batches handed out."""
+        """Steps of the dataset or sampler that are in the returned batches."""
         if not isinstance(self._stateful, DistributedSampler):
             return run.num_yielded
         return min(run.num_yielded * (self.batch_size or 1), run.num_left)
 
     @property
     def _refuses_skips(self) -> bool:  # type: ignore[override]
-        """Of a sampler at an epoch's beginning, batches may be skipped: the position is not."""
+        """Whether skips are refused; a sampler at an epoch's start allows them."""
         return self._has_ids or self._num_batches(self._stateful.num_left) < len(self)
 
     @property
@@ -156,7 +156,7 @@ class StatefulDataLoader(PositionedLoader):
         return self._pass is not None and self._pass.began["epoch"] == self._stateful.epoch
 
     def _end_if_whole(self) -> None:
-        """Move on to the next epoch: who counts steps takes the last batch and asks for no end."""
+        """Move on to the next epoch: a program that counts steps never requests the end."""
         if self._pass is not None and self._pass.is_whole:
             if self._is_under_way:
                 self._stateful.set_epoch(self._stateful.epoch + 1)
@@ -174,9 +174,9 @@ class StatefulDataLoader(PositionedLoader):
         return self._stateful.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iterator; the one that a loaded state stands in goes on.
+        """Choose the epoch of the next iterator; the epoch of a loaded state continues.
 
-        So does the one under way; one whose last batch was handed out begins anew.
+        So does the one under way; one whose last batch was returned starts again.
         """
         self._end_if_whole()
         if epoch != self.epoch:
@@ -185,9 +185,9 @@ class StatefulDataLoader(PositionedLoader):
         self._notice.set(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the batches handed out: JSON, under 1 KB, equal on all ranks.
+        """The position after the returned batches: JSON, under 1 KB, equal on all ranks.
 
-        With `coverage=` of the dataset or sampler it also writes what this rank handed out since
+        With `coverage=` of the dataset or sampler it also writes what this rank returned since
         the last line, so call it on every rank.
         """
         if self._pass is None or not self._is_under_way:
@@ -199,10 +199,10 @@ class StatefulDataLoader(PositionedLoader):
         return self._stateful.state_dict(self._num_taken(self._pass))
 
     def certificate(self) -> dict[str, Any]:
-        """What was handed out in the newest pass, compared with the plan: a proof, or what differs.
+        """Compare the batches of the newest pass with the plan: a proof, or what differs.
 
-        As `shardwise.DataLoader.certificate`. Of an `IterableDataset` it counts the samples that
-        are in the batches handed out; of a sampler the indices that it gave for them.
+        As `shardwise.DataLoader.certificate`. For an `IterableDataset` it counts the samples in the
+        returned batches; for a sampler the indices that it gave for them.
         """
         return self._stateful.certificate()
 
@@ -214,7 +214,7 @@ class StatefulDataLoader(PositionedLoader):
         return stateful.plan.resumed(run.began["position"], epoch=run.began["epoch"])
 
     def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
-        """Go on where a state was taken, as of `shardwise.DataLoader`, with any number of workers.
+        """Continue where a state was taken, as `shardwise.DataLoader`, with any number of workers.
 
         Raises:
             StateError: the state belongs to other data, another seed or another order.

@@ -74,9 +74,10 @@ def test_a_user_who_keeps_every_batch_has_right_data_and_no_deadlock():
 
 
 def test_the_memory_of_batches_that_are_gone_is_used_again():
-    with loader(squares(640), batch_size=16) as made:
+    # On a busy machine up to 32 batches are made ahead.
+    with loader(squares(640), batch_size=4) as made:
         addresses = {batch["cls"].__array_interface__["data"][0] for batch in made}
-    assert len(addresses) < 10
+    assert len(addresses) < 80
 
 
 def test_batches_outlive_their_loader():

@@ -9,7 +9,8 @@ import socket
 import numpy as np
 import pytest
 
-from shardwise.engine.processes.slots import SlotPool
+from shardwise.engine.processes.shared_memory import map_without_file
+from shardwise.engine.processes.slots import MAX_HOLDERS, SlotPool, lend
 from shardwise.engine.processes.transport import message_slots, pack, receive, send
 
 
@@ -132,3 +133,23 @@ def test_beyond_the_limit_of_mapped_messages_they_are_copied():
     assert len(maps) == 4096
     assert pack(np.arange(50_000), slots).slot is packed.slot  # nobody has its memory mapped
     assert (got == np.arange(50_000)).all()
+
+
+def test_a_slot_that_several_processes_hold_is_free_when_each_of_them_freed_it():
+    slot = SlotPool(max_idle=1).take(100)
+    slot.memory[:100] = 7
+    slot.hold([1, 3])
+    lent = [
+        lend(
+            map_without_file(slot.descriptor, is_private=True),
+            state=map_without_file(slot.descriptor)[holder - MAX_HOLDERS :],
+        )
+        for holder in (1, 3)
+    ]
+    lent[0][:] = 5
+    assert lent[1][:100].tolist() == slot.memory[:100].tolist() == [7] * 100
+    first = slot.state
+    del lent[0]
+    assert slot.state == first != 0
+    lent.clear()
+    assert slot.state == 0

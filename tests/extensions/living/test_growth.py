@@ -123,6 +123,18 @@ def test_states_of_the_old_epoch_load_again_and_later_ones_need_no_word() -> Non
     assert sorted(ids_of(most)) == list(range(32))
 
 
+def test_new_samples_have_no_place_in_the_old_epoch() -> None:
+    old = loader(OLD)
+    ids_of(old, 3)
+    grown = loader(OLD + NEW)
+    grown.load_state_dict(old.state_dict(), grown="next_epoch")
+    assert [epoch for epoch, *_ in grown.places_of(20, epochs=range(3))] == [1, 2]
+    assert [epoch for epoch, *_ in grown.places_of(5, epochs=range(3))] == [0, 1, 2]
+    assert (
+        grown.explain(0, epoch=1).ids.tolist() == loader(OLD + NEW).explain(0, epoch=1).ids.tolist()
+    )
+
+
 def test_a_facade_takes_the_word_too() -> None:
     old = loader(OLD, output="torch")
     ids_of(old, 3)
@@ -173,6 +185,11 @@ def test_what_can_not_grow_says_so() -> None:
     with pytest.raises(StateError, match="data grow in storage order"):
         loader(OLD + NEW, seed=4).load_state_dict(state, grown="next_epoch")
     loader(OLD).load_state_dict(state, grown="next_epoch")  # nothing came
+    full = loader(OLD, shuffle="full")
+    ids_of(full, 3)
+    odd = {**full.state_dict(), "order": {"sampler": "full", "num_samples": 10**30, "seed": 3}}
+    with pytest.raises(StateError, match="data grow in storage order"):
+        loader(OLD + NEW, shuffle="full").load_state_dict(odd, grown="next_epoch")
 
 
 def test_more_samples_than_the_state_had_in_an_old_shard_are_other_data() -> None:

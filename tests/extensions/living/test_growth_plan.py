@@ -86,6 +86,8 @@ def test_questions_and_states_of_an_epoch_are_of_its_own_data() -> None:
         assert isinstance(divided, GrowingPlan)
         for epoch, expected in ((3, old), (4, old), (5, new)):
             got = divided.resumed(0, epoch=epoch)
+            assert got.sampler.spec() == expected.sampler.spec()
+            assert bool(got.fingerprint) == (epoch < 5)
             assert got.num_steps == expected.resumed(0, epoch=epoch).num_steps
             for step in range(got.num_steps):
                 ids = expected.indices(epoch, step, 0)

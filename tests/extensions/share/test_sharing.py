@@ -53,6 +53,13 @@ def test_a_window_shuffle_of_lanes_is_read_once_by_four_nodes(s3, tmp_path) -> N
     assert max(later) <= 0.03
 
 
+@pytest.mark.long
+def test_worker_processes_read_of_other_nodes(s3, tmp_path) -> None:
+    first, *later = ratios(s3, "workers", tmp_path, 2, shuffle="full", num_workers=2)
+    assert first <= 1.03
+    assert max(later) <= 0.03
+
+
 def test_a_larger_disk_holds_what_a_smaller_one_has_no_room_for(s3, tmp_path) -> None:
     # Half of the data is 2.5 MB.
     rooms = [2 << 20, 8 << 20]

@@ -1,4 +1,4 @@
-"""From programs written for WebDataset to shardwise's own datasets and loaders."""
+"""Convert programs written for WebDataset to shardwise's own datasets and loaders."""
 
 from shardwise.compat.native.convert import ConvertedDataset, from_webdataset
 

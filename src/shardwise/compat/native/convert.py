@@ -1,4 +1,4 @@
-"""`from_webdataset`: a WebDataset pipeline as a dataset, and what it says about the loader."""
+"""`from_webdataset`: convert a WebDataset pipeline to a dataset and options of its loader."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> Converte
       samples are read whose values it looks at; which fields there are the index knows;
     - `with_epoch(n)`: epoch_size, which counts the samples of all ranks; without it a pipeline
       that has no end has epochs of one pass;
-    - `handler=warn_and_continue`, or a function that goes on after a `DataError`: on_error="skip",
+    - `handler=warn_and_continue`, or a function that continues after `DataError`: on_error="skip",
       and the loader counts what it skipped;
     - a `WebLoader` or a torch DataLoader: its num_workers and its pipeline's options.
 
@@ -83,9 +83,8 @@ def from_webdataset(pipeline: Any, *, world_size: int | None = None) -> Converte
         world_size: how many ranks there are, for `with_epoch`; None finds it.
 
     Raises:
-        ValueError: a stage has no counterpart; the message names it, says why, and what to write
-            instead.
-        TypeError: it is no pipeline; the message says what to write.
+        ValueError: a stage has no counterpart; the message names it, the reason and a substitute.
+        TypeError: `pipeline` is not a pipeline; the message suggests what to write.
 
     Examples:
         ```python
@@ -146,7 +145,7 @@ class _Reading:
         elif 1 < pipeline.repetitions < sys.maxsize:
             self.passes = pipeline.repetitions
 
-    # Where samples come from.
+    # The source of samples.
 
     def _loader(self, loader: Any) -> None:
         dataset: Any = getattr(loader, "dataset", None)
@@ -174,7 +173,7 @@ class _Reading:
             self._sample("sample", filters.map(collate), [])
 
     def _source(self, source: Any, rest: list[Any]) -> list[Any]:
-        """Take the stages up to the one that makes samples; gives back those behind it."""
+        """Take the stages up to the one that makes samples; return those after it."""
         urls, is_shuffled = stages.urls_of(source)
         if is_shuffled:
             self.options["shuffle"] = "window"
@@ -225,7 +224,7 @@ class _Reading:
                     "dataset.select('jpg', 'cls') for fields, .map(fn) to rename them",
                 )
 
-    # What is done to them.
+    # The stages that change samples.
 
     def _stage(self, stage: Any, behind: list[Any]) -> None:
         if self._is_split(stage):
@@ -257,7 +256,7 @@ class _Reading:
                 self._sample(kind, stage, behind)
 
     def _choose(self, stage: FilterFunction) -> None:
-        """A stage that leaves samples out by what is in them: now, and not while they are read."""
+        """Leave samples out by a predicate of their content: now, and not while they are read."""
         mask = chosen(self._made(), argument(stage, 0, "predicate", None), self._names)
         if not mask.all():
             self.dataset = self.dataset.subset(mask)
@@ -280,12 +279,12 @@ class _Reading:
             self._never_repeat()
 
     def _never_repeat(self) -> None:
-        """Leave the last batch short: in what a program's function makes, no mark says "repeat"."""
+        """Leave the last batch short: results of a program's function can't mark repetitions."""
         if self.options["remainder"] == "pad":
             self.options["remainder"] = "uneven"
 
     def _sample(self, kind: str, stage: FilterFunction, behind: list[Any]) -> None:
-        """A stage that gives one sample for each: the dataset's own way where there is one."""
+        """Apply a stage that maps samples one by one, by the dataset's own method if it has one."""
         decoder = stages.decoder_of(kind, stage)
         if not self._stages:
             if decoder is not None and self._names is None and not self._decoded:
@@ -302,7 +301,7 @@ class _Reading:
         if kind == "to_tuple":
             self._names = stages.tuple_names(stages.fields_of(stage))
         if self._names is not None and "__key__" in self._names:
-            # What a stage makes of a key need not be a str, as the key of a sample is.
+            # A stage may change a key to another type, but the key of a sample must be a str.
             own = "key" if "key" not in self._names else str(self._names.index("__key__"))
             self._names = tuple(own if name == "__key__" else name for name in self._names)
         self._stages.append(stage)

@@ -21,7 +21,7 @@ _TENSORS = {
     "torchrgb": ("CHW", "float32"),
     "torch": ("CHW", "float32"),
 }
-# What the pipelines' own table has for text, unless the user changes it.
+# The decoder of text in the pipelines' own table, unless the user changes it.
 _TEXT = autodecode.decoders["txt"]
 # Files in which shardwise's decoder gives the pixels that Pillow gives.
 _SAME_PIXELS = frozenset({"jpg", "jpeg"})
@@ -30,7 +30,7 @@ _SAME_PIXELS = frozenset({"jpg", "jpeg"})
 def decoders_of(
     decoder: Decoder, fields: Iterable[str], *, is_last: bool
 ) -> dict[str, Callable[[bytes], Any]]:
-    """A decoder a field, for the fields that the pipeline's decoder may change."""
+    """A decoder per field, for the fields that the pipeline's decoder may change."""
     return {
         field: _own(decoder, field, is_last=is_last) or DecodeField(decoder.decode1, field)
         for field in fields

@@ -82,7 +82,7 @@ class Collate:
 
     function: Callable[[list[Any]], Any] | None
     names: tuple[str, ...] | None
-    # What a loader without a batch size calls with each batch of its pipeline.
+    # Called with each batch of its pipeline by a loader without a batch size.
     after: Callable[[Any], Any] | None = None
 
     def __call__(self, samples: list[dict[str, Any]]) -> Any:
@@ -146,7 +146,7 @@ def _only_looks_up(function: Any) -> bool:
 def chosen(
     dataset: Dataset, predicate: Callable[[Any], Any], names: tuple[str, ...] | None
 ) -> NDArray[np.bool_]:
-    """For each sample, whether the predicate holds: bool `[num_samples]`.
+    """Evaluate the predicate for each sample: bool `[num_samples]`.
 
     The predicate is called once per sample, in order, as in a pipeline: it may count, draw random
     numbers or catch exceptions. Samples whose values it never looks at are not read.
@@ -157,7 +157,7 @@ def chosen(
         try:
             mask[row] = bool(predicate(sample))
         finally:
-            # What the user's function catches is still an error of the reading.
+            # A failed read is an error even if the user's function caught the exception.
             if getattr(sample, "error", None) is not None:
                 raise sample.error
     return mask

@@ -1,7 +1,7 @@
-"""What each stage of a WebDataset pipeline says to a dataset and its loader, or why it can't.
+"""The stages of a WebDataset pipeline as options of a dataset and loader, or why they can't be.
 
-WebDataset's own stages are known by what they are. What a program's own do to the list of shards
-is tried once, on that list.
+WebDataset's own stages are recognized by their type or function. A program's own stages are tried
+once, on the list of shards.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ def kind_of(stage: Any) -> str:
 
 
 def refusal(stage: Any, why: str, instead: str) -> ValueError:
-    """The error that says which stage can't be taken, why, and what to write instead."""
+    """The error for a stage that can't be converted: its name, the reason and a substitute."""
     return ValueError(f"from_webdataset: the stage {name_of(stage)}: {why}; instead: {instead}")
 
 
 def why_no_pipeline(value: Any) -> str:
-    """The error about something that is no pipeline: what to write for those that it holds."""
+    """The message for a value that is not a pipeline: what to write for pipelines that it holds."""
     held = value.dataset if isinstance(value, DataLoader) else value
     parts = getattr(held, "datasets", None)
     names = [
@@ -142,7 +142,7 @@ def argument(stage: FilterFunction, place: int, name: str, default: Any) -> Any:
 
 
 def skips_errors(stage: Any) -> bool:
-    """Whether a stage's error handler goes on with the next sample."""
+    """Whether a stage's error handler continues with the next sample."""
     given: Callable[..., Any] | None = getattr(stage, "handler", None)
     if isinstance(stage, FilterFunction) and stage.f is not itertools.islice:
         bound = inspect.signature(stage.f).bind_partial(None, *stage.args, **stage.kw)
@@ -153,7 +153,7 @@ def skips_errors(stage: Any) -> bool:
         return True
     goes_on = given not in (handlers.ignore_and_stop, handlers.warn_and_stop)
     try:
-        # Strict: a handler that goes on after some errors only has all others raised.
+        # Strict: a handler that continues after some errors only has all others raised.
         goes_on = goes_on and given(DataError("from_webdataset asks if this handler goes on"))
     except Exception:  # noqa: BLE001 - the border to the user's handler
         return False
@@ -193,7 +193,7 @@ def fields_of(stage: FilterFunction) -> list[list[str]]:
 
 
 def tuple_names(fields: list[list[str]]) -> tuple[str, ...] | None:
-    """What the items of a tuple are called; None where two would have one name."""
+    """The names of a tuple's items; None if two would be equal."""
     names = tuple(alternatives[0] for alternatives in fields)
     return names if len(set(names)) == len(names) else None
 
@@ -224,7 +224,7 @@ def urls_of(source: Any) -> tuple[list[str], bool]:
         return urls, False
     most = _MANY_LAPS * (len(urls) + 100)
     given = _urls(copy.copy(source), most)
-    # At this length it is no list with repetitions: the shards are drawn without end.
+    # At this length it is not a list with repetitions: the shards are drawn without end.
     return urls, len(given) == most or _is_another_order(source, given, urls)
 
 
@@ -278,7 +278,7 @@ def _raw(value: Any) -> Any:
 
 
 def warn_of_lists(pipeline: DataPipeline) -> None:
-    """Warn where each rank may have a list of shards of its own, which the loader would divide."""
+    """Warn if each rank may have its own list of shards, which the loader would divide."""
     is_drawn = isinstance(pipeline.pipeline[0], shardlists.ResampledShards)
     if not isinstance(pipeline, WebDataset) or not pipeline.is_split_asked or is_drawn:
         return

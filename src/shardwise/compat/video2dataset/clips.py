@@ -1,4 +1,4 @@
-"""The clip of a video and the sound of a file, decoded: what `decoder_kwargs` says.
+"""Decode the clip of a video and the sound of a file by the options in `decoder_kwargs`.
 
 Keeps I3 and I5: what is drawn (rate, scene, first frame) comes from the sample's generator.
 """
@@ -23,7 +23,7 @@ from shardwise.extensions.media.files.sound_window import length_at, open_sound,
 
 
 class UnfitVideoError(DataError):
-    """A sound video that can't give the clip: it is too short, or has too few frames a second."""
+    """A sound video that can't give the clip: it is too short, or has too few frames per second."""
 
     lack = "too short"
 
@@ -45,14 +45,14 @@ class ClipDecoder:
     Args:
         n_frames: frames of the clip; None for all, from the first on.
         uniformly_sample: spread them over the whole video, its first and last frame included.
-        fps: frames a second: a number, a list of which one is drawn that the video has, "sample"
+        fps: frames per second: a number, a list (a rate that the video has is drawn), "sample"
             for any whole number from `min_fps` to `max_fps`; None for the video's own.
         num_threads: has no effect: a worker decodes with one thread.
         tmpdir: has no effect: nothing is written.
         min_fps: for `fps="sample"`.
         max_fps: for `fps="sample"`.
         return_bytes: put the file itself into the sample, as "video_bytes".
-        pad_frames: put frames of zeros behind a video that is too short.
+        pad_frames: append frames of zeros to a video that is too short.
     """
 
     n_frames: int | None = None
@@ -182,9 +182,9 @@ class SoundDecoder:
     """Decodes the first seconds of a sound; video2dataset's `AudioDecoder`.
 
     Args:
-        sample_rate: samples a second of the result.
+        sample_rate: samples per second of the result.
         num_channels: 1 for the mean of all; None for the file's.
-        extension: has no effect: the file says what it is.
+        extension: has no effect: the format is detected from the file.
         max_length: seconds; zeros follow a shorter sound.
     """
 

@@ -56,9 +56,9 @@ def get_video_dataset(
 
     Args:
         urls: tar shards: a text (brace patterns, `::`) or a list; any store, or `pipe:`.
-        batch_size: samples a batch.
+        batch_size: samples per batch.
         shuffle: above 0, shards come in another order each epoch.
-        repeat: passes an epoch; -1 or None for no end.
+        repeat: passes per epoch; -1 or None for no end.
         drop_last: leave out a worker's last batch if it is smaller; counted.
         video_key: the field of the video; of sound if it is mp3, wav, flac or m4a.
         cuts_key: a field of pairs of frames (first, stop), one a scene: a clip lies in one of them.
@@ -105,7 +105,7 @@ def get_video_dataset(
         if not isinstance(value, str):
             raise TypeError(f"{name}={value!r}: must be the name of a field")
     decode = _decoder(video_key, dict(decoder_kwargs or {}), cuts_key)
-    # Where it is None, the default has the field of the caption.
+    # None stands for the default: the field of the caption.
     enforced = ["txt"] if enforce_additional_keys is None else _names(enforce_additional_keys)
     selection = Selection(
         keys=(video_key, *enforced, *([cuts_key] if cuts_key and decode else [])),

@@ -1,4 +1,4 @@
-"""From the bytes of a sample to its fields: keys, metadata, the clip, the user's transforms."""
+"""Make the fields of a sample from its bytes: keys, metadata, the clip, the user's transforms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwise.compat.video2dataset.pictures import PictureSize
 from shardwise.compat.webdataset.autodecode import Decoder, DecodingError
 from shardwise.dataset.keyed_random import SampleKeys
 
-# Where a sample carries (seed, pass) on its way to the decoder.
+# The field in which a sample carries (seed, pass) to the decoder.
 DRAW = "__draw__"
 
 
@@ -117,7 +117,7 @@ def _entry(sample: Mapping[str, Any], name: str) -> float:
 
 
 def _language(sample: Mapping[str, Any]) -> str | None:
-    """The likeliest language of the text; None where there is none to be seen."""
+    """The likeliest language of the text; None if the text has no detectable language."""
     langdetect: Any = importlib.import_module("langdetect")
     # It draws at random unless it is seeded: the same text must have the same language.
     langdetect.DetectorFactory.seed = 0

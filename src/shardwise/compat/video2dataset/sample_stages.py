@@ -1,7 +1,7 @@
-"""The stages behind the reading of shards: keys for what is drawn, samples, batches.
+"""The stages after the reading of shards: keys for what is drawn, samples, batches.
 
-Keeps I6: what a handler lets pass, and what is not wanted, is counted by reason, and said once a
-pass and worker.
+Keeps I6: samples that a handler lets fail and samples that are not selected are counted by reason
+and logged once per pass and worker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REASONS = (
     "too short", "too few fps", "bad", "missing keys", "aesthetics", "language", "unsafe",
     "last batch",
 )  # fmt: skip
-# Each worker counts in cells of its own, so that no lock is needed.
+# Each worker has its own cells, so that no lock is needed.
 _MAX_WORKERS = 256
 
 
@@ -43,7 +43,7 @@ class LeftOut:
         self._cells[cell] = self._cells[cell] + count
 
     def counts(self) -> dict[str, int]:
-        """How many by reason, since the dataset was made; reasons without any are left away."""
+        """Counts by reason since the dataset was made; reasons with a count of 0 are left out."""
         totals = {
             reason: sum(self._cells[w * len(REASONS) + i] for w in range(_MAX_WORKERS))
             for i, reason in enumerate(REASONS)
@@ -52,7 +52,7 @@ class LeftOut:
 
 
 def with_draws(source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Give each sample what its draws depend on beside itself: the seed and the pass."""
+    """Add the seed and the pass to each sample: its draws depend on them."""
     current = CURRENT_PASS.get()
     draw = (0, 0) if current is None else (current.seed, current.number)
     return (sample | {DRAW: draw} for sample in source)
@@ -66,7 +66,7 @@ class MadeSamples:
     handler: Callable[[Exception], Any]
     left_out: LeftOut
     is_complete: bool = False
-    # No sample is kept back: the number of those that went in says where the stage is.
+    # No sample is kept back: the number of input samples is the stage's position.
     is_stateless = True
 
     def __call__(self, source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

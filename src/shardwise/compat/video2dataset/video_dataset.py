@@ -18,7 +18,7 @@ from shardwise.compat.webdataset.shardlists import split_by_node
 
 
 class VideoDataset(WebDataset):
-    """Batches of clips, each sample once an epoch; `with_epoch(n)` gives each rank n batches."""
+    """Batches of clips, each sample once per epoch; `with_epoch(n)` gives each rank n batches."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class VideoDataset(WebDataset):
         return super().__iter__()
 
     def _check_shards(self) -> None:
-        """Refuse a rank without shards; say where ranks have different numbers of them."""
+        """Refuse a rank without shards; warn if ranks have different numbers of them."""
         ranks = find_ranks(inherited=self._inherited_ranks)
         num, size = len(getattr(self.pipeline[0], "urls", ())), ranks.world_size
         if num < size:

@@ -98,7 +98,7 @@ def handle_extension(extensions: str, f: Callable[[bytes], Any]) -> Callable[[st
     return partial(call_extension_handler, f=f, extensions=extensions.lower().split())
 
 
-# What Pillow decodes by itself. It also knows the names of formats that hold other things (HDF5,
+# Formats that Pillow decodes by itself. It also knows the names of formats for other data (HDF5,
 # GRIB, BUFR, FITS, MPEG, PostScript, Windows metafiles): those fields are not images to us.
 IMAGE_EXTENSIONS = (  # noqa: SIM905 - fifty words are easier to read in a row
     "apng blp bmp bw cur dcx dds dib eps flc fli ftc ftu gbr gif icb icns ico iim im j2c j2k jfif "
@@ -124,7 +124,7 @@ class ImageHandler:
     """A decoder of image fields; it leaves fields with other extensions to the next decoder.
 
     The spec names the result: `l`, `rgb` or `rgba`, as a NumPy array `[height, width, channels]`
-    of float32 from 0 to 1; with `8` behind it, of uint8; with `torch` before it, as a tensor
+    of float32 from 0 to 1; with `8` appended, of uint8; with `torch` before it, as a tensor
     `[channels, height, width]`; with `pil` before it, as a Pillow image. `l` has no channel axis.
     """
 
@@ -139,7 +139,7 @@ class ImageHandler:
         return f"ImageHandler({self.imagespec!r})"
 
     def __call__(self, key: str, data: bytes) -> Any:
-        """Decode a field; None if its extension is none of `extensions`."""
+        """Decode a field; return None if its extension is not in `extensions`."""
         if key.rpartition(".")[2].lower() not in self.extensions:
             return None
         kind, elements, colours = imagespecs[self.imagespec]
@@ -222,7 +222,7 @@ class Decoder:
     Args:
         handlers: decoders.
         pre: decoders before them; None for `gzfilter`.
-        post: decoders behind them; None for `basichandlers`.
+        post: decoders after them; None for `basichandlers`.
         only: the fields to decode, as a list or in one str with blanks; None for all.
         partial: leave values as they are that are not bytes.
     """

@@ -95,13 +95,13 @@ class FileCache(_Opener):
     """Opens each URL by way of a file in a cache directory; local files as they are.
 
     A file has its name when it is whole and `validator` has seen it. Where another URL, or a
-    program's own file, has the name already, it gets another one. If there is no room, the shard is
+    program's own file, has the name already, it gets another one. Without enough room, the shard is
     read without the cache, with a warning. Several processes may use one directory.
 
     Args:
         cache_dir: the directory; None for the environment's WDS_CACHE, or `./_cache`.
-        url_to_name: of a URL, the name of its file; it may have directories in it.
-        validator: of a path, whether the file is a sound shard; None for no check.
+        url_to_name: maps a URL to the name of its file, which may contain directories.
+        validator: maps a path to whether the file is a sound shard; None for no check.
         cache_size: the limit in bytes; beyond it, files used longest ago are deleted. -1 for none.
         cache_cleanup_interval: seconds between two looks at the limit while nothing is downloaded.
     """
@@ -172,7 +172,7 @@ class FileCache(_Opener):
         return str(place), stream
 
     def _tidy(self, place: Path, *, is_new: bool) -> None:
-        """See to it that what was used last is deleted last, and that the limit is kept."""
+        """Mark a file as used last, so that it is deleted last, and keep the limit."""
         # A cache that is only read keeps its times.
         with contextlib.suppress(PermissionError):
             os.utime(place)
@@ -220,7 +220,7 @@ def cached_tarfile_samples(
     select_files: Callable[[str], Any] | None = None,
     rename_files: Callable[[str], str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """WebDataset 0.2's name for `FileCache` with `tarfile_samples` behind it."""
+    """WebDataset 0.2's name for `FileCache` followed by `tarfile_samples`."""
     opened = cached_url_opener(src, handler, cache_size, cache_dir, url_to_name, verbose=verbose)
     return expand_samples(opened, handler, select_files, rename_files)
 

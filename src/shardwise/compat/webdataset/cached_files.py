@@ -1,4 +1,4 @@
-"""The files of a cache directory: which are ours, of which URL, and which are in use.
+"""The files of a cache directory: their owners, their URLs, and whether they are in use.
 
 Beside a cached file `name` lies its record `.name.url` with a digest of the URL; a file without one
 is another program's, neither read nor deleted. While a stream of it is open, a file is locked.
@@ -24,12 +24,12 @@ from shardwise.storage.atomic import sweep
 
 
 def digest(url: str) -> str:
-    """What the record of a URL's file holds: the URL itself may have a secret in it."""
+    """The digest in the record of a URL's file: the URL itself may contain a secret."""
     return hashlib.sha256(url.encode()).hexdigest()
 
 
 def candidates(directory: Path, name: str, url: str) -> list[Path]:
-    """Paths where the file of a URL may lie: its name, or a name of its own if that is taken."""
+    """Paths where the file of a URL may lie: its plain name, or a unique one if that is taken."""
     own = f"{digest(url)[:16]}-{name.rpartition('/')[2][-128:]}"
     parts = name.split("/")
     if name.startswith("/") or ".." in parts[:-1]:
@@ -100,7 +100,7 @@ def open_locked(path: Path) -> BinaryIO | None:
 
 
 def remove_unused(path: Path) -> bool:
-    """Delete a file and its record, unless a stream of it is open; whether it is gone."""
+    """Delete a file and its record, unless a stream of it is open; return whether it is gone."""
     # Another process may be faster.
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         if not _lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB):

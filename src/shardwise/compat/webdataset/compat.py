@@ -75,7 +75,7 @@ class FluidInterface:
         return self.compose(filters.map(autodecode.make_decoder(*args, **kw), handler=handler))
 
     def ddp_equalize(self, length: int, with_length: bool = True) -> Self:
-        """Give each rank length // world_size items an epoch. Old: use `with_epoch`."""
+        """Give each rank length // world_size items per epoch. Deprecated: use `with_epoch`."""
         warnings.warn(
             "ddp_equalize is deprecated: use .with_epoch(length // world_size)",
             DeprecationWarning,
@@ -116,7 +116,7 @@ class WebDataset(DataPipeline, FluidInterface):
     Arguments are WebDataset's; described are those that mean more, or something else.
 
     Args:
-        urls: a text, a path, a list of these (see `expand_urls`), or a dict or YAML file that names
+        urls: a text, a path, a list of them (see `expand_urls`), or a dict or YAML file that names
             several sets. A dataset of shards is taken as it is: nothing divides it.
         mode: "resampled" is `resampled=True`; "unlink", "keep" or "resample" for a directory that
             other programs fill: see `DirectoryShardList`.
@@ -125,7 +125,7 @@ class WebDataset(DataPipeline, FluidInterface):
         shardshuffle: another order of shards each epoch; a number is the same as True.
         cache_size: bytes for the cache; -1 for no limit, 0 for no cache.
         nodesplitter: a stage that gives each rank its shards; None for all shards on all ranks.
-            By default it is `split_by_node`, and how many shards a rank gets is said once.
+            The default is `split_by_node`, with one warning about how many shards a rank gets.
         seed: drives shuffles and resampling, together with the number of the epoch; None for the
             environment's `WDS_SEED`, or 0. It must be the same on all ranks.
 
@@ -171,7 +171,7 @@ class WebDataset(DataPipeline, FluidInterface):
             nodesplitter, workersplitter = nodesplitter if self.is_split_asked else None, None
         elif not self.is_split_asked:
             nodesplitter = shardlists.split_by_node
-        # What divides, by its role and whatever it is.
+        # The stages that divide, by their role and whatever their type.
         self.splitters = tuple(stage for stage in (nodesplitter, workersplitter) if stage)
         if not resampled:
             is_endless = isinstance(source, shardlists.DirectoryShardList)
@@ -196,7 +196,7 @@ class WebDataset(DataPipeline, FluidInterface):
 
 
 class FluidWrapper(DataPipeline, FluidInterface):
-    """Any iterable, with the stages as methods."""
+    """A pipeline of any iterable, with the stages as methods."""
 
     shares_epoch = True
 

@@ -1,4 +1,4 @@
-"""Values of a sample to bytes, by the extension of their field; bytes and text stay as they are."""
+"""Encode a sample's values by the extension of their field; bytes and text stay as they are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardwise.compat.webdataset import tenbin
 _PILLOW_NAMES = {"JPG": "JPEG", "TIF": "TIFF", "IMG": "PPM", "IMAGE": "PPM", "PNM": "PPM"}
 # Three names of one family: Pillow writes them all as "PPM", by the image's mode.
 _NETPBM_MODES = {"PBM": "1", "PGM": "L", "PPM": "RGB"}
-# How far float pixels may lie outside of 0 to 1: rounding, not another scale.
+# The tolerance for float pixels outside of 0 to 1: rounding, not another scale.
 _TOLERANCE = 1e-3
 
 

@@ -1,6 +1,6 @@
 """The stages of a pipeline, as WebDataset names them.
 
-`shuffle(1000)` is a stage; `_shuffle(source, 1000)` is the function behind it. In a pipeline a
+`shuffle(1000)` is a stage; `_shuffle(source, 1000)` is the stage's function. In a pipeline a
 shuffle has a key of (seed, pass, stage): another order every epoch, the same in every run. Shards
 are shuffled alike on all readers, because they are divided afterwards; samples are not.
 """

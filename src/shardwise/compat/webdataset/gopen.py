@@ -60,7 +60,7 @@ def gopen_curl(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
 
 
 def gopen_ais(url: str, mode: str = "rb", bufsize: int = 8192) -> Pipe:
-    """Read or upload by `ais`, AIStore's own program, which also knows the buckets behind it."""
+    """Read or upload by `ais`, AIStore's own program, which also knows its backend buckets."""
     command = ["ais", "get", url, "-"] if mode[0] == "r" else ["ais", "put", "-", url]
     return _program(command, url, mode, bufsize)
 
@@ -91,7 +91,7 @@ def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:
 
 
 def set_options(obj: Any, **options: Any) -> bool:
-    """Set `timeout`, `ignore_errors`, `ignore_status` of a pipe; whether it is one."""
+    """Set `timeout`, `ignore_errors`, `ignore_status` of a pipe; return whether it is one."""
     for name, value in options.items():
         if isinstance(obj, Pipe) and value is not None:
             setattr(obj, name, value)
@@ -123,7 +123,7 @@ gopen_schemes: dict[str, Callable[..., Any]] = {
 
 
 def rewrite_url(url: str) -> str:
-    """Rewrite a URL's beginning by the first rule of GOPEN_REWRITE, `pattern=replacement;...`."""
+    """Rewrite a URL's start by the first rule of GOPEN_REWRITE, `pattern=replacement;...`."""
     rules = variable("GOPEN_REWRITE")
     if rules is None:
         return url

@@ -1,4 +1,4 @@
-"""What to do with an exception: raise it, continue without the sample, or stop.
+"""Handlers of exceptions: raise, continue without the sample, or stop.
 
 A handler is called with the exception. It raises, or returns True to continue and False to stop.
 """

@@ -1,4 +1,4 @@
-"""What stages leave out: a pipeline without end that lets nothing through ends with an error."""
+"""Count what stages leave out: an endless pipeline that lets nothing through raises an error."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from shardwise.compat.webdataset.readers import CURRENT_PASS
 
 # A predicate that draws at random may refuse all of a small data set several times.
 _MIN_IN_A_ROW, _MIN_LAPS = 10_000, 8
-# Where samples have no key, nothing tells that they come again; where they have, it may be a rare
-# one that is looked for.
+# Without keys, repeated samples can't be recognized; with keys, the program may be looking for a
+# rare one.
 _MAX_IN_A_ROW, _MAX_WITH_KEYS = 1_000_000, 100_000_000
 
 
 class LeftOut:
-    """Counts what a stage leaves out in a row (`num`); `says` makes the message of the number."""
+    """Counts samples that a stage leaves out in a row (`num`); `says(num)` is the message."""
 
     def __init__(self, says: Callable[[int], str] | None = None) -> None:
         self._says = says or nothing_passes
@@ -47,7 +47,7 @@ class LeftOut:
             yield sample
 
     def clear(self) -> None:
-        """Begin anew, after a sample that is let through; not called where `num` is 0."""
+        """Reset the count after a sample that passes; not called where `num` is 0."""
         self.num = self._num_laps = 0
 
 
@@ -67,7 +67,7 @@ def nothing_in_shards(num: int) -> str:
 
 
 def _name_of(sample: Any) -> Any:
-    """What a sample, or the first one of a batch, is called; None if it has no name."""
+    """The name of a sample, or of the first one of a batch; None if it has no name."""
     if not isinstance(sample, dict):
         return None
     key, url = sample.get("__key__"), sample.get("__url__", sample.get("url"))

@@ -23,7 +23,7 @@ from shardwise.compat.webdataset.stages import is_stateless
 from shardwise.compat.webdataset.utils import identity
 from shardwise.torch.shared_batches import SharedMemoryCollate
 
-# The worker of a placeholder, so that a resumed epoch begins with the worker whose turn it is.
+# The worker of a placeholder, so that a resumed epoch starts with the worker whose turn it is.
 _NO_WORKER = -1
 
 
@@ -42,7 +42,7 @@ class _Tagged(IterableDataset[Any]):
         info = get_worker_info()
         self._worker = 0 if info is None else info.id
         self._is_waiting = self._worker < self.first_worker
-        # Only workers that begin anew have a turn to wait for.
+        # Only workers that start again have a turn to wait for.
         self.first_worker = 0
         placeholders = repeat(None, self.num_placeholders if self._is_waiting else 0)
         return chain(placeholders, iter(self.dataset))
@@ -61,7 +61,7 @@ class StatefulLoader(DataLoader[Any]):
 
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
         super().__init__(dataset, *args, **kw)
-        # Where workers were behind the last batch that was yielded.
+        # Positions of the workers after the last batch that was yielded.
         self._places: dict[int, list[int]] = {}
         self._last_worker = -1
         self._is_done = True
@@ -93,7 +93,7 @@ class StatefulLoader(DataLoader[Any]):
         ranks = dataset._inherited_ranks = find_ranks(inherited=dataset._inherited_ranks)
         # Here, and not in a worker, whose warnings are easily overlooked.
         dataset._warn_of_division(self._reader(), ranks)
-        # Also workers that live on begin this epoch, whatever became of the last one.
+        # Also workers that live on start this epoch, whatever became of the last one.
         epoch = dataset.next_epoch
         dataset._epochs.set(epoch)
         if not self._is_at_start:
@@ -108,7 +108,7 @@ class StatefulLoader(DataLoader[Any]):
             if worker != _NO_WORKER:
                 self._places[worker], self._last_worker = place, worker
                 yield batch
-        # Where the workers begin the next epoch: where they ended this one, if it continues.
+        # Workers start the next epoch where they ended this one, if it continues.
         ends = self._places if dataset.goes_on else {}
         self._places = {worker: [*place[:2], 0, *place[3:]] for worker, place in ends.items()}
         self._last_worker = -1
@@ -132,7 +132,7 @@ class StatefulLoader(DataLoader[Any]):
         self._iterator = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where each worker is, as of the batch that was yielded last."""
+        """The position of each worker, as of the batch that was yielded last."""
         if not self.has_state:
             raise StateError(
                 f"only pipelines have a state, and this loader reads a "
@@ -157,7 +157,7 @@ class StatefulLoader(DataLoader[Any]):
         return int(self._tagged.dataset.next_epoch)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says, with the next iteration; living workers are started anew."""
+        """Continue at a state with the next iteration; restart living workers."""
         if not self.has_state:
             raise StateError(f"a loader of {type(self.dataset).__name__} has no state to load")
         sizes = {"num_workers": max(1, self.num_workers), "batch_size": self.batch_size}
@@ -170,19 +170,19 @@ class StatefulLoader(DataLoader[Any]):
         self._is_done, self._is_loaded = False, True
 
     def set_epoch(self, epoch: int) -> None:
-        """Have this epoch begin next; the epoch that was just loaded keeps its position."""
+        """Make this epoch the next one; the epoch that was just loaded keeps its position."""
         if self.has_state:
             self._tagged.dataset.set_epoch(epoch)
 
 
 class LoaderPipeline(DataPipeline):
-    """A pipeline that begins with a loader."""
+    """A pipeline that starts with a loader."""
 
     def __init__(self, loader: StatefulLoader) -> None:
         super().__init__(loader, seed=getattr(loader.dataset, "seed", None))
 
     loader: Any = property(lambda self: self.pipeline[0])
-    # As the loader says.
+    # The loader's own values.
     num_workers = property(attrgetter("loader.num_workers"))
     batch_size = property(attrgetter("loader.batch_size"))
     dataset = property(attrgetter("loader.dataset"))
@@ -199,13 +199,13 @@ class LoaderPipeline(DataPipeline):
         return super()._pass(position, skip)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this pipeline is, as JSON: for `load_state_dict` of one like it.
+        """The position of this pipeline as JSON, for `load_state_dict` of one like it.
 
-        Stages behind the loader that keep samples back, such as a shuffle, have the epoch read
-        again up to there. With a dataset without end (`resampled`), what they held is drawn anew.
+        If stages after the loader keep samples back, such as a shuffle, the epoch is read again up
+        to there. With an endless dataset (`resampled`), the samples that they held are drawn again.
 
         Raises:
-            StateError: the loader's dataset is no pipeline.
+            StateError: the loader's dataset is not a pipeline.
         """
         position, loader_state = self._last_position(), self.loader.state_dict()
         number, num_prefix = None, 0
@@ -226,7 +226,7 @@ class LoaderPipeline(DataPipeline):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state of the same pipeline, workers and ranks says; else StateError."""
+        """Continue at a state of the same pipeline, workers and ranks; else raise StateError."""
         check_state(state, {"size": self._identity()["size"]})
         self.loader.load_state_dict(state["loader"])
         place = (state["epoch"], self._reader(), state["pass"], state["taken"], state["yielded"])

@@ -1,4 +1,4 @@
-"""Video and audio fields to tensors, bounded, by PyAV.
+"""Decode video and audio fields to tensors, bounded, by PyAV.
 
 Decoders are never kept, so that forked and spawned workers may call these.
 """
@@ -42,9 +42,9 @@ def average_fps(track: Track) -> float:
 def first_frames(
     data: bytes, *, frames: int | None, stride: int, max_bytes: int
 ) -> tuple[Any, float, Any]:
-    """Each `stride`-th frame from the first on, frames a second, and their sound with its rate.
+    """Each `stride`-th frame from the first on, frames per second, and the sound with its rate.
 
-    The sound is None where there is none, and with all frames, for which `frames` is None.
+    The sound is None if the file has no sound, or if `frames` is None (all frames).
     """
     reader = BytesReader(data)
     index = index_media(reader)
@@ -63,7 +63,7 @@ def first_frames(
     numerator, denominator = track.time_base
     seconds = (end - int(track.pts[0])) * numerator / denominator
     source = open_sound(reader, index=index)
-    # Sound may end before the pictures do: nothing is put behind it.
+    # Sound may end before the pictures do: it is not padded.
     count = min(round(seconds * source.rate), source.num_samples)
     check_bytes(4 * source.num_channels * count, max_bytes, f"{count} samples of sound")
     part = read_window(source, 0, count, rate=source.rate, channels=None)
@@ -89,7 +89,7 @@ def torch_video(
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]] | None:
     """Decode a video, or its first frames; None if the key's extension is not that of a video.
 
-    A minute of 640 x 360 at 30 frames a second takes 1.2 GB; sixteen frames take 11 MB.
+    A minute of 640 x 360 at 30 frames per second takes 1.2 GB; sixteen frames take 11 MB.
 
     Args:
         key: the field's name, with its extension.
@@ -99,12 +99,12 @@ def torch_video(
         max_bytes: the most that the frames may take, and that the sound may take.
 
     Returns:
-        `(frames, audio, info)`: uint8 `[T, H, W, 3]` RGB; float32 `[channels, samples]`, `[1, 0]`
-        where there is no sound, of the same span of time; `{"video_fps": float, "audio_fps": int}`,
-        the second only with sound.
+        `(frames, audio, info)`: uint8 `[T, H, W, 3]` RGB; float32 `[channels, samples]` of the same
+        span of time, `[1, 0]` without sound; `{"video_fps": float, "audio_fps": int}`, the second
+        only with sound.
 
     Raises:
-        ValueError: the file can't be decoded, has fewer frames than are asked for, or takes more
+        ValueError: the file can't be decoded, has fewer frames than are requested, or takes more
             than `max_bytes`; or an argument is out of its range.
         MissingExtraError: PyAV is not installed.
     """
@@ -128,7 +128,7 @@ def torch_audio(
     """Decode a whole audio file; None if the key's extension is not that of audio.
 
     Returns:
-        float32 `[channels, samples]` from -1 to 1, and the samples a second.
+        float32 `[channels, samples]` from -1 to 1, and the samples per second.
 
     Raises:
         ValueError: the file can't be decoded, holds no sound, or takes more than `max_bytes`.
@@ -157,7 +157,7 @@ def _extension(key: str) -> str:
 
 @contextlib.contextmanager
 def _naming(kind: str, data: bytes, *errors: type[Exception]) -> Iterator[None]:
-    """Turn a decoder's errors into a `ValueError` that says what could not be decoded."""
+    """Turn a decoder's errors into a `ValueError` that names the kind and size of the data."""
     try:
         yield
     except errors as error:

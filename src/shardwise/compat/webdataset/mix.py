@@ -107,7 +107,7 @@ def expand(s: str) -> str:
 
 @dataclass
 class MSSource:
-    """One set: `perepoch` shards of it without replacement, or `resample` with; -1 for all."""
+    """A set of shards: `perepoch` of them without replacement, or `resample` with; -1 for all."""
 
     name: str = ""
     perepoch: int = -1

@@ -10,7 +10,7 @@ from shardwise.compat.webdataset.utils import identity
 
 
 class MultiLoader(StatefulLoader):
-    """What a dataset yields in several worker processes, one item of each worker in turn."""
+    """A loader of a dataset's items from several worker processes, one of each worker in turn."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Names of WebDataset 0.1 to 1.0 that its modules here do without: found elsewhere, or gone.
 
 One function answers for all modules: a name that WebDataset's module imports is found where it is
-defined, and any other is an AttributeError that says what to use.
+defined, and any other raises an AttributeError that suggests what to use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shardwise.compat.webdataset.pipeline import DataPipeline
 from shardwise.compat.webdataset.shardlists import SimpleShardList, split_by_node, split_by_worker
 
 _PACKAGE = __name__.rpartition(".")[0]
-# What WebDataset's modules import from each other and programs take from there.
+# Names that WebDataset's modules import from each other and programs take from there.
 _IMPORTED = {
     "cache": "filters group_by_keys tar_file_expander tarfile_to_samples",
     "compat": "tariterators",
@@ -30,7 +30,7 @@ _IMPORTED = {
     "tariterators": "filters",
 }
 _HOMES = ("utils", "tariterators", "pytorch")
-# What to use instead, in all modules alike.
+# Substitutes, the same in all modules.
 _INSTEAD = {
     "WebDataset(...).with_epoch(n)": "ChoppedDataset ResizedDataset",
     "WebDataset(...).with_length(n)": "FakeLength",
@@ -91,7 +91,7 @@ def find(module: str, name: str) -> Any:
 
 
 def answer_for(package: str, modules: Iterable[str]) -> None:
-    """Have `find` answer for the modules of the package, and for those that are gone."""
+    """Make `find` answer for the modules of the package, and for those that are gone."""
     for name in (*modules, *_GONE_MODULES, "multi"):
         full = f"{package}.{name}"
         if name in _GONE_MODULES:

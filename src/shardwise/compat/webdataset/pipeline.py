@@ -1,9 +1,9 @@
-"""Pipelines: a source and stages behind it, with epochs, seeds and a state.
+"""Pipelines: a source followed by stages, with epochs, seeds and a state.
 
 A pass through the pipeline depends on (seed, number of the pass, rank, worker) alone, however its
 worker was started: each stage that draws random numbers gets its key while the pass is built. Epoch
 e of a plain pipeline is pass e; `with_epoch` cuts the endless line of passes into epochs of a given
-size, each going on where the last one stopped.
+size, each continuing where the last one stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shardwise.compat.webdataset.stages import PASSES_APART, StageList, division
 from shardwise.compat.webdataset.utils import PipelineStage
 
 ENDLESS = sys.maxsize
-# New workers read at most 20,000 samples of a resampled pass again, to continue behind them.
+# New workers read at most 20,000 samples of a resampled pass again, to continue after them.
 _MAX_AGAIN = 20_000
 
 
@@ -45,7 +45,7 @@ class DataPipeline(StageList):
     # Whether the workers of a loader share an epoch's size, or each yields all of it. Programs that
     # build their own pipelines divide by the number of workers themselves.
     shares_epoch = False
-    # Whether the program itself says how shards are divided among the ranks.
+    # Whether the program itself chooses how shards are divided among the ranks.
     is_split_asked = True
 
     def __init__(self, *args: Any, seed: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
@@ -54,7 +54,7 @@ class DataPipeline(StageList):
         self.repetitions = 1
         self.nsamples = -1
         self._epochs = EpochCounter()
-        # Where a loaded state goes on, by worker.
+        # Positions at which a loaded state continues, by worker.
         self._loaded: dict[int, Position] = {}
         self._inherited_ranks: Ranks | None = None
         self._position: Position | None = None
@@ -83,7 +83,7 @@ class DataPipeline(StageList):
 
     @property
     def _num_passes(self) -> int:
-        """Passes an epoch; shards without end make passes without end."""
+        """Passes per epoch; shards without end make passes without end."""
         return ENDLESS if self._is_resampled else self.repetitions
 
     @property
@@ -102,7 +102,7 @@ class DataPipeline(StageList):
     @property
     def goes_on(self) -> bool:
         """Whether such an epoch continues inside the pass where the last one stopped."""
-        # Where the program orders the shards, each epoch is a pass of its own, as in WebDataset:
+        # If the program orders the shards, each epoch is its own pass, as in WebDataset:
         # readers in passes of different epochs would read the same shards.
         return self.is_sized and (self.shares_epoch or not is_steered(self.pipeline))
 
@@ -127,14 +127,14 @@ class DataPipeline(StageList):
         return readers.find_reader(inherited=self._inherited_ranks)
 
     def _warn_of_division(self, reader: Reader, ranks: Ranks) -> None:
-        """Say once how shards are divided among the ranks, where the program may mean otherwise."""
+        """Warn once how shards are divided among the ranks, if the program may mean otherwise."""
         if reader.worker == 0:
             message = division_warning(self.pipeline, reader, ranks, is_asked=self.is_split_asked)
             if message is not None and self._epochs.is_first_warning():
                 warnings.warn(message, stacklevel=3)
 
     def _begin(self, reader: Reader) -> Position:
-        """The epoch that begins; inside another pipeline it is that one's pass."""
+        """The epoch that starts; inside another pipeline it is that one's pass."""
         current = readers.CURRENT_PASS.get()
         epoch = self._epochs.begin() if current is None else current.number
         return Position(epoch, reader, self._first_pass(epoch))
@@ -195,7 +195,7 @@ class DataPipeline(StageList):
         position.is_done = True
 
     def _note_end(self, position: Position) -> None:
-        """Have the reader's next epoch go on there, also in another process."""
+        """Let the reader's next epoch continue there, also in another process."""
         end = replace(position, epoch=position.epoch + 1, num_yielded=0)
         if self._is_resampled and end.num_prefix > _MAX_AGAIN:
             # Shards without end promise no sample: new ones cost less than the way back.
@@ -215,7 +215,7 @@ class DataPipeline(StageList):
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Have this epoch begin next, also in workers that live already."""
+        """Make this epoch the next one, also in workers that live already."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch}: epochs are counted from 0")
         if epoch != self.next_epoch:
@@ -238,9 +238,9 @@ class DataPipeline(StageList):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this pipeline is, as JSON: for `load_state_dict` of one like it.
+        """The position of this pipeline as JSON, for `load_state_dict` of one like it.
 
-        Ranks at the same step may take up each other's state: they read the epoch up to there.
+        Ranks at the same step may load each other's state: they read the epoch up to there.
 
         Raises:
             StateError: workers of another loader than `WebLoader` read this pipeline.
@@ -259,13 +259,13 @@ class DataPipeline(StageList):
         return {**self._state(epoch, places, reader), "worker": reader.worker}
 
     def _last_position(self) -> Position | None:
-        """Where the last epoch is, or the next one begins after a state was loaded."""
+        """The position in the last epoch, or the loaded state's position in the next one."""
         if self._position is None:
             return self._loaded_at(Position(self.next_epoch, self._reader()))
         return self._position
 
     def _loaded_at(self, begin: Position) -> Position | None:
-        """Where a loaded state goes on in an epoch; None if it is of another epoch."""
+        """The position of a loaded state in an epoch; None if the state is of another epoch."""
         at = self._loaded.get(begin.reader.worker)
         if at is None or at.epoch != begin.epoch:
             return None
@@ -289,7 +289,7 @@ class DataPipeline(StageList):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state of the same shards, seed, size and ranks says; else StateError."""
+        """Continue at a state of the same shards, seed, size and ranks; else raise StateError."""
         reader = self._reader()
         positions.check_state(state, {**self._identity(), "world_size": reader.world_size})
         positions.restore_drawn_seeds(self.pipeline, state, reader.rank)

@@ -1,4 +1,4 @@
-"""Where a pipeline's readers are, in memory that worker processes share.
+"""Positions of a pipeline's readers, in memory that worker processes share.
 
 A pass, one run of all stages, is the same each time it is run. So a position is the pass's number
 and how many items have come out of its prefix: the stages up to the last one that keeps items back.
@@ -21,14 +21,14 @@ from shardwise.torch.shared_cursor import SharedIntegers
 
 _EPOCH_BITS = 32
 _EPOCH_MASK = (1 << _EPOCH_BITS) - 1
-# Cells of a counter: the epoch behind the last one, with a mark of who began that (0 for the main
+# Cells of a counter: the epoch after the last one, with a mark of who started that (0 for the main
 # process, else the workers' common seed); how often the epoch was set, and to which; whether the
 # pipeline has warned.
 _WORD, _NUM_SETS, _SET_TO, _HAS_WARNED = range(4)
-# Behind these each worker has a row for where its next epoch begins, if that continues another one:
+# Then each worker has a row for the start of its next epoch, if that continues another one:
 # the epoch + 1, the number of workers, and the numbers of a `Position`.
 _NUM_CELLS, _MAX_WORKERS = 6, 256
-# Of a state.
+# The format of a state.
 VERSION = 2
 
 
@@ -38,14 +38,14 @@ class EpochCounter:
     def __init__(self, next_epoch: int = 0) -> None:
         rows = [0] * (_NUM_CELLS * _MAX_WORKERS)
         self._cells = SharedIntegers([next_epoch, 0, next_epoch, 0, *rows])
-        # Of the worker process that `_own_mark` names: its generation, and what it has read.
+        # The generation of the worker process that `_own_mark` names, and what it has read.
         self._own_mark: tuple[int, int] | None = None
         self._seen_sets = 0
         self._epoch = -1
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that begins next, as far as this process can see."""
+        """The epoch that starts next, as far as this process can see."""
         return int(self._cells[_WORD] & _EPOCH_MASK)
 
     @property

@@ -1,4 +1,4 @@
-"""Which reader this is, and which pass it builds: what the random numbers of a stage depend on.
+"""The reader and the pass that it builds: the random numbers of a stage depend on both.
 
 Keeps I10: ranks are found in the process that iterates torch's DataLoader, and travel in the
 pickled pipeline to workers that were not forked, which have no process group. Keeps I1: shards are
@@ -36,7 +36,7 @@ class Reader:
 
 @dataclass
 class Position:
-    """How far a reader is.
+    """The position of a reader.
 
     Attributes:
         number: the pass, counted from 0.
@@ -45,7 +45,7 @@ class Position:
         num_discarded: whole items to leave out first, where `num_prefix` is not known.
         is_done: whether the epoch is over.
         rotation: by how many readers the shares are rotated in the pass.
-        loader_state: the state of the loader at the beginning of the pass, where there is one.
+        loader_state: the state of the loader at the start of the pass, where there is one.
         left_out: how many samples stages have left out, shared by copies.
         seed, num_keyed: while a pass is built: the pipeline's, and stages that have taken a key.
     """
@@ -65,7 +65,7 @@ class Position:
 
     @property
     def place(self) -> list[int]:
-        """The place in a state; `num_discarded` is there only where it is not 0."""
+        """The position as a state holds it; `num_discarded` is there only if it is not 0."""
         place = [self.number, self.num_prefix, self.num_yielded]
         return [*place, self.num_discarded] if self.num_discarded else place
 

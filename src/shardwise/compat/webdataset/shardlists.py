@@ -1,4 +1,4 @@
-"""Where shards come from."""
+"""The sources of shards."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class DirectoryShardList(IterableDataset[Any]):
             if self.select == "oldest":
                 name = min(found, key=lambda path: os.stat(path).st_mtime_ns)  # noqa: PTH116
             else:
-                # Which one a reader gets depends on the other readers anyway.
+                # A reader's choice depends on the other readers anyway.
                 name = random.choice(found)  # noqa: S311
             active = f"{name}._{os.getpid()}_"
             os.rename(name, active)
@@ -121,7 +121,7 @@ _SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 
 def envsubst(s: str, *, in_shell: bool = False) -> str:
-    """Put the values of `WDS_<name>` in the place of `${name}`; `in_shell` those that are set."""
+    """Replace `${name}` with the value of `WDS_<name>`; with `in_shell` only if it is set."""
 
     def value_of(m: re.Match[str]) -> str:
         value = variable(f"WDS_{m[1]}", m[0] if in_shell else None)
@@ -156,7 +156,7 @@ def _expand(text: str) -> list[str]:
 
 
 def expand_source(source: Any, max_urls: int = int(1e9)) -> list[str]:
-    """The shards that a text, a path, or a list of these stands for; `max_urls` of a list.
+    """Expand a text, a path, or the first `max_urls` of a list of them to shards.
 
     `::` separates, `${X}` is the environment variable `WDS_X`, `{000..099}` is a range; globs and
     directories stand for the local shards in them. In a `pipe:`, `${X}` without `WDS_X` is left to
@@ -226,8 +226,8 @@ class ResampledShards(IterableDataset[Any]):
     Args:
         nshards: shards that each reader gets.
         seed: a seed; 0 stands for none, unless `deterministic` is set.
-        worker_seed: a function that gives each reader a number; readers then do not share. In the
-            place of `seed`, with `deterministic` behind it, it is read as WebDataset 0.2.86 does.
+        worker_seed: a function that gives each reader a number; readers then do not share. Passed
+            as `seed` and followed by `deterministic`, it is read as WebDataset 0.2.86 does.
     """
 
     urls: Any

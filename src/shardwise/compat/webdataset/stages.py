@@ -18,12 +18,12 @@ from shardwise.compat.webdataset.readers import CURRENT_PASS, Position, Reader, 
 from shardwise.compat.webdataset.shardlists import PASS_SHARDS, ResampledShards, SimpleShardList
 from shardwise.compat.webdataset.utils import FilterFunction, PipelineStage
 
-# Where the passes of an epoch begin that can't know where the last one ended.
+# The distance between first passes of epochs that can't know where the last one ended.
 PASSES_APART = 1 << 20
 
 
 def is_stateless(stage: Any) -> bool:
-    """Whether the number of items that went into a stage says where it is."""
+    """Whether a stage's position is known from the number of its input items."""
     if isinstance(stage, FilterFunction):
         # Those of `mapping` treat one sample at a time.
         return stage.f is filters._batched or stage.f.__module__ == mapping.__name__
@@ -38,7 +38,7 @@ class StageList(IterableDataset[Any], PipelineStage):
         self.pipeline: list[Any] = []
         for arg in args:
             self.pipeline += arg if isinstance(arg, list) else [] if arg is None else [arg]
-        # Below 0 `len()` says nothing.
+        # Below 0, `len()` raises TypeError.
         self.length = -1
         self.seed = (variable("WDS_SEED") or 0) if seed is None else seed
 
@@ -146,7 +146,7 @@ class StageList(IterableDataset[Any], PipelineStage):
         return True
 
     def _joined_passes(self, position: Position) -> Iterator[Any]:
-        """Passes as one stream: what the last stages gather continues behind the end of a pass."""
+        """Passes as one stream: what the last stages gather continues after the end of a pass."""
 
         def prefixes() -> Iterator[Any]:
             skip, rotation = position.num_prefix, position.number % PASSES_APART

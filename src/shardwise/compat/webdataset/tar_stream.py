@@ -1,8 +1,8 @@
 """The members of a tar that is read as a stream, and the samples that they make.
 
 Keeps I6: the library's scan follows the chain of headers and holds every checksum; damage, a cut,
-and data behind the end are errors that name url, key and offset. Compressed tars are unpacked. A
-sample is given on when the next one begins, so half a sample never comes out.
+and data after the end are errors that name url, key and offset. Compressed tars are unpacked. A
+sample is yielded when the next one starts, so half a sample is never yielded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shardwise.storage import LocalFile
 Member = tuple[str, bytes]
 _logger = logging.getLogger("shardwise")
 
-# What unpacks a stream, by its first bytes.
+# Decompressors of a stream, by its first bytes.
 _COMPRESSIONS: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
     b"BZh": bz2.BZ2File,
@@ -52,8 +52,8 @@ class DamagedShardError(DataError, tarfile.ReadError):
 class TarStream:
     """The names and payloads of a tar's regular members, many at a time; iterated once.
 
-    After the iteration, `has_end` says whether the shard ended in a block of zeros. A damaged or
-    cut shard is a `DamagedShardError`, behind all members before the damage.
+    After the iteration, `has_end` is whether the shard ended in a block of zeros. A damaged or
+    cut shard raises a `DamagedShardError`, after all members before the damage.
     """
 
     stream: Any
@@ -106,7 +106,7 @@ class Unpacked:
                 self.earlier = None
 
     def read(self, size: int, /) -> bytes:
-        # Of a compressed stream that is cut, `read` would lose what was unpacked before the cut.
+        # `read` of a cut compressed stream would lose what was unpacked before the cut.
         read = getattr(self._stream, "read1", None) or self._stream.read
         try:
             data: bytes = read(size)
@@ -123,7 +123,7 @@ def _is_seekable(stream: Any) -> bool:
 
 
 class _Earlier:
-    """The bytes of a stream by their offset from a start; the stream goes on where it was."""
+    """The bytes of a stream by their offset from a start; the stream continues where it was."""
 
     def __init__(self, stream: Any, start: int) -> None:
         self._stream, self._start = stream, start
@@ -171,19 +171,19 @@ def why_no_tar(fname: str) -> str | None:
             for _ in parts:
                 pass
         except (DataError, OSError) as error:
-            # OSError: what bz2 says of damaged data.
+            # OSError: raised by bz2 for damaged data.
             return str(error)
     return None if tar.has_end else "it ends without the blocks of zeros of a tar: cut short"
 
 
-# What `skip_meta` is in WebDataset: names that are for programs, and not for samples.
+# WebDataset's `skip_meta`: names that are for programs, and not for samples.
 SKIPPED = r"__[^/]*__($|/)"
 
 
 def base_plus_ext(path: str) -> tuple[str | None, str | None]:
     """Split a name into key and field at the first dot of its last part.
 
-    (None, None) where there is no dot, or the name begins with it.
+    The result is (None, None) without a dot, or if the name starts with it.
 
     >>> base_plus_ext("train/0001.seg.png")
     ('train/0001', 'seg.png')
@@ -243,7 +243,7 @@ class ShardSamples:
         return bool(self._seen)
 
     def add(self, members: Iterable[Member]) -> Iterator[dict[str, Any]]:
-        """Take up members; the samples that are done with come out."""
+        """Add members; yield the samples that are complete."""
         sample = self.sample
         key = None if sample is None else sample["__key__"]
         for name, payload in members:
@@ -266,7 +266,7 @@ class ShardSamples:
     def put(
         self, key: str, field: str, payload: bytes, *, is_wanted: bool = True
     ) -> dict[str, Any] | None:
-        """Take up one member; returns the sample that is done with, if one is."""
+        """Add one member; return the sample that it completes, if any."""
         sample = self.sample
         if sample is not None and key == sample["__key__"]:
             if field in sample:

@@ -1,4 +1,4 @@
-"""From shards to samples: opening, expanding and grouping, in one stage or in three.
+"""Make samples of shards: opening, expanding and grouping, in one stage or in three.
 
 `tarfile_samples` and `WebDataset` make samples of a shard's bytes at once; `url_opener`,
 `tar_file_expander` and `group_by_keys` are there for programs that put something between.
@@ -68,7 +68,7 @@ def tar_file_iterator(
 ) -> Iterator[dict[str, Any]]:
     """The regular files of a tar stream, as `{"fname": ..., "data": ...}`.
 
-    Files whose name begins with `skip_meta` are left out. The handler is asked when something is
+    Files whose name starts with `skip_meta` are left out. The handler is asked when something is
     wrong with the stream, which ends then, or when `select_files` or `rename_files` raise.
     """
     tar = TarStream(fileobj, url or str(getattr(fileobj, "name", fileobj)))
@@ -87,7 +87,7 @@ def tar_file_expander(
     rename_files: Callable[[str], str] | None = None,
     eof_value: dict[str, Any] | None = _END_OF_SHARD,
 ) -> Iterator[dict[str, Any]]:
-    """The files of opened shards, and `eof_value` behind each shard unless that is None."""
+    """The files of opened shards, and `eof_value` after each shard unless that is None."""
     for shard in data:
         about = _origin(shard["url"], shard.get("local_path"))
         try:
@@ -157,8 +157,8 @@ def expand_samples(
 ) -> Iterator[dict[str, Any]]:
     """The samples of opened shards: what `tar_file_expander` and `group_by_keys` do, at once.
 
-    Of a damaged shard, the samples before the damage come out; then `handler` is asked. If it says
-    to stop, what was read of the sample that is cut comes out last, as in WebDataset.
+    The samples before the damage of a shard are yielded; then `handler` is called. If it decides
+    to stop, the part of the cut sample that was read is yielded last, as in WebDataset.
     """
     is_plain = select_files is None and rename_files is None
     left_out = LeftOut(nothing_in_shards)
@@ -179,7 +179,7 @@ def expand_samples(
         except Exception as error:
             cut_key = error.key if isinstance(error, DamagedShardError) else None
             if rename_files is None and not samples.may_have(cut_key):
-                # Where a member of the next sample is cut, this one is whole.
+                # If a member of the next sample is cut, this one is whole.
                 yield from samples.finish()
             if handler(_about(error, shard)):
                 left_out.clear() if samples.has_any else left_out.add(shard)
@@ -203,12 +203,12 @@ tarfile_to_samples = pipelinefilter(tarfile_samples)
 
 
 def _origin(url: str, local_path: str | None) -> dict[str, Any]:
-    """What all members and samples of a shard say of it."""
+    """The fields about a shard in all of its members and samples."""
     return {"__url__": url} | ({} if local_path is None else {"__local_path__": local_path})
 
 
 def _about(error: Exception, shard: dict[str, Any]) -> Exception:
-    """Say which shard an error is about, where it does not say so itself."""
+    """Add the name of the shard to an error that does not name it."""
     url = shown(str(shard["url"]))
     if not any(url in text for text in (str(error), *getattr(error, "__notes__", ()))):
         error.add_note(f"in the shard {url}")

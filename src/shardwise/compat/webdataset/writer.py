@@ -90,7 +90,7 @@ class TarWriter:
         self.abort(None)
 
     def abort(self, error: BaseException | None) -> None:
-        """Give up because of an error: a local tar is removed."""
+        """Abort because of an error: a local tar is removed."""
         if self._closing is not None:
             closing, self._closing = self._closing, None
             closing.__exit__(type(error) if error else None, error, None)
@@ -172,7 +172,7 @@ class TarWriter:
 
 
 def _packer(name: Any, compress: bool | str | None) -> Any:
-    """What compresses a tar: what was asked for, or what its name ends in."""
+    """The compressor of a tar, chosen by `compress`, or else by the end of its name."""
     asked = "gz" if compress is True else compress
     for ending, pack in _PACKERS.items():
         is_named = isinstance(name, str) and name.endswith(ending)
@@ -182,7 +182,7 @@ def _packer(name: Any, compress: bool | str | None) -> Any:
 
 
 def _open_target(url: str) -> contextlib.AbstractContextManager[Any]:
-    """Where a tar goes: a local file that appears when it is whole, or what `gopen` opens."""
+    """Open a tar's target: a local file that appears when it is whole, or what `gopen` opens."""
     is_opened = url == "-" or utils.enforce_security
     path = None if is_opened else local_name(rewrite_url(url))
     # A device or a named pipe can't be replaced by a file.
@@ -196,7 +196,7 @@ def _close_only(stream: Any, *, stays_open: bool) -> Iterator[Any]:
     try:
         yield stream
     except BaseException:
-        # What goes to a store is thrown away; a program that takes it is left with a part.
+        # An upload to a store is discarded; a program that takes it is left with a part.
         if not stays_open:
             (stream.discard if isinstance(stream, Upload) else stream.close)()
         raise
@@ -208,7 +208,7 @@ class ShardWriter:
 
     Args:
         post: called with each shard's name when it is whole.
-        opener: of a name, a stream to write to, which is closed at the end of the shard.
+        opener: maps a name to a stream to write to, which is closed at the end of the shard.
         **kw: for `TarWriter`.
     """
 

@@ -25,7 +25,7 @@ _INSTEAD = {
     "wids_specs.urldir": "urldirbase",
 }
 _GONE = {name: instead for instead, names in _INSTEAD.items() for name in names.split()}
-# What wids' modules import from each other.
+# Names that wids' modules import from each other.
 _IMPORTED = {"download_and_open": "wids_dl", "wids": "", "wids_dl": ""}
 
 

@@ -38,7 +38,7 @@ def chunked(start: int, stop: int, size: int) -> list[Range]:
 
 
 def shuffled(ranges: Sequence[Range], seed: int, epoch: int, *, turn: bool = False) -> list[Range]:
-    """The ranges in an epoch's order; with `turn` the line begins in the middle of itself."""
+    """The ranges in an epoch's order; with `turn` the line starts in the middle of itself."""
     order = Permutation(len(ranges), mix(_ORDER, seed, epoch))(np.arange(len(ranges)))
     line = [ranges[place] for place in order.tolist()]
     length = sum(stop - start for start, stop in line)
@@ -49,7 +49,7 @@ def shuffled(ranges: Sequence[Range], seed: int, epoch: int, *, turn: bool = Fal
 
 
 def cut(line: Sequence[Range], start: int, stop: int) -> list[Range]:
-    """The part of a line between two positions; past its end the line begins again."""
+    """The part of a line between two positions; past its end the line starts again."""
     filled = [piece for piece in line if piece[0] < piece[1]]
     ends = np.cumsum([high - low for low, high in filled])
     found: list[Range] = []
@@ -185,9 +185,9 @@ class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSamp
     """The chunks of one rank: an equal part of the epoch's line of all chunks.
 
     In the first epoch the line lies in storage order (unless `shufflefirst` is set); later it
-    begins elsewhere and has its chunks in another order, so that ranks get other samples.
+    starts elsewhere and has its chunks in another order, so that ranks get other samples.
 
-    A `torch.utils.data.DistributedSampler`, so that Lightning and Ray leave it in its place. Where
+    A `torch.utils.data.DistributedSampler`, so that Lightning and Ray do not replace it. Where
     Accelerate divides the batches of a prepared loader, this sampler gives all of them. `rank` and
     `num_replicas` are found where they are None.
 
@@ -199,7 +199,7 @@ class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSamp
         chunksize: samples in a chunk.
 
     Raises:
-        ValueError: there are no samples, or rank and num_replicas do not fit each other.
+        ValueError: there are too few samples, or rank and num_replicas do not fit each other.
         RankError: rank and world size are not known for certain.
 
     Example:
@@ -238,7 +238,7 @@ class DistributedChunkedSampler(ChunkedSampler, torch.utils.data.DistributedSamp
                 f"{count} samples for {ranks.world_size} ranks, drop_last={drop_last}: some ranks "
                 "would get none; use fewer ranks, or drop_last=False"
             )
-        # What torch's sampler says of itself, which frameworks read.
+        # The attributes of torch's sampler, which frameworks read.
         self.dataset = dataset  # type: ignore[assignment]
         self.num_replicas = ranks.world_size
         self.rank = ranks.rank

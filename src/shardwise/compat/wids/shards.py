@@ -1,7 +1,7 @@
 """One shard of wids: its samples by number; and the shards that were used last.
 
-What a list says of a shard is held against it when it is opened (I6). Any thread may read; after a
-fork the child opens its own.
+A shard is checked against its entry in the list when it is opened (I6). Any thread may read; after
+a fork the child opens its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shardwise.storage import is_local, local_path
 
 
 def compute_file_md5sum(fname: Any) -> str:
-    """The MD5 of a path or open stream as 32 hex digits; a stream is read from its beginning."""
+    """The MD5 of a path or open stream as 32 hex digits; a stream is read from its start."""
     with open(fname, "rb") if isinstance(fname, str | Path) else nullcontext(fname) as file:
         file.seek(0)
         # Against accidents, not against attacks.
@@ -54,7 +54,7 @@ def samples_of(source: TarSource, ids: list[int]) -> list[dict[str, Any]]:
 class IndexedTarSamples:
     """The samples of one tar file, by number; negative numbers count from the end.
 
-    A sample is a dict: a stream of bytes a field, named by the extension with its dot (in lower
+    A sample is a dict: a stream of bytes per field, named by the extension with its dot (in lower
     case), and "__key__". `md5sum` and `expected_size` are held against the file; `use_mmap` and
     `index_file` have no effect.
     """
@@ -128,7 +128,7 @@ class IndexedTarSamples:
         return f"<IndexedTarSamples {self.path} {self._length} samples>"
 
     def close(self) -> None:
-        """Nothing: files are closed with their last reader."""
+        """Do nothing: files are closed with their last reader."""
 
 
 def compute_num_samples(fname: str | os.PathLike[str]) -> int:
@@ -148,7 +148,7 @@ def open_copy(
 
 
 def open_local(shards: Iterable[Mapping[str, Any]]) -> dict[str, IndexedTarSamples]:
-    """The local shards of a list by URL, as parts of one source; each must be as the list says."""
+    """The local shards of a list by URL, as parts of one source; each must match its entry."""
     listed = {shard["url"]: shard for shard in shards}
     paths = list(map(local_path, listed))
     source = TarSource(paths, accept_unfinished=True)
@@ -181,7 +181,7 @@ class LRUShards:
         self.keep = keep
         self.lru_size = lru_size
         self._opener = opener or self._open_one
-        # What the parent reads remote shards by may not work in a forked child.
+        # The parent's reader of remote shards may not work in a forked child.
         self._opened: PerProcess[_Opened] = PerProcess()
         self.reset_stats()
 
@@ -200,13 +200,13 @@ class LRUShards:
         return len(self.lru)
 
     def reset_stats(self) -> None:
-        """Count the calls of `get_shard` in this process, and those that opened one, anew."""
+        """Reset the counts of `get_shard` calls in this process and of opened shards."""
         self.accesses = 0
         self.misses = 0
         self.last_missed = False
 
     def clear(self) -> None:
-        """Let go of all shards; copies stay where they are."""
+        """Release all shards; copies stay where they are."""
         lru, _, lock = self._here
         with lock:
             lru.clear()

@@ -2,8 +2,8 @@
 """wids' `ShardListDataset`: samples of a list of shards, by number, in any order.
 
 Local shards are read where they are, through one tar source for all of them. Remote ones are read
-by byte ranges and kept in the cache directory, or copied to where `localname` says. Any thread may
-read, and the dataset pickles without open files.
+by byte ranges and kept in the cache directory, or copied to the path that `localname` gives. Any
+thread may read, and the dataset pickles without open files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _logger = logging.getLogger("shardwise")
 T_co = TypeVar("T_co", covariant=True)
 Transformation = Callable[[dict[str, Any]], Any]
 
-# From 100 accesses on, 30 % misses are worth a warning.
+# Warn after 100 accesses if more than 30 % were misses.
 _MANY_ACCESSES, _MANY_MISSES = 100, 0.3
 # More bytes than any disk has.
 _UNBOUNDED = 1 << 60
@@ -67,15 +67,15 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         localname: copies remote shards whole, to the path that it gives for their URL, in place of
             the cache. Forked processes make such copies in the cache directory, if the one that
             they come from has read remote data.
-        transformations: "PIL" and "numpy" decode by extension; a callable, or a list of these; None
+        transformations: "PIL" and "numpy" decode by extension; a callable, or a list of them; None
             for none. Each gets what the one before gave.
-        keep: keep what is cached, whatever `cache_size` says.
+        keep: keep what is cached, regardless of `cache_size`.
         base: what relative URLs are relative to.
-        options: entries that take the place of the index's own.
+        options: entries that override the index's own.
 
     Raises:
-        DataError: the list is malformed. When shards are opened: one is damaged, or has not as
-            many samples or bytes as the list says.
+        DataError: the list is malformed. When shards are opened: one is damaged, or differs
+            from the list in its number of samples or bytes.
         MissingShardError: the index, or a shard when it is opened, is not there.
     """
 
@@ -135,7 +135,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         return self
 
     def get_stats(self) -> tuple[int, int]:
-        """How often a shard was asked for in this process, and how often it had to be opened."""
+        """The numbers of shard accesses in this process and of opened shards."""
         return self.cache.accesses, self.cache.misses
 
     def check_cache_misses(self) -> None:
@@ -150,7 +150,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
             )  # fmt: skip
 
     def get_shard(self, index: int) -> tuple[IndexedTarSamples, int, dict[str, Any]]:
-        """The opened shard of a sample, the sample's number there, and what the list says of it."""
+        """The opened shard of a sample, the sample's number there, and the shard's entry."""
         row, desc = self._locate(self._checked(index))
         return self.cache.get_shard(desc["url"]), row, desc
 
@@ -198,7 +198,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         sample["__shardindex__"] = row
         for transform in self.transformations:
             sample = transform(sample)
-        # What the last transformation gives is for the user to say.
+        # The user declares the type that the last transformation returns.
         return cast(T_co, sample)
 
     def _open(self, url: str) -> IndexedTarSamples:

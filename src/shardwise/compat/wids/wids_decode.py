@@ -71,13 +71,13 @@ def decode_basic(
     format: Any = True,  # noqa: A002, ARG001
     unpickle: bool = False,
 ) -> Sample:
-    """Decode what is no image, in place.
+    """Decode all fields but images, in place.
 
     `.txt .text` to str, `.cls .cls2` to int, `.json`, `.npy` to an array (without objects), `.mp`
-    (msgpack), `.pth .pt` (tensors and plain values only) and `.safetensors`. A ".gz" behind these
+    (msgpack), `.pth .pt` (tensors and plain values only) and `.safetensors`. A ".gz" after these
     counts as unpacked already.
     """
-    # Pickles run any code: asked for by name.
+    # Pickles run any code, so `unpickle` must be set.
     pickles = dict.fromkeys(("pkl", "pickle"), pickle.loads if unpickle else _refuse_pickle)
     return _decode(sample, _BASIC | pickles, skips_gz=True)
 
@@ -114,7 +114,7 @@ def _decoded(sample: Sample, key: str, decoder: Callable[[bytes], Any]) -> Any:
     except MissingExtraError:
         raise
     except Exception as error:
-        # Decoders of five packages, and each has errors of its own.
+        # Decoders of five packages, each with its own errors.
         reason = error.reason if isinstance(error, DataError) else f"can't be decoded: {error}"
         raise DataError(
             reason, url=sample.get("__shard__"), key=sample.get("__key__"), field=key

@@ -73,7 +73,7 @@ def download_file(
     handlers: Mapping[str, Handler] | None = None,
     verbose: bool = False,  # noqa: ARG001 - nothing is printed
 ) -> str:
-    """Copy a file, remote or local, over what is at `local`; gives back `local`."""
+    """Copy a file, remote or local, over what is at `local`; return `local`."""
     scheme = scheme_of(remote)
     handler = (handlers or {}).get(scheme)
     if isinstance(handler, str):

@@ -42,7 +42,7 @@ class MMIndexedTar:
         self.cleanup_callback = cleanup_callback
         self._held: IO[bytes] | None = None
         if cleanup_callback is not None:
-            # A descriptor of its own, for the callback to lock.
+            # A separate descriptor, for the callback to lock.
             self._held = open(self.fname, "rb")  # noqa: SIM115 - until close()
             cleanup_callback(self.fname, self._held.fileno(), "start")
 
@@ -78,7 +78,7 @@ class MMIndexedTar:
 
 
 def _members(file: LocalFile) -> Iterator[tuple[str, int, int]]:
-    """Name, where the payload begins, and its length."""
+    """Name, where the payload starts, and its length."""
     num_bytes = file.stat().num_bytes
     scan = Scan(file, num_bytes, url=file.url)
     for members in scan_members(scan, Counter()):

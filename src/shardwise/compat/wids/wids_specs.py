@@ -29,7 +29,7 @@ KIND = "wids-shard-index-v1"
 
 
 def urldir(url: str) -> str:
-    """The directory of a path or URL, without a slash behind it; "" for a bare name.
+    """The directory of a path or URL, without a trailing slash; "" for a bare name.
 
     >>> urldir("https://host/data/index.json?v=2"), urldir("index.json")
     ('https://host/data', '')
@@ -41,7 +41,7 @@ def urldir(url: str) -> str:
 
 
 def urlmerge(base: str, url: str) -> str:
-    """Where a shard lies that is named relative to `base`.
+    """The path or URL of a shard that is named relative to `base`.
 
     A whole URL stays, an absolute path keeps the host of `base`, anything else lies under it.
 
@@ -138,7 +138,7 @@ def without_none(entries: Mapping[str, Any]) -> dict[str, Any]:
 def load_dsdesc_and_resolve(
     source: str | IO[Any], *, options: Mapping[str, Any] | None = None, base: str | None = None
 ) -> dict[str, Any]:
-    """Read an index and resolve it; relative shards lie beside it unless something else is said."""
+    """Read an index and resolve it; relative shards lie beside it unless a base is given."""
     directory = urldir(source) if isinstance(source, str) else None
     return resolve_dsdesc(
         load_remote_dsdesc_raw(source), options=options, base=base, directory=directory

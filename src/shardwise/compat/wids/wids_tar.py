@@ -20,7 +20,7 @@ class TarFileReader(MMIndexedTar):
 
 
 def find_index_file(file: str | os.PathLike[str]) -> str:
-    """Where wids kept a pickled index of a tar file. It is neither read nor written here."""
+    """The path of wids' pickled index of a tar file. It is neither read nor written here."""
     return f"{os.fspath(file)}.index"
 
 
@@ -33,6 +33,6 @@ def splitname(fname: str) -> tuple[str, str]:
 
 
 def group_by_key(names: Sequence[str]) -> list[list[int]]:
-    """The places of names that stand together and have one key, without names that have no dot."""
+    """The positions of adjacent names that share a key, without names that have no dot."""
     places = [place for place, name in enumerate(names) if "." in name.rpartition("/")[2]]
     return [list(group) for _, group in groupby(places, key=lambda p: splitname(names[p])[0])]

@@ -5,7 +5,7 @@ Arrays are recognised by shape and dtype, so that tensors count too, without imp
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
@@ -33,12 +33,7 @@ class Padding:
     mask: bool = True
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """A batch of arrays and lists, of samples as dicts: a collate function.
-
-        Raises:
-            ValueError: the samples have different fields.
-            DataError: as `columns`.
-        """
+        """A batch of arrays and lists, of samples as dicts: a collate function."""
         if not samples:
             return {}
         names = samples[0].keys()
@@ -50,15 +45,9 @@ class Padding:
         return self.columns(collate({name: [each[name] for each in samples] for name in names}))
 
     def columns(self, data: Mapping[str, Any], *, fixed: Collection[str] = ()) -> dict[str, Any]:
-        """The collated columns of a batch, padded, and their masks.
+        """The collated columns of a batch, padded, and their masks; a DataError where they can't.
 
-        Args:
-            data: a column a field.
-            fixed: fields of a fixed shape, which are padded only where they are named.
-
-        Raises:
-            DataError: the values of a field can't be joined, are longer than `length`, or there is
-                a field of a mask's name.
+        Fields of a `fixed` shape are padded only where they are named.
         """
         padded = dict(data)
         for name in self.fields or (name for name in data if name not in fixed):
@@ -267,6 +256,11 @@ def form_of(value: Any) -> Any:
     if dtype is None or shape is None or getattr(dtype, "kind", "f") not in _NUMBERS:
         return None
     return tuple(shape), dtype
+
+
+def holds_lists(values: Iterable[Any]) -> bool:
+    """Whether one is a list of anything but numbers: then they are lists in every batch."""
+    return any(type(each) is list and each and form_of(each) is None for each in values)
 
 
 def description_of(value: Any) -> str:

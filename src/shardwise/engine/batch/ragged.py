@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_choice
 from shardwise.base.errors import DataError
-from shardwise.engine.batch.padding import Padding, description_of, form_of
+from shardwise.engine.batch.padding import Padding, description_of, form_of, holds_lists
 
 Ragged = Literal["list", "error", "pad", "nested"]
 RAGGED: tuple[Ragged, ...] = get_args(Ragged)
@@ -29,9 +29,8 @@ class RaggedFields:
     """The policy for fields whose values differ in shape.
 
     Args:
-        ragged: "list" leaves them lists and says so once a field; "error" raises; "pad" pads every
-            field of arrays whose shape no decoder fixes, and adds its mask, in every batch;
-            "nested" leaves them lists, of which `Output` makes nested tensors.
+        ragged: "list" leaves them lists and warns once per field; "error" raises; "pad" pads every
+            field of arrays whose shape no decoder fixes; "nested" leaves them to `Output`.
         describe: says where a sample lies, by its id.
         padding: how fields are padded, with "pad".
         rules: field -> what it is padded with whatever `ragged` is, see `SourceTraits.padding`.
@@ -59,13 +58,9 @@ class RaggedFields:
         keys: Sequence[str],
         ids: NDArray[np.int64],
     ) -> dict[str, Any]:
-        """The collated columns of a batch, with the policy applied.
+        """The collated columns of a batch, with the policy applied; DataError if it refuses them.
 
         The shape of `fixed` fields is known before; `keys` and `ids` are the samples'.
-
-        Raises:
-            DataError: values of a field differ, and `ragged` is "error", or padding can't join
-                them; it names the first odd one.
         """
         own = {name: rule for name, rule in self._rules.items() if name in data}
         if own:
@@ -123,14 +118,13 @@ def remedy_for(values: Sequence[Any]) -> str:
 def odd_value(values: Sequence[Any]) -> tuple[int, str] | None:
     """The first value that keeps numbers or arrays from being stacked: its row, and why.
 
-    None where there is none, and where no value is a number or an array: such a field is a list in
-    every batch.
+    None without one, and for fields that are lists in every batch.
     """
     if not values or isinstance(values[0], _NEVER_STACKED):
         return None
     forms = list(map(form_of, values))
     first = next((form for form in forms if form is not None), None)
     row = next((row for row, form in enumerate(forms) if form != first), None)
-    if first is None or row is None:
+    if first is None or row is None or holds_lists(values):
         return None
     return row, f"{description_of(values[row])} beside {description_of(values[forms.index(first)])}"

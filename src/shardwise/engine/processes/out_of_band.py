@@ -60,10 +60,7 @@ def take_apart(
 ) -> list[memoryview | bytes]:
     """Pickle a value; returns the pickle and, after it, the bytes of its large arrays and tensors.
 
-    Args:
-        value: what to pickle.
-        kind: makes the pickler; what it knows of tensors is used for those that are more than
-            numbers in memory of this process.
+    What the pickler of `kind` knows of tensors is for those that are no plain numbers in memory.
     """
     try:
         return _pickled(value, kind)

@@ -8,25 +8,33 @@ from __future__ import annotations
 
 import inspect
 import io
+import pickle
 import sys
 from collections.abc import Mapping
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from shardwise.base.errors import message_of
+from shardwise.storage.column_file import map_array, place_of
 
 _NO_FILE = "<dynamic-code>"
+_MIN_APART_BYTES = 1 << 16
 
 
-def pickle_by_value(value: Any) -> bytes:
+def pickle_by_value(value: Any, apart: list[Any] | None = None) -> bytes:
     """Pickle an object for another process.
+
+    With `apart`, for one of this machine: it gets large arrays, as buffers of `pickle.loads`, and
+    arrays in mapped files travel as paths.
 
     Raises:
         TypeError: a part of it can't be pickled; the message names the function that holds it.
     """
     try:
-        return _pickled(value)
+        return _pickled(value, apart)
     except Exception as error:  # noqa: BLE001 - whatever the pickling of foreign objects raises
         raise TypeError(_message(value, error)) from None
 
@@ -96,8 +104,14 @@ def _pickles(value: Any) -> bool:
     return True
 
 
-def _pickled(value: Any) -> bytes:
+def _pickled(value: Any, apart: list[Any] | None = None) -> bytes:
     import cloudpickle
+
+    def is_in_band(buffer: pickle.PickleBuffer) -> bool:
+        if apart is None or buffer.raw().nbytes < _MIN_APART_BYTES:
+            return True
+        apart.append(buffer)
+        return False
 
     # What the user has registered stays registered.
     known = cloudpickle.list_registry_pickle_by_value()
@@ -112,6 +126,8 @@ def _pickled(value: Any) -> bytes:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
+            if apart is not None and isinstance(obj, np.ndarray) and (place := place_of(obj)):
+                return map_array, place
             # cloudpickle 3.1.3 leaves files out, and errors would name none.
             if isinstance(obj, CodeType) and obj.co_filename != _NO_FILE:
                 return _of_file, (obj.replace(co_filename=_NO_FILE), obj.co_filename)
@@ -121,7 +137,7 @@ def _pickled(value: Any) -> bytes:
         cloudpickle.register_pickle_by_value(module)
     file = io.BytesIO()
     try:
-        Pickler(file).dump(value)
+        Pickler(file, buffer_callback=is_in_band).dump(value)
     finally:
         for module in made_here:
             cloudpickle.unregister_pickle_by_value(module)

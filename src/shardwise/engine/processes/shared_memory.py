@@ -84,14 +84,7 @@ def anonymous_file(num_bytes: int) -> int:
         StorageError: the process's limits do not allow it.
     """
     try:
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("shardwise", os.MFD_CLOEXEC)
-        else:
-            import tempfile
-
-            with tempfile.TemporaryFile() as file:
-                descriptor = os.dup(file.fileno())
-        descriptor = above_stdio(descriptor)
+        descriptor = above_stdio(os.memfd_create("shardwise", os.MFD_CLOEXEC))
         try:
             os.ftruncate(descriptor, num_bytes)
         except BaseException:
@@ -102,33 +95,25 @@ def anonymous_file(num_bytes: int) -> int:
     return descriptor
 
 
-def mapped(descriptor: int, num_bytes: int) -> mmap.mmap:
-    """Map a memory file.
-
-    Raises:
-        StorageError: the process's limits do not allow it.
-    """
-    try:
-        return mmap.mmap(descriptor, num_bytes)
-    except OSError as error:
-        raise explained(error, f"can't map a memory file of {num_bytes} bytes") from error
-
-
 def map_without_file(
-    descriptor: int, *, before_unmap: Sequence[Callable[[], None]] = ()
+    descriptor: int,
+    *,
+    before_unmap: Sequence[Callable[[], None]] = (),
+    is_private: bool = False,
 ) -> NDArray[np.uint8]:
     """Map a memory file, until the last array over it is gone; the descriptor may be closed.
 
-    `mmap.mmap` keeps a descriptor of its own for each map (before Python 3.13 always). The
-    functions in `before_unmap` are called first when it is unmapped, but not at the end of the
-    interpreter, which leaves the memory to the system.
+    `mmap.mmap` keeps a descriptor for each map (before Python 3.13 always). `before_unmap` is
+    called first when it is unmapped, but not at the end of the interpreter. Writes into a private
+    map stay here.
 
     Raises:
         StorageError: the process's limits do not allow it.
     """
     num_bytes = os.fstat(descriptor).st_size
     access = mmap.PROT_READ | mmap.PROT_WRITE
-    address = _LIBC.mmap(None, num_bytes, access, mmap.MAP_SHARED, descriptor, 0)
+    kind = mmap.MAP_PRIVATE if is_private else mmap.MAP_SHARED
+    address = _LIBC.mmap(None, num_bytes, access, kind, descriptor, 0)
     if address == _FAILED:
         number = ctypes.get_errno()
         error = OSError(number, os.strerror(number))

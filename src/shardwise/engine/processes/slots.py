@@ -13,7 +13,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ from shardwise.engine.processes.shared_memory import (
 # What the last bytes of a slot say, to its owner and whoever has it mapped.
 _FREE, _IN_USE, _ABANDONED = range(3)
 _STATE_BYTES = ALIGNMENT
+# Processes that may have one slot, each with a byte of its state.
+MAX_HOLDERS = _STATE_BYTES
 
 
 class _Forks:
@@ -52,15 +54,17 @@ class Lease:
         self._memory = memory
 
 
-def lend(memory: NDArray[np.uint8], then: Callable[[], None] | None = None) -> NDArray[np.uint8]:
-    """The bytes of a mapped slot: it is free again when the last array over them is gone.
+def lend(
+    memory: NDArray[np.uint8],
+    then: Callable[[], None] | None = None,
+    state: NDArray[np.uint8] | None = None,
+) -> NDArray[np.uint8]:
+    """The bytes of a mapped slot's file: it is free when the last array over them is gone.
 
-    Args:
-        memory: all of the slot's file, here or in the process that got it in a message.
-        then: called after that.
+    `then` is called after that. A private map is freed in `state`, which is shared.
     """
     lease = Lease(memory[:-_STATE_BYTES])
-    state = memory[-_STATE_BYTES:]
+    state = memory[-_STATE_BYTES:] if state is None else state
     weakref.finalize(lease, _give_back, state, _Forks.count, then).atexit = False
     return np.asarray(lease)
 
@@ -98,7 +102,7 @@ class Slot:
     @property
     def state(self) -> int:
         """Whether the slot is free, in use, or never to be used again."""
-        return int(self._whole[-_STATE_BYTES])
+        return max(self._whole[-_STATE_BYTES:].tobytes())
 
     @state.setter
     def state(self, state: int) -> None:
@@ -107,6 +111,11 @@ class Slot:
     def lend(self, then: Callable[[], None] | None = None) -> NDArray[np.uint8]:
         """Its memory for the user; see `lend`."""
         return lend(self._whole, then)
+
+    def hold(self, holders: Iterable[int]) -> None:
+        """Send it to several processes, by number: it is free when each of them has freed it."""
+        self._whole[-_STATE_BYTES:][list(holders)] = _IN_USE
+        self._whole[-_STATE_BYTES] = _FREE
 
     def free(self) -> None:
         """Let it be used again: nobody got it."""

@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 
-from shardwise.engine.processes.shared_memory import anonymous_file
-
 # Inside a worker its own threads are the parallelism: libraries get one thread each.
 _ONE_THREAD = dict.fromkeys((
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
@@ -17,28 +15,22 @@ _ONE_THREAD = dict.fromkeys((
 _WORKER = "shardwise.engine.processes.worker"
 
 
-def start_worker(job: bytes, *, sock: int, status: int, number: int) -> subprocess.Popen[bytes]:
-    """Start a worker with its pickled job; `sock` and `status` are descriptors that it inherits."""
-    # Each worker reads its file from the beginning, so each gets one of its own.
-    file = anonymous_file(len(job))
-    try:
-        os.pwrite(file, job, 0)
-        inherited = (sock, file, status)
-        # The trainer's modules and no others: what lies in the working directory is no module
-        # of a program that was started from elsewhere.
-        start = f"import sys; sys.path[:] = {sys.path!r}; from {_WORKER} import main; main()"
-        return subprocess.Popen(  # noqa: S603 - this interpreter, this package
-            [sys.executable, "-P", "-c", start, _WORKER, *map(str, (*inherited, number))],
-            pass_fds=inherited,
-            stdin=subprocess.DEVNULL,
-            stdout=_inherited_or_null(1),
-            stderr=_inherited_or_null(2),
-            env={**os.environ, **_ONE_THREAD},
-            # Ctrl-C in a terminal reaches the trainer alone.
-            process_group=0,
-        )
-    finally:
-        os.close(file)
+def start_worker(job: int, *, sock: int, status: int, number: int) -> subprocess.Popen[bytes]:
+    """Start a worker that inherits the files of its job and status, and its socket."""
+    inherited = (sock, job, status)
+    # The trainer's modules and no others: what lies in the working directory is no module of a
+    # program that was started from elsewhere.
+    start = f"import sys; sys.path[:] = {sys.path!r}; from {_WORKER} import main; main()"
+    return subprocess.Popen(  # noqa: S603 - this interpreter, this package
+        [sys.executable, "-P", "-c", start, _WORKER, *map(str, (*inherited, number))],
+        pass_fds=inherited,
+        stdin=subprocess.DEVNULL,
+        stdout=_inherited_or_null(1),
+        stderr=_inherited_or_null(2),
+        env={**os.environ, **_ONE_THREAD},
+        # Ctrl-C in a terminal reaches the trainer alone.
+        process_group=0,
+    )
 
 
 def _inherited_or_null(descriptor: int) -> int | None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from shardwise.base.errors import StorageError
 from shardwise.engine.processes.out_of_band import put_together, take_apart
 from shardwise.engine.processes.shared_memory import above_stdio, aligned, map_without_file
-from shardwise.engine.processes.slots import Slot, SlotPool, lend
+from shardwise.engine.processes.slots import MAX_HOLDERS, Slot, SlotPool, lend
 
 # Well below the system's limit for one message (208 KiB), and cheaper to copy than to map.
 _MAX_INLINE_BYTES = 48 << 10
@@ -36,22 +36,12 @@ _INT = struct.Struct("@i")
 
 
 def message_slots(*, max_idle: int = 1) -> SlotPool:
-    """Memory for the messages of one process, whose sizes differ a little.
-
-    Each of many workers keeps `max_idle` free slots at most: their sum is not under the loader's
-    `prefetch_bytes`.
-    """
+    """Memory for messages of similar sizes, of which `max_idle` free ones are kept."""
     return SlotPool(max_idle=max_idle, headroom=0.125)
 
 
 class Packed(NamedTuple):
-    """A message.
-
-    Attributes:
-        body: its bytes; none where a slot has it.
-        descriptor: the file that goes along, or None.
-        slot: the slot that has the message, or None.
-    """
+    """A message: its bytes or the slot that has it, and the file that goes along."""
 
     body: bytes
     descriptor: int | None = None
@@ -71,14 +61,9 @@ def pack(
     max_inline: int = _MAX_INLINE_BYTES,
     kind: Callable[..., pickle.Pickler] = pickle.Pickler,
 ) -> Packed:
-    """Make a message of a value.
+    """Make a message of a value, pickled by `kind`, see `take_apart`.
 
-    Args:
-        value: what to send.
-        slots: the sender's memory for messages of more than `max_inline` bytes.
-        descriptor: goes with a small message as it is; a large one carries its slot's.
-        max_inline: see there.
-        kind: the pickler, see `take_apart`.
+    Above `max_inline` bytes it lies in one of `slots`; below that, `descriptor` may go with it.
     """
     parts = take_apart(value, kind)
     sizes = [memoryview(part).nbytes for part in parts]
@@ -114,13 +99,11 @@ def unpack(memory: Any) -> Any:
     return put_together(parts)
 
 
-def unpack_file(descriptor: int, maps: list[None] | None = None) -> Any:
-    """The value of a message in a slot; closes the descriptor.
+def unpack_file(descriptor: int, maps: list[None] | None = None, holder: int | None = None) -> Any:
+    """The value of a message in a slot; closes the descriptor, of the slot's file.
 
-    Args:
-        descriptor: the slot's file.
-        maps: an entry for each message that is mapped; where there are 4,096, this one is copied.
-            None maps it in any case.
+    `maps` has an entry for each message that is mapped, and above 4,096 this one is copied.
+    `holder` is the number of this process where several get the message, see `Slot.hold`.
     """
     try:
         counted = []
@@ -128,7 +111,9 @@ def unpack_file(descriptor: int, maps: list[None] | None = None) -> Any:
         if maps is not None and not is_copied:
             maps.append(None)
             counted.append(maps.pop)
-        memory: NDArray[np.uint8] = lend(map_without_file(descriptor, before_unmap=counted))
+        shared = None if holder is None else map_without_file(descriptor)[holder - MAX_HOLDERS :]
+        private = map_without_file(descriptor, before_unmap=counted, is_private=holder is not None)
+        memory: NDArray[np.uint8] = lend(private, state=shared)
     finally:
         os.close(descriptor)
     return unpack(memory.copy() if is_copied else memory)
@@ -151,16 +136,16 @@ def send(sock: socket.socket, packed: Packed) -> None:
 
 
 def receive(
-    sock: socket.socket, maps: list[None] | None = None, *, flags: int = 0
+    sock: socket.socket,
+    maps: list[None] | None = None,
+    *,
+    flags: int = 0,
+    holder: int | None = None,
 ) -> tuple[Any, int | None] | None:
     """Receive one message: the value and the descriptor that went with it, which is the caller's.
 
-    None when the other end is gone.
-
-    Args:
-        sock: the caller's end.
-        maps: see `unpack_file`.
-        flags: of the system's call: `socket.MSG_DONTWAIT` does not wait for a message.
+    None when the other end is gone. `flags` are those of the system's call; the others are
+    `unpack_file`'s.
 
     Raises:
         BlockingIOError: there is no message, and it must not wait for one.
@@ -178,4 +163,4 @@ def receive(
     if body[:1] == b"i":
         return unpack(memoryview(bytearray(body))[1:]), descriptor
     assert descriptor is not None, "a message in a slot came without its file"
-    return unpack_file(descriptor, maps), None
+    return unpack_file(descriptor, maps, holder), None

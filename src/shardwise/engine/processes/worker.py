@@ -9,7 +9,6 @@ a trainer that is killed leaves no process behind (I8).
 from __future__ import annotations
 
 import os
-import pickle
 import resource
 import select
 import signal
@@ -35,7 +34,14 @@ from shardwise.engine.processes.shared_columns import write_in_place
 from shardwise.engine.processes.shared_memory import RowLayout, map_without_file, max_slots
 from shardwise.engine.processes.slots import SlotPool
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Task
-from shardwise.engine.processes.transport import Packed, message_slots, pack, receive, send
+from shardwise.engine.processes.transport import (
+    Packed,
+    message_slots,
+    pack,
+    receive,
+    send,
+    unpack_file,
+)
 from shardwise.engine.processes.worker_errors import pack_error
 from shardwise.engine.processes.worker_status import DecodeProgress, WorkerStatus
 from shardwise.engine.stats.counts import StorageCounts
@@ -262,13 +268,12 @@ def main() -> None:
     _allow_many_files()
     sock_fd, job_fd, status_fd, number = map(int, sys.argv[-4:])
     sock = socket.socket(fileno=sock_fd)
-    with open(job_fd, "rb") as file:
-        job = pickle.load(file)  # noqa: S301 - the trainer's own, through an inherited descriptor
-    if hasattr(os, "pidfd_open"):
-        threading.Thread(target=_end_with, args=(job["trainer"],), daemon=True).start()
+    # Other workers map the same file, so this one's map is private.
+    job = unpack_file(job_fd, holder=0)
+    threading.Thread(target=_end_with, args=(job["trainer"],), daemon=True).start()
     credentials = import_credentials(job["credentials"])
     try:
-        builder = pickle.loads(job["builder"])  # noqa: S301 - the same
+        builder = job.pop("builder").read()
     except Exception as error:  # noqa: BLE001 - whatever importing the user's code raises
         failed = Answer(START_FAILED, 0, number, error=pack_error(error))
         send(sock, pack(failed, message_slots()))

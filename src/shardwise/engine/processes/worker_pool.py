@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import resource
 import selectors
 import signal
@@ -20,10 +19,11 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardwise.base.errors import ShardwiseError, WorkerError, message_of
 from shardwise.engine.processes.decode_deadlines import DecodeDeadlines
+from shardwise.engine.processes.out_of_band import Unread
 from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.processes.shared_memory import above_stdio, explained
 from shardwise.engine.processes.slots import SlotPool
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 # Workers end when their socket does; one in a long call of a decoder is killed after this.
 _END_TIMEOUT_S = 0.5
-# Linux; elsewhere the trainer polls its workers every half second.
-_PIDFD = hasattr(os, "pidfd_open")
 # Before a task is sent again, for which too many descriptors of this user were in flight.
 _RETRY_S = 0.01
 
@@ -50,10 +48,8 @@ class WorkerPool:
 
     Args:
         builder: it is pickled once, by value, so that functions of the main program travel with it.
-        num_workers: processes.
-        num_threads: threads in each.
-        decode_timeout: seconds that a decoder or function may take for one sample: its worker is
-            stopped then, and another one started. None lets it take any time.
+        num_workers, num_threads: processes, and threads in each.
+        decode_timeout: seconds for one sample, after which its worker is replaced; or None.
     """
 
     def __init__(
@@ -64,8 +60,9 @@ class WorkerPool:
         num_threads: int,
         decode_timeout: float | None = None,
     ) -> None:
+        arrays: list[Any] = []
         job = {
-            "builder": pickle_by_value(builder),
+            "builder": Unread([pickle_by_value(builder, arrays), *arrays]),
             "trainer": os.getpid(),
             "num_workers": num_workers,
             "num_threads": num_threads,
@@ -88,7 +85,8 @@ class WorkerPool:
             self._selector = selectors.DefaultSelector()
             self._sock, self._theirs = _socket_pair()
         self.status = WorkerStatus.create(num_workers, num_threads)
-        self._job = pickle.dumps(job)
+        # All workers map its file.
+        self._job: Packed | None = pack(job, SlotPool(max_idle=0), max_inline=0)
         self._deadlines = (
             None if decode_timeout is None else DecodeDeadlines(self.status, decode_timeout)
         )
@@ -101,7 +99,7 @@ class WorkerPool:
             if self._deadlines is None:
                 # No more workers will be started, and the end of all workers shows at once.
                 self._theirs.close()
-                self._job = b""
+                self._job = None
         except BaseException:
             self.close()
             raise
@@ -109,11 +107,13 @@ class WorkerPool:
     def _start(self, number: int) -> None:
         """Start worker `number`, the first time or in place of one that was stopped."""
         sock, status = self._theirs.fileno(), self.status.descriptor
-        process = start_worker(self._job, sock=sock, status=status, number=number)
+        assert self._job is not None
+        job = self._job.descriptor
+        assert job is not None
+        process = start_worker(job, sock=sock, status=status, number=number)
         self._processes[number] = process
-        if _PIDFD:
-            self._pidfds[number] = os.pidfd_open(process.pid)
-            self._selector.register(self._pidfds[number], selectors.EVENT_READ)
+        self._pidfds[number] = os.pidfd_open(process.pid)
+        self._selector.register(self._pidfds[number], selectors.EVENT_READ)
 
     def send(self, task: Task, descriptor: int | None) -> None:
         """Queue a task for the workers; the socket takes it when it has room."""
@@ -176,9 +176,8 @@ class WorkerPool:
             process = self._processes[number]
             if process.poll() is not None:
                 return  # it ended by itself, which is an error
-            if _PIDFD:
-                self._selector.unregister(self._pidfds[number])
-                os.close(self._pidfds[number])
+            self._selector.unregister(self._pidfds[number])
+            os.close(self._pidfds[number])
             # With what it started itself, such as a decoder's own program.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -200,11 +199,7 @@ class WorkerPool:
         )
         if self._is_refused:
             timeout = _RETRY_S if timeout is None else min(timeout, _RETRY_S)
-        elif not _PIDFD:
-            timeout = _END_TIMEOUT_S if timeout is None else min(timeout, _END_TIMEOUT_S)
-        ready = self._selector.select(timeout)
-        ended = any(key.fileobj is not self._sock for key, _ in ready)
-        if ended or (not _PIDFD and any(p.poll() is not None for p in self._processes.values())):
+        if any(key.fileobj is not self._sock for key, _ in self._selector.select(timeout)):
             # What it sent before may say why.
             self._receive()
             raise self._death()

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.base.errors import DecodeTimeoutError
-from shardwise.engine.processes.shared_memory import anonymous_file, mapped
+from shardwise.engine.processes.shared_memory import anonymous_file, map_without_file
 
 # A thread's task is `[batch + 1, start row]`; -1 means idle, 0 that the thread has not begun.
 _IDLE, _ABSENT = -1, 0
@@ -108,7 +108,7 @@ class WorkerStatus:
     def __init__(self, descriptor: int, num_workers: int, num_threads: int) -> None:
         self.descriptor = descriptor
         self.num_workers = num_workers
-        rows = np.frombuffer(mapped(descriptor, _num_bytes(num_workers, num_threads)), dtype=_ROW)
+        rows = map_without_file(descriptor).view(_ROW)
         # The last row is the trainer's.
         self._trainer = rows["task"][-1]
         self._threads = rows[:-1].reshape(num_workers, num_threads)

@@ -37,12 +37,7 @@ _OF_STORAGE = (
 
 
 class Counts:
-    """Sums over the batches handed out.
-
-    Args:
-        dataset: knows which shard holds a sample.
-        pin_memory: whether batches are copied into page-locked memory when they are handed out.
-    """
+    """Sums over the batches handed out; with `pin_memory` into page-locked memory."""
 
     def __init__(self, dataset: Samples, *, pin_memory: bool = False) -> None:
         self._pin_memory = pin_memory
@@ -75,11 +70,8 @@ class Counts:
         self._last = None
 
     def add(self, batch: Batch, *, asked_at: float, ready_at: float, returned_at: float) -> None:
-        """Count a batch: when it was asked for, ready, and handed out.
-
-        Handing out the first one imports torch and may start an accelerator: those seconds are in
-        no stage, and not in the wall time.
-        """
+        """Count a batch: when it was asked for, ready, and handed out."""
+        # The first one imports torch and may start an accelerator: not in the wall time.
         until = returned_at if self._warm_pid == os.getpid() else ready_at
         self._warm_pid = os.getpid()
         self.asked_at = None
@@ -142,6 +134,7 @@ class Counts:
             "seconds": self._stages.seconds.copy(),
             "wait_ms": self._waits.to_pairs(),
             "cpu_s": self._stages.cpu_s,
+            "missing": self._stages.missing.copy(),
             "bytes": self._stages.num_bytes,
             "bytes_fetched": storage["bytes"],
             "bytes_from": {
@@ -185,11 +178,9 @@ _MAX_LOOKED_UP = 8
 
 
 class ShardTimes:
-    """Which shard's samples load slowly: mean seconds a sample, by shard; nothing for one shard.
+    """Which shard's samples load slowly: mean seconds per sample, by shard; nothing for one shard.
 
-    A chunk is timed as a whole. Where its samples lie in one shard, as without shuffling, the time
-    is that shard's; where they are mixed, each of its shards gets the chunk's mean, and a slow
-    shard stands out less. Costs 2 µs a chunk and 16 bytes a shard.
+    A chunk is timed as a whole, and each of its shards gets the mean: 2 µs a chunk.
     """
 
     def __init__(self, dataset: Samples) -> None:
@@ -214,11 +205,7 @@ class ShardTimes:
         self._seconds, self._rows = np.zeros_like(self._seconds), np.zeros_like(self._rows)
 
     def slowest(self, count: int) -> list[dict[str, Any]]:
-        """The slowest shards of those that were read, slowest first.
-
-        Returns:
-            dicts with `url` and `seconds_a_sample`; none where there are less than two shards.
-        """
+        """`url` and `seconds_a_sample` of the slowest shards that were read; none of one shard."""
         sums, counts = self._folded()
         seen = np.flatnonzero(counts)
         if self._ends is None or len(seen) < 2:

@@ -14,12 +14,12 @@ from shardwise.plan.arguments import whole
 from shardwise.storage import is_local, local_path
 
 _SUFFIXES = (".tar", ".parquet")
-# Shards are of this size where nothing is said: large reads, and little to lose by a kill.
+# The default size of shards: large reads, and little to lose by a kill.
 _DEFAULT_BYTES, _DEFAULT_SAMPLES = 256 << 20, 1000
 
 
 def inputs_per_shard(inputs: Input, samples: int | None, num_bytes: int | None) -> int:
-    """Inputs a shard, of what was said."""
+    """Inputs per shard, by the user's arguments."""
     if samples is not None and num_bytes is not None:
         raise ValueError("samples_per_shard and bytes_per_shard: give one of them")
     if samples is not None:
@@ -74,7 +74,7 @@ def _real(root: str) -> str:
 def check_arguments(
     suffix: str, order: Any, on_error: Any, map_: Any, filter_: Any, *, media: bool
 ) -> None:
-    """Refuse arguments that are none of the choices, or no functions."""
+    """Refuse arguments that are not among the choices, or not functions."""
     check_choice("order", order, (None, "window", "full"))
     check_choice("on_error", on_error, ("raise", "record"))
     check_function("map", map_)

@@ -67,11 +67,11 @@ def build(
     """Build shards of tar or Parquet, with indexes and a manifest, from a dataset or a list.
 
     Output shard j holds inputs [j S, (j + 1) S) of the order, filtered and mapped: it depends on
-    the input, the functions and j alone. So a build that was killed goes on where it was, in any
-    number of processes, here or on Ray, and ends in the same bytes. What is filtered shortens a
-    shard, and moves no other; a shard of which nothing is left is not written.
+    the input, the functions and j alone. So a build that was killed continues where it was, in any
+    number of processes, here or on Ray, and ends in the same bytes. Filtering shortens a
+    shard, and moves no other; an empty shard is not written.
 
-    `build.json` beside the shards says what they were made of: another input or recipe is refused.
+    `build.json` beside the shards records how they were made: another input or recipe is refused.
     `manifest.swm` is written at the end, when all tar shards are there: `sw.tar` opens it.
 
     Args:
@@ -79,19 +79,19 @@ def build(
             a list of items, which are samples or what `map` makes samples of.
         pattern: the shards, such as "out/{shard:06d}.tar" or "s3://bucket/out/{shard:06d}.parquet".
             The number stands in the name, not in the directory. In tar, values are encoded as
-            `TarWriter` says.
+            by `TarWriter`.
         map: input -> sample, None (left out), or a list of samples. Keys are kept: a sample
-            without "__key__" gets its input's, of several with "-000" and so on behind. With a
+            without "__key__" gets its input's, with "-000" and so on appended for several. With a
             parameter `rng` it gets a generator keyed by (seed, input).
         filter: input -> whether it stays; called before `map`.
-        samples_per_shard: inputs a shard.
+        samples_per_shard: inputs per shard.
         bytes_per_shard: stored bytes of the inputs of a shard, at the mean of all inputs. By
             default 256 MiB, or 1,000 items where sizes are unknown.
         order: None for the source's; "full" for a global shuffle, by random access; "window" for
             a shuffle that reads runs of 128 neighbours, for sources in a store.
         seed: of the order, and of `rng`.
         num_workers: processes, which are spawned: a script needs `if __name__ == "__main__":`. 0
-            for none; None for one a core. Threads where stored samples are copied as they are.
+            for none; None for one per core. Threads where stored samples are copied as they are.
             With `ray`, shards at a time.
         ray: make the shards on a Ray cluster, a task of one core each: True for the one that runs
             here, or else a new one of this machine, which ends with the build; "auto" or
@@ -101,9 +101,9 @@ def build(
             them in `errors.parquet` (`errors.jsonl` beside Parquet shards, and without pyarrow).
         retry_errors: make what failed in a build that is complete once more, into shards of their
             own (`000012-r1.tar`). The functions may differ; a retry records errors.
-        media: whether a sidecar beside each tar shard says where the frames of its videos and
-            sounds lie, as `TarWriter` says. An input whose media can't be used fails.
-        storage: how remote output is reached, as `shardwise.tar` takes it.
+        media: whether a sidecar beside each tar shard locates the frames of its videos and sounds,
+            as by `TarWriter`. An input whose media can't be used fails.
+        storage: the options for remote output, as `shardwise.tar` takes them.
 
     Returns:
         A report: "in", "out" and "filtered" samples, "failed" (type of the error -> inputs),

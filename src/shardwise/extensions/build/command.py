@@ -107,7 +107,7 @@ def build(function: str, jobs: int | None, retry_errors: bool, ray: bool | str) 
     """Build the dataset that a function describes.
 
     MODULE:FUNCTION, or FILE.py:FUNCTION, returns the arguments of `sw.build` as a dict: "source"
-    and "pattern", and what else there is. A build that was stopped goes on. Exit code 1 if inputs
+    and "pattern", and what else there is. A build that was stopped continues. Exit code 1 if inputs
     failed.
     """
     if not is_python(function):
@@ -153,7 +153,7 @@ def convert(
     SRC is what `shardwise info` opens: a table, a folder of files, tar shards, or module:name. DST
     is a directory for tar shards, or a pattern such as 'out/{shard:06d}.parquet'. Stored bytes are
     not decoded; in tar, arrays become fields `.npy` and documents `.json`. A conversion that was
-    stopped goes on. Exit code 1 if it failed.
+    stopped continues. Exit code 1 if it failed.
     """
     from shardwise.extensions.build.conversion import as_tar_sample
 
@@ -176,7 +176,7 @@ def reshard(source: str, target: str, jobs: int | None, **options: Any) -> None:
     """Copy the samples of the tar shards SRC into shards of another size or order.
 
     Stored bytes are copied as they are. SRC is a directory, a pattern or a manifest; DST is a
-    directory or a pattern such as 'out/{shard:06d}.tar'. What was stopped goes on. Exit code 1 if
+    directory or a pattern such as 'out/{shard:06d}.tar'. What was stopped continues. Exit code 1 if
     it failed.
     """
     require_tar([source], "reshard")

@@ -27,13 +27,13 @@ def as_tar_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tar_key(key: str) -> str:
-    """A key whose last part has no dots, at which fields begin in a tar."""
+    """A key whose last part has no dots, at which fields start in a tar."""
     directory, slash, name = key.rpartition("/")
     return f"{directory}{slash}{name.replace('.', '_')}"
 
 
 def _extension(field: str, value: Any) -> tuple[str, Any]:
-    """What a field's name needs behind it, and the value that is written."""
+    """The extension to append to a field's name, and the value that is written."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, list):

@@ -18,8 +18,8 @@ from shardwise.plan.arguments import whole
 
 # Before the second try, the third, ...: a server that is overloaded gets more time each time.
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 8.0
-# Fetches that are begun before the oldest of them is handed out, for each thread: one URL that
-# times out holds up its own thread, and the others go on meanwhile.
+# Fetches that are started before the oldest of them is returned, for each thread: one URL that
+# times out holds up its own thread, and the others continue meanwhile.
 _AHEAD = 4
 _MAX_TIMEOUT_S, _MAX_THREADS = 86_400, 1024
 
@@ -34,14 +34,14 @@ class FetchError(DataError):
 
 @dataclass(frozen=True)
 class Fetch:
-    """See `fetch`, which makes it. A map function; pickles for worker processes."""
+    """A map function that `fetch` makes; pickles for worker processes."""
 
     field: str
     into: str
     timeout_s: float
     retries: int
     max_bytes: int
-    # It changes no sample, so a build that goes on may have another.
+    # It changes no sample, so a build that continues may have another.
     concurrency: int = attribute(repr=False, compare=False)
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Fetch:
         return self._fetched(sample, threading.Event())
 
     def map_many(self, samples: Iterable[Any]) -> Generator[Any, None, None]:
-        """For each sample in turn what calling this gives, or the error that it raises."""
+        """Yield the result for each sample in turn, or the error that it raises."""
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="shardwise-fetch")
         waiting: deque[Future[Any]] = deque()
         ended = threading.Event()
@@ -82,7 +82,7 @@ class Fetch:
                 f"{{{self.field!r}: url}} for each URL"
             )
         url = sample.get(self.field)
-        # Of a tar without decoders it is bytes.
+        # A tar without decoders gives bytes.
         if isinstance(url, bytes | bytearray | memoryview):
             url = bytes(url).decode("utf-8", "replace")
         if not isinstance(url, str) or not url.strip():
@@ -124,7 +124,7 @@ def fetch(
     "timeout", "refused", "no host", "no connection", "cut short", "http 503" (and 429, 408, 425 and
     every 5xx) after `retries` more tries; "http 404" (and all others), "too large", "not http",
     "bad url", "no url", "too many redirects", "redirect from https to http", "certificate", "tls",
-    "compressed" and "not a reply of http" at once. `retry_errors=True` takes them up again.
+    "compressed" and "not a reply of http" at once. `retry_errors=True` tries them again.
 
     Args:
         field: holds the URL, as text or bytes.

@@ -22,14 +22,14 @@ _MAX_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
 # Most pictures are a few pieces; a body that is too large is left after one piece too many.
 _PIECE_BYTES = 64 << 10
-# Unescaped in paths and queries; a % begins an escape that the URL has.
+# Unescaped in paths and queries; a % starts an escape that the URL has.
 _SAFE = "/%~!$&'()*+,;=:@?[]"
-# Servers refuse clients without a name, and some all that are no browser's.
+# Servers refuse clients without a name, and some refuse all but browsers.
 _AGENT = "Mozilla/5.0 (compatible; shardwise)"
 
 
 class GetError(Exception):
-    """A GET that gave nothing. `word` says why, `passes` whether another try may give something."""
+    """A GET that failed. `word` is the reason, `passes` whether another try may succeed."""
 
     def __init__(self, word: str, *, passes: bool = False) -> None:
         self.word = word
@@ -46,7 +46,7 @@ class _Target:
 
     @property
     def authority(self) -> str:
-        """Of the header Host: the port only if it is not the scheme's own."""
+        """The header Host, which has the port only if it is not the scheme's own."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
 
@@ -126,7 +126,7 @@ def _body(reply: HTTPResponse, headers: HTTPMessage, max_bytes: int) -> bytes:
         data += piece
         if len(data) > max_bytes:
             raise GetError("too large")
-    # `read` with a size says nothing of bytes that are missing.
+    # `read` with a size does not report missing bytes.
     if reply.length:
         raise GetError("cut short", passes=True)
     return bytes(data)
@@ -177,7 +177,7 @@ def _tls_context() -> ssl.SSLContext:
 
 
 class _Source(io.RawIOBase):
-    """What a socket receives, as `HTTPResponse` takes it; each wait is cut at one deadline."""
+    """Bytes that a socket receives, for `HTTPResponse`; each wait is cut at one deadline."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""What a build reads: samples of a dataset, or the items of a list."""
+"""The inputs of a build: samples of a dataset, or the items of a list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Input(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """Which inputs these are: 16 hex digits."""
+        """The fingerprint of the inputs: 16 hex digits."""
         ...
 
     def mean_bytes(self) -> float:
@@ -39,7 +39,7 @@ class Input(Protocol):
         return 0.0
 
     def sizes(self) -> NDArray[np.int64]:
-        """Inputs a shard, int64 `[shards]`, for an order by windows."""
+        """Inputs per shard, int64 `[shards]`, for an order by windows."""
         return np.array([len(self)], np.int64)
 
     def url_of(self, number: int) -> str | None:  # noqa: ARG002 - by default inputs have no shard
@@ -57,7 +57,7 @@ class Input(Protocol):
 
 @dataclass(frozen=True)
 class DatasetInput(Input):
-    """The samples of a dataset, decoded and mapped as it says."""
+    """The samples of a dataset, with its decoders and maps."""
 
     has_own_keys = True
 
@@ -77,7 +77,7 @@ class DatasetInput(Input):
         return manifest.num_bytes / max(1, manifest.num_samples)
 
     def sizes(self) -> NDArray[np.int64]:
-        """Samples a shard."""
+        """Samples per shard."""
         return self.samples.shard_sizes
 
     def url_of(self, number: int) -> str | None:
@@ -92,13 +92,13 @@ class DatasetInput(Input):
             try:
                 samples = self.samples.__getitems__(block)
             except DataError:
-                # Which of them it is, and the others.
+                # Find the damaged sample, and yield the others.
                 yield from self._one_by_one(block)
             else:
                 yield from zip(block.tolist(), samples, strict=True)
 
     def stored(self, ids: NDArray[np.int64]) -> Iterator[StoredRun] | None:
-        """See `Input.stored`: of neighbours in tar shards that nothing is done to."""
+        """See `Input.stored`: for neighbours in tar shards without decoders, maps, selection."""
         source, transforms = self.samples.source, self.samples.transforms
         is_touched = transforms.decoders or transforms.maps or transforms.selected is not None
         if is_touched or transforms.indices is not None or not isinstance(source, TarSource):
@@ -126,7 +126,7 @@ class ItemsInput(Input):
         return len(self.items)
 
     def fingerprint(self) -> str:
-        """Of what the items are."""
+        """The fingerprint of the items."""
         return held_digest(list(self.items))
 
     def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
@@ -136,7 +136,7 @@ class ItemsInput(Input):
 
 
 def input_of(source: Any) -> Input:
-    """What a build reads of a source."""
+    """The inputs that a build reads from a source."""
     if isinstance(source, Dataset):
         if source.sampler is None and len(source.removed):
             source = source.subset(np.setdiff1d(np.arange(len(source)), source.removed))

@@ -1,4 +1,4 @@
-"""One Parquet shard: rows of the samples, the key as a column of its own."""
+"""One Parquet shard: rows of the samples, the key as its own column."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where a build writes: the shards, and beside them its state, under one directory or URL.
+"""The output of a build: the shards, and beside them its state, under one directory or URL.
 
-`build.json` says whose output it is. While a build is under way, `.build/` holds a note for each
+`build.json` identifies the build. While a build is under way, `.build/` holds a note for each
 shard that is done, the lock and the staging directories of its processes; in a store there are
 notes alone, `.build-*.json`. Nothing of it is left at the end. A shard is done when its note is
 there: it is written after the shard has its name.
@@ -89,7 +89,7 @@ class Place:
         return self.sizes().keys() <= {STATE_NAME, _WORK}
 
     def sizes(self) -> dict[str, int]:
-        """All names in a local directory, with the bytes of files; 0 for what is none."""
+        """All names in a local directory, with the bytes of files; 0 for others."""
         found = {}
         with os.scandir(self.root) as entries:
             for each in entries:
@@ -124,7 +124,7 @@ class Place:
         self._each(lambda name: self.remove(self.note(name)), sorted(self.notes()))
 
     def read_notes(self, names: Sequence[str]) -> list[bytes | None]:
-        """The notes of these names, each whole; None where one is not there."""
+        """The notes with some names, each whole; None where one is not there."""
         return self._each(lambda name: self.read(self.note(name)), names)
 
     def _each(self, call: Callable[[str], T], names: Sequence[str]) -> list[T]:
@@ -172,7 +172,7 @@ class Place:
                     f"another build writes to {shown(self.root)!r} now: wait until it has ended, "
                     "or give another directory"
                 )
-            # From here on no worker of another builder begins; then wait for those that have.
+            # No worker of another builder starts from here on; wait for those that have started.
             builder.truncate(0)
             builder.write(token.encode())
             builder.flush()
@@ -204,7 +204,7 @@ class Place:
                 return path.open("ab")
 
     def join(self, token: str) -> AbstractContextManager[object]:
-        """Tell later builders that this one's worker runs, until the returned object is closed."""
+        """Show later builders that this one's worker runs, until the returned object is closed."""
         if not self.is_local:
             return nullcontext()
         try:

@@ -67,7 +67,7 @@ class _Tasks:
     def __init__(self, ray: Any, job: Job, num_workers: int | None) -> None:
         self._ray = ray
         self._num_workers = num_workers
-        # Once a node; a task gets the reference only.
+        # Once per node; a task gets the reference only.
         self._job = [ray.put(pickle_by_value(job))]
         self._names = job
         self._code = _code_of(job)
@@ -88,7 +88,7 @@ class _Tasks:
         self._running[ref] = number
 
     def wait(self) -> dict[int, BaseException | None]:
-        # Not by futures: in a task of its own, `ray.wait` gives the core away that it has.
+        # Not by futures: in its own task, `ray.wait` gives the core away that it has.
         self._ray.wait(list(self._running), num_returns=1)
         running = list(self._running)
         done, _ = self._ray.wait(running, num_returns=len(running), timeout=0)
@@ -114,7 +114,7 @@ class _Tasks:
         return None
 
     def close(self) -> None:
-        """Take back what has not begun, interrupt the rest, and wait until nothing runs."""
+        """Take back what has not started, interrupt the rest, and wait until nothing runs."""
         running = list(self._running)
         while running:
             for ref in running:

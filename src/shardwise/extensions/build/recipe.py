@@ -1,4 +1,4 @@
-"""What is made of which inputs: a pure function of (input, recipe, number of the shard)."""
+"""The samples made of inputs: a pure function of (input, recipe, number of the shard)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the inputs of one shard."""
+    """Counts and failures of the inputs of one shard."""
 
     num_in: int = 0
     num_out: int = 0
@@ -59,7 +59,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How shards are made of an input; pickles for worker processes.
+    """A recipe for the shards of an input; pickles for worker processes.
 
     `filter` is called before `map`, which gives None or several samples; with `records`, errors
     of inputs are recorded, not raised.
@@ -162,7 +162,7 @@ class Recipe:
                 outcome.num_filtered += 1
 
     def _mapped(self, kept: Iterator[_Step]) -> Iterator[_Step]:
-        """What `map` makes of the inputs, in their order; errors stay."""
+        """Apply `map` to the inputs, in their order; errors stay."""
         if self.map is None:
             yield from kept
         elif isinstance(self.map, Fetch):
@@ -196,7 +196,7 @@ class Recipe:
                     f"{what} is a {type(sample).__name__}, no sample: a dict of fields, None to "
                     "leave it out, or a list of dicts"
                 )
-            # Of several, each needs a key of its own.
+            # Several samples of one input need a key each.
             own = key if result is not results else f"{key}-{place:03d}"
             made = {"__key__": own, **sample}
             # Keys of other formats, "a.jsonl:7"; a key that a user chose is written as it is.
@@ -241,7 +241,7 @@ class Recipe:
 
 
 def _called(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """What a user's function returns, or the error that it raises.
+    """Call a user's function: its result, or the error that it raises.
 
     Raises:
         ShardwiseError: one that is not about this input, such as a store's.

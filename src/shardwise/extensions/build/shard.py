@@ -36,7 +36,7 @@ class Job:
         return list(range(self.recipe.num_shards)) if self.failed is None else sorted(self.failed)
 
     def name(self, number: int) -> str:
-        """The name of a shard's file: of a retry, with its number behind."""
+        """The name of a shard's file; for a retry, its number is appended."""
         name = self.pattern.format(shard=number)
         if not self.generation:
             return name
@@ -53,7 +53,7 @@ class Job:
         return np.array(self.failed[number], np.int64)
 
     def copies(self) -> bool:
-        """Whether the first shard to make begins with samples that are copied as they stand."""
+        """Whether the first shard to make starts with samples that are copied as they stand."""
         parts = self.recipe.stored(self.ids(self.shards()[0]))
         return any(run is not None for _, run in islice(parts, 1))
 
@@ -132,7 +132,7 @@ def _check_keys(new: list[str], keys: set[str]) -> None:
 
 
 def _put_in_place(staged: str, path: str) -> None:
-    """Give a staged shard its name; its index and sidecar first: no shard is without them."""
+    """Give a staged shard its name, after its index and sidecar: no shard is without them."""
     for suffix in (".swi", ".media"):
         if Path(staged + suffix).exists():
             os.replace(staged + suffix, path + suffix)  # noqa: PTH105 - texts
@@ -140,7 +140,7 @@ def _put_in_place(staged: str, path: str) -> None:
 
 
 def outcome_of(note: bytes) -> Outcome:
-    """What a note says."""
+    """The outcome in a note."""
     document = json.loads(note)
     failures = [Failure(**each) for each in document.pop("failures")]
     return Outcome(**document, failures=failures)

@@ -1,4 +1,4 @@
-"""Beside the shards: `build.json`, whose output this is and how far, and the failed inputs."""
+"""The state beside the shards: `build.json`, with the build and its progress, and failed inputs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class BuildState:
 
 
 def identity_of(recipe: Recipe, pattern: str) -> dict[str, Any]:
-    """What the shards of a build depend on, as JSON."""
+    """The facts that the shards of a build depend on, as JSON."""
     return {
         "input": recipe.source.fingerprint(),
         "num_inputs": len(recipe.source),
@@ -76,7 +76,7 @@ def identity_of(recipe: Recipe, pattern: str) -> dict[str, Any]:
 
 
 def load_state(place: Place) -> BuildState | None:
-    """What a directory says of itself; None where no build was."""
+    """The state of the build in a directory; None if it has none."""
     data = place.read(STATE_NAME)
     if data is None:
         return None

@@ -1,4 +1,4 @@
-"""Handing out the shards of a build: to any workers, and once more where one of them died.
+"""Assign the shards of a build to any workers, and once more if one of them died.
 
 `Workers` is what processes of this machine and a Ray cluster have in common. It knows numbers of
 shards; which are to be made, their order and the end of a build are decided here and above, once.
@@ -34,14 +34,14 @@ from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.extensions.build.place import Place
 from shardwise.extensions.build.shard import Job, make_shard
 
-# Shards that are handed out beyond those that are being made: no worker waits.
+# Shards that are submitted beyond those that are being made: no worker waits.
 AHEAD = 2
 # Workers that may die of one shard.
 _MAX_DEATHS = 5
 
 
 class WorkerDiedError(Exception):
-    """What made a shard is gone, by a kill, for lack of memory, or with its machine."""
+    """The maker of a shard is gone, by a kill, for lack of memory, or with its machine."""
 
 
 class Workers(Protocol):
@@ -54,11 +54,11 @@ class Workers(Protocol):
 
     @property
     def advice(self) -> str:
-        """What to change where workers die again and again."""
+        """The advice for when workers die again and again."""
         ...
 
     def submit(self, number: int) -> None:
-        """Begin a shard; called while less than `limit` are under way."""
+        """Start a shard; called while less than `limit` are under way."""
         ...
 
     def wait(self) -> dict[int, BaseException | None]:
@@ -69,7 +69,7 @@ class Workers(Protocol):
 def hand_out(
     workers: Workers, numbers: Sequence[int], *, is_done: Callable[[int], bool]
 ) -> Iterator[int]:
-    """Make shards, in any order; the number of each as it is done."""
+    """Make shards, in any order; yield the number of each as it is done."""
     todo, num_running, deaths = deque(numbers), 0, Counter[int]()
     while todo or num_running:
         while todo and num_running < workers.limit:
@@ -175,7 +175,7 @@ class _Pool:
     def wait(self) -> dict[int, BaseException | None]:
         done, others = wait(self._running, return_when=FIRST_COMPLETED)
         if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
-            # All others are told, too.
+            # All others end with this error, too.
             done |= wait(others).done
             self.close()
         results: dict[int, BaseException | None] = {}
@@ -203,7 +203,7 @@ _WORKER = _State()
 
 
 def _start(pickled: bytes, place: Place, token: str, parent: int) -> None:
-    """Begin a worker: it ends with its builder, however that ends."""
+    """Start a worker: it ends with its builder, however that ends."""
     _WORKER.joined = place.join(token)
     _WORKER.pickled = pickled
     builder = parent_process()

@@ -15,7 +15,7 @@ from shardwise.codecs import optional
 from shardwise.dataset import Dataset
 from shardwise.dataset.column import kept_place
 from shardwise.dataset.kept_arrays import kept_or_made
-from shardwise.extensions.fields.join_source import JoinSource
+from shardwise.extensions.fields.sources import JoinSource
 from shardwise.sources.protocol import traits_of
 from shardwise.sources.samples import removed_of
 
@@ -33,10 +33,8 @@ def join(
 ) -> Dataset:
     """The samples of `left` with the fields of the samples of `right` that have the same key.
 
-    Such as new captions, latents or embeddings in shards of their own, in any order and of any
-    size. Ids, keys and order are the left's, so a state of `left`, or of its join with other
-    captions, resumes; with how="inner" only if these have the same keys. Matches are found once,
-    kept as columns are (`Dataset.column`), and mapped.
+    Ids, keys and order are the left's, so a state of `left`, or of its join with other captions,
+    resumes; with how="inner" only if these have the same keys. Matches are kept as columns are.
 
     Args:
         left: each of its samples has another key.
@@ -50,7 +48,6 @@ def join(
     Raises:
         DataError: a key is doubled or missing, or with how="error" a sample has no match.
         ValueError: no sample has a match; a field is in both; a dataset is mapped, or a mixture.
-        TypeError: what is joined is no dataset, or keys are neither texts nor whole numbers.
 
     Examples:
         >>> import shardwise as sw
@@ -135,7 +132,9 @@ class _Matches:
 def _find_matches(left: Dataset, right: Dataset, by: tuple[str, str]) -> _Matches:
     """Find the matches of two datasets by columns; DataError if a key is doubled."""
     sides = (_all_of(left), by[0]), (_all_of(right), by[1])
-    origin = "\n".join(["join 1", left.fingerprint, *(s.column_origin(name) for s, name in sides)])
+    origin = "\n".join(
+        ["join 1", left.fingerprint, *(s._column_reader(n, None).origin() for s, n in sides)]
+    )
     places = [kept_place(side, "join", origin) for side, _ in sides]
     place = None if None in places else places[0]
     return kept_or_made(place, _Matches, lambda: _match(sides, _ids_of(left)))

@@ -27,13 +27,13 @@ def jsonl(
     """JSON lines: each line is a sample, and the entries of its object are the fields.
 
     Each file is read once for where its lines start; that is kept beside it (`<file>.jli`), or in
-    the user's cache for a remote one, and mapped. Blank lines are no samples. The key is the file's
+    the user's cache for a remote one, and mapped. Blank lines are skipped. The key is the file's
     name and the number of the line among the samples. Compressed files (gzip, zstd, bzip2, known by
     their first bytes) need pyarrow; each is decompressed to a temporary file while it is read.
 
     Args:
         urls: a brace pattern, a glob, a directory (its `.jsonl` and `.ndjson` files, and with
-            `.json` those that end in `.gz` or `.zst`), or a list of these, local or remote.
+            `.json` those that end in `.gz` or `.zst`), or a list of them, local or remote.
         fields: names of the entries to take; one that none of the first 1,000 lines has is an
             error, unless it ends in "?". None takes all that the first 1,000 lines have, and `()`
             the line's whole value, whatever it is, as the field "record".
@@ -44,7 +44,7 @@ def jsonl(
 
     Raises:
         MissingShardError: nothing is there under a url.
-        DataError: a file is of another format or damaged; a line is no JSON object.
+        DataError: a file is of another format or damaged; a line is not a JSON object.
 
     Examples:
         ```python
@@ -74,20 +74,20 @@ def mds(
 ) -> Dataset:
     """Samples in MDS shards, as MosaicML Streaming's `MDSWriter` wrote them.
 
-    Columns of numbers and of arrays of one shape are arrays, texts are str, JSON is what it says;
+    Columns of numbers and of arrays of one shape are arrays, texts are str, JSON is parsed;
     "bytes", "jpeg" and "png" are bytes that decoders read, and so is "pkl": nothing is unpickled.
     The key is the shard's name and the number in it. Compressed shards (zstd, gzip, bz2, brotli,
     snappy) need pyarrow; each is decompressed whole.
 
     Args:
-        urls: a directory with an `index.json`, local or remote, or a list of these (streams), whose
-            samples stand behind one another; all must have the same columns.
+        urls: a directory with an `index.json`, local or remote, or a list of them (streams), whose
+            samples stand one after the other; all must have the same columns.
         memory_bytes: of the decompressed shards that a process keeps, which are four at least.
         cache: as for `tar`.
         storage: as for `tar`.
 
     Raises:
-        MissingShardError: there is no index, or no shard that it names.
+        MissingShardError: the index, or a shard that it names, does not exist.
         DataError: an index or a shard is damaged, cut, or of another version.
 
     Examples:
@@ -125,9 +125,9 @@ def litdata(
         storage: as for `tar`.
 
     Raises:
-        MissingShardError: there is no index, or no chunk that it names.
-        DataError: an index or a chunk is damaged, cut, encrypted, or made of serialisers that
-            LitData has not itself.
+        MissingShardError: the index, or a chunk that it names, does not exist.
+        DataError: an index or a chunk is damaged, cut, encrypted, or made by serialisers that
+            are not LitData's own.
 
     Examples:
         ```python
@@ -158,21 +158,21 @@ def tfrecord(
 
     Args:
         urls: a brace pattern, a glob, a directory (its `.tfrecord`, `.tfrecords` and `.tfrec`
-            files), or a list of these, local or remote.
-        features: what is taken of each Example: `{"image": "bytes", "label": "int64",
+            files), or a list of them, local or remote.
+        features: the features to take of each Example: `{"image": "bytes", "label": "int64",
             "boxes": "float32[]"}`, where "[]" is a list, an array for numbers. In the feature lists
             of a SequenceExample "[]" is one value per step and `"[][]"` a list per step. A "?" at
             the end is for features that few records have. Names alone have the kinds of the first
             record, None takes all of its features, and `()` gives the records themselves as the
-            field "record", as does None where they are no Examples.
+            field "record", as does None where they are not Examples.
         index: the directory of the index files; None for beside the files.
         cache: as for `tar`.
         storage: as for `tar`.
 
     Raises:
         MissingShardError: nothing is there under a url.
-        DataError: a file is cut, damaged, compressed, or no TFRecord file; a feature is not there,
-            or of another kind or number than asked for.
+        DataError: a file is cut, damaged, compressed, or not a TFRecord file; a feature is missing,
+            or of another kind or number than requested.
 
     Examples:
         ```python
@@ -206,10 +206,10 @@ def tokens(
     mapped: they may be replaced by renaming while they are read; one that was written to raises.
 
     Args:
-        urls: files, a brace pattern, a glob, a directory, or a list of these; local or of a store.
+        urls: files, a brace pattern, a glob, a directory, or a list of them; local or of a store.
             LitData's chunks are named by their directory or their `index.json`.
         block: tokens of a sample, without the one that it shares with the next.
-        dtype: of raw files, such as "uint16"; of others it must be what the file says.
+        dtype: of raw files, such as "uint16"; of others it must be the file's own.
         documents: False cuts each file into blocks, as it lies. True joins the documents in another
             order in each epoch and cuts that: for formats that say where documents end. Its epochs
             are the loader's: leave `epoch_size` alone.
@@ -220,7 +220,7 @@ def tokens(
         DataError: a file is damaged, cut or of another format, there are two dtypes, or no file has
             a whole block; url and offset say where. Raised at the first use.
         MissingShardError: nothing is there under a url.
-        TypeError: dtype is none of integers.
+        TypeError: dtype is not an integer type.
 
     Examples:
         >>> import numpy as np

@@ -19,9 +19,7 @@ from shardwise.plan.state import LoaderState
 from shardwise.sources.manifest import Manifest
 
 _KINDS = ("sequential", "full", "window")
-# Old shards may end in so many empty ones.
-_MAX_EMPTY = 64
-# What an order's spec says of the size of the data.
+_MAX_EMPTY = 64  # shards at the end of the old ones
 _OF_SIZE = ("num_samples", "shard_sizes", "lanes", "window")
 
 
@@ -72,7 +70,8 @@ def grow(dataset: Any, plan: Plan, state: LoaderState) -> tuple[Plan, LoaderStat
     order, spec, sizes = plan.order, plan.order.made.spec(), _sizes_before(dataset, state)
     made = sampler_from_spec(state.order, sizes) if state.order.get("sampler") in _KINDS else None
     of_size = {name: spec.get(name) for name in _OF_SIZE}
-    if made is None or {**state.order, **of_size} != {**spec, **of_size}:
+    is_same = {**state.order, **of_size} == {**spec, **of_size}
+    if made is None or made.num_samples != state.num_samples or not is_same:
         raise StateError(
             f"grown='next_epoch': the state's order is {state.order!r:.200}, this loader's "
             f"{order.made!r:.200}: data grow in storage order, or by the state's seed and shuffle="

@@ -58,6 +58,7 @@ def _body(batch: Batch, encoder: Encoder) -> dict[str, Any]:
         "seconds": stages.seconds,
         "costs": [stages.num_bytes, stages.cpu_s],
         "storage": stages.storage,
+        "missing": stages.missing,
         "chunks": [[encoder.array(ids), seconds] for ids, seconds in batch.chunks],
         "parts": [_body(part, encoder) for part in batch.parts],
     }
@@ -137,7 +138,7 @@ def _batch(body: Mapping[str, Any], decoder: Decoder) -> Batch:
     num_rows, num_skipped, num_replaced, num_padded = _counts(body["counts"])
     ids, skipped, replaced = (_ids(number, decoder) for number in body["rows"])
     num_bytes, cpu_s = body["costs"]
-    _counts([num_bytes, *body["storage"].values()])
+    _counts([num_bytes, *body["storage"].values(), *body["missing"].values()])
     names = [*body["seconds"], *body["storage"]]
     times = [cpu_s, *body["seconds"].values(), *(seconds for _, seconds in body["chunks"])]
     if not all(len(name) < 40 and name.isascii() and name.isprintable() for name in names):
@@ -151,7 +152,9 @@ def _batch(body: Mapping[str, Any], decoder: Decoder) -> Batch:
         num_skipped=num_skipped,
         num_replaced=num_replaced,
         rows=BatchRows(ids, skipped, replaced, num_padded),
-        stages=Stages(dict(body["seconds"]), num_bytes, cpu_s, dict(body["storage"])),
+        stages=Stages(
+            dict(body["seconds"]), num_bytes, cpu_s, dict(body["storage"]), dict(body["missing"])
+        ),
         chunks=[(_ids(number, decoder), seconds) for number, seconds in body["chunks"]],
         parts=[_batch(part, decoder) for part in body["parts"]],
     )

@@ -32,8 +32,7 @@ class TcpConnection(Connection):
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         for name, value in _KEEPALIVE.items():
-            if hasattr(socket, name):  # not every system has all of them
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def send(self, buffers: Sequence[Any]) -> None:
         """Send buffers of bytes, one behind the other."""

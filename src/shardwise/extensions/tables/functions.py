@@ -36,20 +36,20 @@ def parquet(
 
     Args:
         urls: files, a brace pattern, a glob, a directory (which is searched through, or was written
-            by `save_to_disk`), or a list of these; Parquet files may be remote.
+            by `save_to_disk`), or a list of them; Parquet files may be remote.
         columns: the columns to read, as `select` takes them, where a struct's name stands for all
             its fields; None for all. Files may differ in all other columns.
         schema: a dict of name -> type (pyarrow's, or its name: `{"x": "float64"}`) for columns
             that the files have in several types or not at all: they are cast, or null. A pyarrow
-            schema is the same for all columns: there are no others then.
-        fill: what stands for a null: `{"x": 0}`, or one value for all columns of its kind.
+            schema does the same for all columns: the table has no others then.
+        fill: the value for nulls: `{"x": 0}`, or one value for all columns of its kind.
         memory_bytes: of the decoded row groups that a process keeps, which are four at least.
         cache: as for `tar`.
         storage: as for `tar`.
 
     Raises:
         MissingShardError: nothing is there under a url.
-        DataError: a file is no table, or the files have different columns; a column is not there.
+        DataError: a file is not a table, the files have different columns, or a column is missing.
         ValueError: a value of `fill` does not fit its column.
 
     Examples:
@@ -96,14 +96,14 @@ def lance(
         columns: the columns to read, as `select` takes them, where a struct's name stands for all
             its fields; None for all. "_rowid" and "_rowaddr" are Lance's own numbers of a row.
         filter: keep the rows for which this holds, in SQL as Lance takes it. It is worked out once
-            and kept as 4 bytes a row; it has to give the same rows on every rank.
+            and kept as 4 bytes per row; it has to give the same rows on every rank.
         version: a number or a tag; None for the latest.
         fill: as for `parquet`.
         memory_bytes: of the blocks of rows that a process keeps for the next batches.
-        storage: how an object store is reached: options, or its own settings, which Lance gets.
+        storage: for an object store: options, or its own settings, which Lance gets.
 
     Raises:
-        MissingShardError: there is no table, or no such version; it names those there are.
+        MissingShardError: the table or the version does not exist; it names existing versions.
         DataError: a column is not there, or the filter can't be understood.
 
     Examples:

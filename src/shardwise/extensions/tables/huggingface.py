@@ -1,4 +1,4 @@
-"""A Hugging Face dataset in memory or mapped, as columns of its own Arrow table.
+"""A Hugging Face dataset in memory or mapped, as columns of the dataset's Arrow table.
 
 Row by row, as any map-style dataset, a row costs some 5 µs; by its table a fraction of one. Only
 where both give the same names: with a format or a transform set, columns that are decoded on
@@ -67,12 +67,12 @@ def undecoded(dataset: Any, names: Sequence[str]) -> Any:
 
 
 def _is_stored(feature: Any) -> bool:
-    """Whether it is stored as bytes and a path, which it decodes unless told not to."""
+    """Whether a feature is stored as bytes and a path, which it decodes by default."""
     return hasattr(feature, "decode") and hasattr(feature, "decode_example")
 
 
 class _Stored:
-    """Rows of a dataset, of which some fields are the bytes of {"bytes": ..., "path": ...}."""
+    """Rows of a dataset; some fields are replaced by the bytes of {"bytes": ..., "path": ...}."""
 
     def __init__(self, dataset: Any, names: tuple[str, ...]) -> None:
         self._dataset = dataset
@@ -87,7 +87,7 @@ class _Stored:
 
 
 def _payload(stored: Mapping[str, Any] | None) -> bytes | None:
-    """The bytes, or those of the file that the dataset names in their place."""
+    """The bytes, or those of the file that the dataset names instead."""
     if stored is None or stored["bytes"] is not None or stored["path"] is None:
         return None if stored is None else stored["bytes"]
     return Path(stored["path"]).read_bytes()
@@ -151,7 +151,7 @@ class _Table:
         counts = [batch.num_rows for batch in batches]
         self._ends: NDArray[np.int64] = np.cumsum(counts, dtype=np.int64)
         self._sizes = np.array(counts, dtype=np.int64)
-        # What select() and shuffle() leave behind: the rows in their new order.
+        # The result of select() and shuffle(): the rows in their new order.
         mapping = dataset._indices
         self._order: NDArray[np.int64] | None = None
         if mapping is not None:

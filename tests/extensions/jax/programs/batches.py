@@ -41,6 +41,7 @@ def check_batch(batch, expected, sharding):
     assert batch["__index__"].dtype == np.int64
     assert type(batch["__index__"]) is np.ndarray
     assert batch["name"] == expected["name"]
+    assert not np.asarray(batch["has_torch"]).any()
 
 
 def check_epoch(sharding, **options):
@@ -90,7 +91,12 @@ def check_refusals():
     assert "output='numpy'" in message(ValueError, output="numpy")
 
 
-DATA = sw.wrap([sample(i) for i in range(NUM_SAMPLES)])
+def look_for_torch(sample):
+    """Say whether the process that makes the sample has torch."""
+    return {**sample, "has_torch": "torch" in sys.modules}
+
+
+DATA = sw.wrap([sample(i) for i in range(NUM_SAMPLES)]).map(look_for_torch)
 
 if __name__ == "__main__":
     both = NamedSharding(MESH, PartitionSpec("data", None, "model"))

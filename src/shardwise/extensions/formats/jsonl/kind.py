@@ -18,7 +18,7 @@ def kind_of_lines(url: str) -> str | None:
         start = file.read(0, min(_FIRST_BYTES, file.stat().num_bytes)).strip()
         row = json.loads(start.splitlines()[0]) if start else {}
     except ShardwiseError:
-        # What can't be read is told where it is opened.
+        # A file that can't be read raises an error when it is opened.
         return None
     except (ValueError, RecursionError):
         return "jsonl"

@@ -46,7 +46,7 @@ class _Lines(NamedTuple):
 
 
 class JsonLinesSource(ScannedSource[_Lines]):
-    """Lines of files, by id; `shardwise.jsonl` says what the arguments are."""
+    """Lines of files, by id; `shardwise.jsonl` documents the arguments."""
 
     _kind = "jsonl"
 
@@ -79,7 +79,7 @@ class JsonLinesSource(ScannedSource[_Lines]):
         return _Lines(offsets.view(np.int64), codec)
 
     def _shard_of(self, url: str, found: _Lines) -> Shard:
-        """With the bytes of its text."""
+        """The shard of a file, with the bytes of its text."""
         return Shard(url, len(found.offsets) - 1, int(found.offsets[-1]))
 
     @property
@@ -131,7 +131,7 @@ class JsonLinesSource(ScannedSource[_Lines]):
                     try:
                         names.update(dict.fromkeys(_object(text)))
                     except ValueError as error:
-                        # Reading it says what is wrong, unless no line can be read.
+                        # Reading it raises the error, unless no line can be read.
                         if not row:
                             raise self._no_lines(number, text, error) from error
                 return list(names), len(rows), self.urls[number]

@@ -28,7 +28,7 @@ _CODECS = {"gzip": "gzip", "zstd": "zstd", "bzip2": "bz2"}
 
 
 def codec_of(file: File) -> str | None:
-    """How a file is compressed; None for plain text, DataError for another format."""
+    """The compression of a file; None for plain text, DataError for another format."""
     head = file.read(0, min(HEAD_BYTES, file.stat().num_bytes))
     found = known_format(head, may_be_text=True)
     if found is None:

@@ -30,7 +30,7 @@ SERIALIZERS = frozenset({"str", "text", "int", "float", "bool", "bytes", "json"}
 def open_rows(
     data: bytes, chunk: Shard, nodes: Mapping[str, Node], serializers: Sequence[str]
 ) -> RecordShard:
-    """The records of a chunk of which all bytes are there."""
+    """The records of a chunk whose bytes are all in memory."""
     url = chunk.url
     try:
         import pyarrow as pa

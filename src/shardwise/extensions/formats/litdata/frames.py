@@ -26,7 +26,7 @@ _FRAME = np.dtype(
 
 
 def open_frames(data: bytes, chunk: Shard, compression: str) -> RecordShard:
-    """The records of a chunk of which all bytes are there."""
+    """The records of a chunk whose bytes are all in memory."""
     url = chunk.url
     if len(data) < _PREFIX.size or data[:8] != MAGIC:
         raise DataError(f"it does not begin with {MAGIC!r}: is it a LitData chunk?", url=url)

@@ -3,9 +3,9 @@
     tag: 1 byte | of a list or dict its count: uint32 | content
 
 Integers and floats have 8 bytes, lengths and counts are uint32, all little-endian; texts are UTF-8
-behind their length. A list of one type has no tags inside, a list of dicts with the same keys
-stores these once, and what fits nowhere else is JSON behind its length. A leaf whose first byte is
-no tag is JSON as a whole, as LitData wrote it before.
+after their length. A list of one type has no tags inside, a list of dicts with the same keys
+stores these once, and what fits nowhere else is JSON after its length. A leaf whose first byte is
+not a tag is JSON as a whole, as LitData wrote it before.
 
 Source: LitData 0.2.76, its serialiser "json". Nothing in it can be a pickle.
 """
@@ -50,7 +50,7 @@ def _json(data: bytes, at: int) -> Any:
 
 
 class _Leaf:
-    """A reader. No count is allocated for: what it counts has bytes of its own, or is refused."""
+    """A reader that allocates nothing by a count: the counted values must have bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -136,7 +136,7 @@ _SCALARS: dict[int, Callable[[_Leaf], Any]] = {
     _BOOL: lambda leaf: leaf.take(1) != b"\0",
     _NONE: lambda _: None,
 }
-# In rows, the same values have other tags.
+# The tags of the same values in rows.
 _ROW_SCALARS = {
     0x10: _SCALARS[_NONE],
     0x11: _SCALARS[_TEXT],

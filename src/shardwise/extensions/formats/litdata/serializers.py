@@ -27,7 +27,7 @@ _STORED = (
     "bytes", "jpeg", "image", "file", "video", "audio", "pdf", "nifti", "mesh", "graph", "tifffile",
     "tiff", "pickle",
 )  # fmt: skip
-# Their numbers of dtypes. Torch's aliases have numbers of their own; bfloat16 has no dtype here.
+# Their numbers of dtypes. Torch's aliases have separate numbers; bfloat16 has no dtype here.
 _TORCH = (
     "float32", "float32", "float64", "float64", "complex64", "complex64", "complex128",
     "complex128", "float16", "float16", "", "uint8", "int8", "int16", "int16", "int32", "int32",
@@ -40,7 +40,7 @@ _NUMPY = (
 
 
 def form_of(serializer: str) -> Form:
-    """What a leaf of a serialiser holds."""
+    """The form of a serialiser's leaves."""
     name, _, option = serializer.partition(":")
     if name in _STORED:
         return STORED

@@ -1,7 +1,7 @@
 """The source of LitData's chunks: what its `optimize` writes, read without conversion.
 
 `index.json` names the chunks, their counts, the tree of a sample and the serialiser of each leaf;
-each chunk begins with the offsets of its samples.
+each chunk starts with the offsets of its samples.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Index:
 
 
 class LitDataSource(RecordSource):
-    """Samples in LitData's chunks, by id; `shardwise.litdata` says what the arguments are."""
+    """Samples in LitData's chunks, by id; `shardwise.litdata` documents the arguments."""
 
     def __init__(
         self,

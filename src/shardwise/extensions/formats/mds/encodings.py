@@ -36,7 +36,7 @@ _DTYPES = {
 
 
 def form_of(encoding: str) -> Form:
-    """What a column of an encoding holds."""
+    """The form of an encoding's columns."""
     name, _, options = encoding.partition(":")
     if name == "ndarray":
         return _array_form(options)

@@ -1,6 +1,6 @@
 """The source of MDS shards: MosaicML Streaming's format, read without conversion.
 
-`index.json` names the shards, their counts and their columns; each shard begins with the offsets of
+`index.json` names the shards, their counts and their columns; each shard starts with the offsets of
 its samples. Compressed shards are decompressed whole, and kept.
 """
 
@@ -56,7 +56,7 @@ class _Index(NamedTuple):
 
 
 class MdsSource(RecordSource):
-    """Samples in MDS shards, by id; `shardwise.mds` says what the arguments are."""
+    """Samples in MDS shards, by id; `shardwise.mds` documents the arguments."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class MdsSource(RecordSource):
             try:
                 return self._open_zipped(stored)
             except MissingShardError:
-                # What a reader of MosaicML's has decompressed, and has not kept compressed.
+                # A reader of MosaicML's decompressed it, and did not keep the compressed shard.
                 pass
         shard = stored.shard
         found = self._first_stat(shard.url).num_bytes
@@ -152,7 +152,7 @@ def _encodings(columns: Sequence[_Column]) -> dict[str, str]:
 
 
 def _parse(shard: Mapping[str, Any], url: str) -> tuple[_Stored, list[_Column]]:
-    """One entry of the index; KeyError, TypeError and ValueError say what is wrong with it."""
+    """Parse an entry of the index; KeyError, TypeError and ValueError report what is wrong."""
     kind = (shard["format"], shard["version"])
     if kind != ("mds", 2):
         raise ValueError(f"it is of the format {kind}, and ('mds', 2) is read")

@@ -1,1 +1,1 @@
-"""What formats of numbered records share: byte ranges, fields cut from them, whole-shard zip."""
+"""Parts that formats of numbered records share: byte ranges, their fields, whole-shard zip."""

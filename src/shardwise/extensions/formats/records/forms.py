@@ -1,4 +1,4 @@
-"""How the bytes of a field become its value: as they are, by columns, or one by one.
+"""The forms of fields: their bytes become values as they are, by columns, or one by one.
 
 MDS and LitData both have pictures that are stored as pixels, and lists of payloads.
 """
@@ -25,12 +25,12 @@ _MODES = {
 
 @dataclass(frozen=True)
 class Form:
-    """What a field holds.
+    """The form of a field's values.
 
     Attributes:
         layout: shape and dtype of a value whose bytes are those of an array; None for others.
         decode: bytes -> value for the others; None for fields that stay bytes. It raises ValueError
-            for bytes that are none of its kind.
+            for bytes that are not of its kind.
         is_cut: the field is cut from a record as values already.
     """
 
@@ -67,7 +67,7 @@ def column_of(form: Form, stored: BytesColumn) -> Column:
 
 
 class BadRowError(ValueError):
-    """A row, by its number in the column, whose bytes are no value of their field."""
+    """A row, by its number in the column, whose bytes are not a value of their field."""
 
     def __init__(self, row: int, reason: str) -> None:
         self.row = row

@@ -1,4 +1,4 @@
-"""The `index.json` of a directory of shards: where it lies, and what it says."""
+"""The `index.json` of a directory of shards: its location and content."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def kind_of_index(url: str) -> str | None:
     try:
         document = json.loads(read_whole(index_urls(url)[0]))
     except (ShardwiseError, ValueError, RecursionError):
-        # What can't be read is told where it is opened.
+        # An index that can't be read raises an error when it is opened.
         return None
     if not isinstance(document, dict):
         return None
@@ -63,7 +63,7 @@ def kind_of_index(url: str) -> str | None:
 
 
 def read_index(pool: FilePool, url: str) -> dict[str, Any]:
-    """What an index says, which is a JSON object."""
+    """Read an index, which is a JSON object."""
     with explain_missing([url]):
         text = read_whole(url, options=pool.options)
     with as_data_error("the index is no JSON", url=url):
@@ -74,7 +74,7 @@ def read_index(pool: FilePool, url: str) -> dict[str, Any]:
 
 
 def integer(value: Any) -> int:
-    """A count or a length of an index; ValueError for what is none."""
+    """A count or a length of an index; ValueError for other values."""
     if type(value) is not int or not 0 <= value < 1 << 48:
         raise ValueError(f"{value!r:.80} is no count")
     return value

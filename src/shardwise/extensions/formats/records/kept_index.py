@@ -1,4 +1,4 @@
-"""Where the records of a file lie, kept in a small file beside it or in the user's cache.
+"""The positions of a file's records, kept in a small file beside it or in the user's cache.
 
 The index is a file of columns (`column_file`). It holds the length and the time or ETag of the file
 that it was made from, and is valid for no other.
@@ -65,7 +65,7 @@ class KeptIndex:
         }
 
     def load(self) -> Mapping[str, NDArray[Any]]:
-        """The columns, mapped; none if there is no index that is whole and of this version."""
+        """The columns, mapped; none without an index that is whole and of this version."""
         try:
             metadata, columns = decode_columns(map_file(str(self._path)))
         except (OSError, ColumnFileError):
@@ -73,7 +73,7 @@ class KeptIndex:
         return columns if metadata == self._version else {}
 
     def save(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Write the columns; in a read-only place each process looks for the records again."""
+        """Write the columns; in a read-only directory each process looks for the records again."""
         try:
             write_columns(self._path, self._version, columns)
         except OSError:

@@ -2,7 +2,7 @@
 
     count: uint32 | offsets: uint32 [count + 1] | ... | records
 
-A record is the sizes (uint32) of those of its fields that have none of their own, then the fields.
+A record is the sizes (uint32) of its fields without a fixed size, then the fields.
 All numbers are little-endian.
 """
 
@@ -24,7 +24,7 @@ _U32 = np.dtype("<u4")
 
 
 def open_file_records(file: File, found: int, shard: Shard) -> RecordShard:
-    """The places of the records of a file of `found` bytes, from its header."""
+    """The positions of the records of a file of `found` bytes, from its header."""
     if found != shard.num_bytes:
         raise DataError(
             f"the file has {found} bytes; index.json says {shard.num_bytes}: was it cut or "
@@ -37,7 +37,7 @@ def open_file_records(file: File, found: int, shard: Shard) -> RecordShard:
 
 
 def open_content(content: NDArray[np.uint8], shard: Shard) -> RecordShard:
-    """The records of a shard whose bytes are all there."""
+    """The records of a shard whose bytes are all in memory."""
     header = content[: _header_bytes(len(content), shard)]
     return RecordShard(*_bounds(header, len(content), shard), content)
 

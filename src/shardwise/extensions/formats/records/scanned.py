@@ -19,12 +19,12 @@ from shardwise.storage import expand
 from shardwise.storage.missing import explain_missing
 
 _THREADS = 16
-# What a scan finds in a file.
+# The result of scanning a file.
 _Found = TypeVar("_Found")
 
 
 class ScannedSource(RecordSource, Generic[_Found]):
-    """The files of `urls`, each scanned once in a process; the index directory is `index`."""
+    """The files of `urls`, each scanned once per process; the index directory is `index`."""
 
     _kind: ClassVar[str]
 
@@ -46,7 +46,7 @@ class ScannedSource(RecordSource, Generic[_Found]):
         return f"{type(self).__name__}({shown(self.urls[0])!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was found: other processes load the index files."""
+        """Leave out what was found: other processes load the index files."""
         return self.__dict__ | {"_found": MadeOnce()}
 
     @cached_property
@@ -68,7 +68,7 @@ class ScannedSource(RecordSource, Generic[_Found]):
             return self._found.get(lambda: list(in_threads(self._scan, self.urls, _THREADS)))
 
     def _found_in(self, number: int) -> _Found:
-        """What this process found in a file, which must be the one of the manifest."""
+        """The result of this process's scan of a file, which must be the one of the manifest."""
         shard, found = self.manifest.shards[number], self._scanned()[number]
         now = self._shard_of(shard.url, found)
         if now != shard:

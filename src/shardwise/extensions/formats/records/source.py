@@ -1,7 +1,7 @@
 """Numbered records in shards: what MDS, LitData, TFRecord and JSON lines share.
 
-A record is one sample: a byte range of its shard, of which the format says how it is cut into
-fields. Shards are looked at when they are first read, once a process.
+A record is one sample: a byte range of its shard, which is cut into fields as the format defines.
+Shards are looked at when they are first read, once per process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MAX_LANES = 64
 
 @dataclass(frozen=True)
 class RecordShard:
-    """An opened shard: where records begin and end, int64 (or mapped); all bytes, if kept."""
+    """An opened shard: where records start and end, int64 (or mapped); all bytes, if kept."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -64,7 +64,7 @@ class RecordShard:
 
 @dataclass(frozen=True)
 class RecordFields:
-    """Records in a buffer, uint8 `[total]`: where each begins, and its length, int64 `[rows]`."""
+    """Records in a buffer, uint8 `[total]`: where each starts, and its length, int64 `[rows]`."""
 
     buffer: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -120,7 +120,7 @@ class RecordSource(ABC):
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """Which fields are values; and that unzipped shards are read in few lanes."""
+        """The traits: fields that are values, and few lanes for shards that are unzipped."""
         forms = {name: self._form(name) for name in self._forms}
         is_remote = self._pool.options.cache is None and not self._are_local
         window = window_within(self._memory_bytes, self.manifest, max_lanes=_MAX_LANES)
@@ -181,7 +181,7 @@ class RecordSource(ABC):
         form = self._forms[name]
         if name not in self._undecoded or form.is_cut:
             return form
-        # Pixels are no encoded file: a decoder of images says so better than of their stored form.
+        # Pixels are not an encoded file: a decoder of images reports that better than stored bytes.
         return form if form.decode is raw_picture else STORED
 
     def _empty(self, name: str) -> Column:
@@ -242,7 +242,7 @@ class RecordSource(ABC):
             begin, ends = total, total + np.cumsum(lengths[part])
             places[part] = ends - lengths[part]
             total = int(ends[-1])
-            # A record that begins where the one before ends is read along with it.
+            # A record that starts where the one before ends is read along with it.
             is_last = np.append(starts[part][1:] != stops[:-1], True)
             is_first = np.append(True, is_last[:-1])
             offsets, marks = starts[part][is_first], ends[is_last]
@@ -259,7 +259,7 @@ class RecordSource(ABC):
 
 @dataclass(frozen=True)
 class _Located:
-    """Where records lie in a buffer, int64 `[rows]`, and what fills it: copies, and reads."""
+    """Positions of records in a buffer, int64 `[rows]`, and its sources: copies, and reads."""
 
     places: NDArray[np.int64]
     lengths: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""CRC-32C of many byte strings, by google-crc32c: about 22 GB/s a core.
+"""CRC-32C of many byte strings, by google-crc32c: about 22 GB/s per core.
 
 Source: RFC 3720 (the Castagnoli polynomial), and TensorFlow's mask of it in record files.
 """

@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-# By the name of the list in a Feature.
+# Kinds by the name of the list in a Feature.
 KINDS = {"bytes_list": "bytes", "float_list": "float32", "int64_list": "int64"}
 
 # The fields of each message, numbered from 1; an asterisk is for repeated ones.
@@ -94,7 +94,7 @@ def _steps(name: str, features: Collection[Any]) -> tuple[str, Steps]:
 
 @cache
 def _sequence_example() -> Any:
-    """The class of the message, in a pool of its own: TensorFlow's may be loaded, too."""
+    """The class of the message, in a separate pool: TensorFlow's may be loaded, too."""
     file = descriptor_pb2.FileDescriptorProto(
         name="example.proto", package="tensorflow", syntax="proto3"
     )

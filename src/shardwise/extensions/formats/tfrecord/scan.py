@@ -1,4 +1,4 @@
-"""Where the records of a TFRecord file lie: found by one scan, kept in a small file beside it.
+"""The positions of a TFRecord file's records: found by one scan, kept in a file beside it.
 
     record: length uint64 | masked CRC-32C of the length | data | masked CRC-32C of the data
 
@@ -22,7 +22,7 @@ from shardwise.storage import File, FileStat
 # Before the data of a record, and in all.
 _HEAD_BYTES, FRAME_BYTES = 12, 16
 _SCAN_BYTES, _HEADS_BYTES = 8 << 20, 4 << 10
-# What is compressed as a whole begins so: gzip and zlib, which TensorFlow writes on request.
+# First bytes of files compressed as a whole: gzip and zlib, which TensorFlow writes on request.
 _ZIPPED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 
 

@@ -41,7 +41,7 @@ _Records: TypeAlias = tuple[FileStat, NDArray[np.int64]]
 
 
 class _Feature(NamedTuple):
-    """What is taken of a feature: one value of a kind, a list of them, or such a list per step."""
+    """The form of a feature: one value of a kind, a list of them, or such a list per step."""
 
     kind: str
     depth: int = 0
@@ -51,7 +51,7 @@ _STORED_BYTES = _Feature("bytes")
 
 
 class TfRecordSource(ScannedSource[_Records]):
-    """Records of TFRecord files, by id; `shardwise.tfrecord` says what the arguments are."""
+    """Records of TFRecord files, by id; `shardwise.tfrecord` documents the arguments."""
 
     _kind = "tfrecord"
 
@@ -79,7 +79,7 @@ class TfRecordSource(ScannedSource[_Records]):
 
     @cached_property
     def _features(self) -> Mapping[str, _Feature] | None:
-        """What is taken of each record; None for the record itself."""
+        """The features to take of each record; None for the record itself."""
         asked = self._asked
         if isinstance(asked, dict):
             self._require_features(asked)
@@ -124,7 +124,7 @@ class TfRecordSource(ScannedSource[_Records]):
             try:
                 known.update(parse_example(data))
             except ValueError:
-                # Reading it says what is wrong.
+                # Reading it raises the error.
                 continue
             missing -= known
             if not missing:

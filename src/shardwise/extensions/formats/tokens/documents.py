@@ -1,6 +1,6 @@
 """Blocks of the documents joined in an epoch's order: another order, other blocks, each epoch.
 
-The documents are permuted by (seed, epoch) and stand behind one another; block i is the tokens
+The documents are permuted by (seed, epoch) and stand one after the other; block i is the tokens
 i * block to i * block + block of that. Where a block lies follows from the epoch alone, so a
 resume costs nothing.
 """
@@ -26,18 +26,18 @@ from shardwise.storage import PoolRanges
 
 @dataclass(frozen=True, eq=False)
 class _Joined:
-    """The documents of an epoch: which is at each place, and where it ends in all tokens."""
+    """The documents of an epoch: their order, and where each one ends in all tokens."""
 
     order: NDArray[np.int64]
     ends: NDArray[np.int64]
 
 
 class JoinedDocuments(ReadsEpochs, TokenSource):
-    """Blocks of the joined documents: 8 bytes a document, and 16 for each of two epochs."""
+    """Blocks of the joined documents: 8 bytes per document, and 16 for each of two epochs."""
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
-        """int64 `[documents]`, where each ends in all files behind one another; none is empty."""
+        """int64 `[documents]`, where each ends in all files one after the other; none is empty."""
         ends, base = [], 0
         for file in self.files:
             if file.read_documents is None:

@@ -1,7 +1,7 @@
 """Token chunks of LitData, as `optimize(..., item_loader=TokensLoader())` writes them.
 
 A directory has an `index.json` with the chunks' names and the items' format, such as
-"no_header_tensor:16", where the number stands for a dtype. A chunk begins with the number of its
+"no_header_tensor:16", where the number stands for a dtype. A chunk starts with the number of its
 items and their bounds in bytes, uint32 each; the items' tokens follow, one behind the other.
 
 Source: LitData, src/litdata/streaming/writer.py and item_loader.py.

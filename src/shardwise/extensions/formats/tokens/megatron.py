@@ -2,7 +2,7 @@ r"""Megatron's datasets: tokens in a `.bin`, and sizes and documents in the `.id
 
 Layout of the `.idx`, little-endian: `MMIDIDX\0\0`; version, uint64, 1; the code of the dtype,
 uint8; the number of sequences and of bounds of documents, uint64 each; the sizes in tokens,
-int32; their places in the `.bin` in bytes, int64; the bounds of the documents as numbers of
+int32; their offsets in the `.bin` in bytes, int64; the bounds of the documents as numbers of
 sequences, int64, from 0 on; and, in multimodal data, a mode for each sequence, int8.
 
 Source: Megatron-LM, megatron/core/datasets/indexed_dataset.py.
@@ -35,7 +35,7 @@ def index_url(url: str) -> str:
 def open_megatron(
     url: str, stat: FileStat, dtype: np.dtype[Any] | None, options: StorageOptions
 ) -> TokenFile | None:
-    """The tokens of a `.bin` by its `.idx`, of which 46 bytes are read; None without one."""
+    """The tokens of a `.bin`, by 46 bytes of its `.idx`; None without an `.idx`."""
     name = index_url(url)
     try:
         file = open_file(name, options=options)
@@ -90,7 +90,7 @@ def open_megatron(
 def _documents(
     url: str, num_sequences: int, num_bounds: int, itemsize: int, options: StorageOptions
 ) -> NDArray[np.int64]:
-    """Where each document ends, in tokens; reads the whole index, and checks it."""
+    """The end of each document, in tokens; reads the whole index, and checks it."""
     file = open_file(url, options=options)
     at = _HEADER.size
     data = file.read(at, 12 * num_sequences + 8 * num_bounds)

@@ -1,4 +1,4 @@
-"""From URLs to files of tokens: each file's format is found by its name and by what lies beside."""
+"""Open files of tokens by URL: each file's format is found by its name and by files beside it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _THREADS = 16
 def expand_tokens(
     urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: StorageOptions
 ) -> list[str]:
-    """Files of tokens and indexes of LitData; a directory that has one of these stands for it."""
+    """Files of tokens and indexes of LitData; a directory's index replaces the directory."""
     many: Any = [urls] if isinstance(urls, str | os.PathLike) else urls
     if isinstance(many, bytes) or not isinstance(many, Sequence):
         raise TypeError(f"urls must be a str, a path or a list of these, not {type(urls).__name__}")

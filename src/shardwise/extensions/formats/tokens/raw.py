@@ -1,6 +1,6 @@
 """Files of nothing but tokens: raw ones, those of llm.c with a header, and `.npy`.
 
-A raw file says nothing of itself, so its dtype must be given; one that begins as a file of another
+A raw file does not describe itself: its dtype must be given. A file that starts as one of another
 format is refused. llm.c's have 256 int32 before the tokens: a magic number for the dtype, a version
 (1 of GPT-2's tokens, 7 of Llama 3's) and the number of tokens. Of `.npy` the header is read by
 numpy; Python objects, which would be unpickled, are refused.
@@ -26,7 +26,7 @@ _LLMC_VERSIONS = (1, 7)
 _NPY_MAGIC = b"\x93NUMPY"
 # The header of one dimension has 80 to 128 bytes.
 _MAX_NPY_HEADER = 4096
-# What numpy raises of a header that is no literal of Python.
+# Errors of numpy for a header that is not a literal of Python.
 _BAD_HEADERS = (
     ValueError, EOFError, SyntaxError, TypeError, LookupError, tokenize.TokenError,
 )  # fmt: skip
@@ -58,7 +58,7 @@ def open_raw(file: File, stat: FileStat, dtype: np.dtype[Any] | None) -> TokenFi
 def _refuse_other_formats(
     url: str, head: bytes, stat: FileStat, dtype: np.dtype[Any] | None
 ) -> None:
-    # Bytes of text are tokens of one byte each, if somebody says so.
+    # Bytes of text are tokens of one byte each, if such a dtype is given.
     may_be_text = dtype is not None and dtype.itemsize == 1
     found = known_format(head, num_bytes=stat.num_bytes, may_be_text=may_be_text)
     if found is not None:

@@ -53,7 +53,7 @@ class TokenReader:
     def runs(
         self, files: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> NDArray[Any]:
-        """Runs of tokens, one behind the other: `[sum of counts]`."""
+        """Runs of tokens, one after the other: `[sum of counts]`."""
         out = np.empty(int(counts.sum()), self.dtype)
         ends = np.cumsum(counts)
         if not self.are_local:
@@ -103,7 +103,7 @@ class TokenReader:
 
 
 class _Map(NamedTuple):
-    """The tokens of a mapped file, and the open file that tells whether it was written to."""
+    """The tokens of a mapped file, and the open file, which detects writes to it."""
 
     file: LocalFile
     tokens: NDArray[Any]

@@ -55,7 +55,7 @@ class TokenSource:
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """In full where files are mapped: a block costs the same wherever it lies."""
+        """Full for mapped files, where a block costs the same wherever it lies; else by windows."""
         return "full" if self.reader.are_local else "window"
 
     @cached_property

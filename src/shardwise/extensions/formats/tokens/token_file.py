@@ -1,4 +1,4 @@
-"""One file of tokens: where its tokens begin, how many there are, and where documents end."""
+"""One file of tokens: where its tokens start, how many there are, and where documents end."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class TokenFile:
         stat: its version when it was opened.
         dtype: of a token, little-endian.
         offset: the byte of the first token.
-        num_tokens: tokens, which lie one behind the other.
+        num_tokens: tokens, which lie one after the other.
         read_documents: reads where the documents end: int64 `[documents]`, ascending, the last one
-            is `num_tokens`. None where the format does not say.
+            is `num_tokens`. None if the format does not have them.
     """
 
     url: str
@@ -58,13 +58,13 @@ def checked_dtype(dtype: Any) -> np.dtype[Any] | None:
 
 
 def require_dtype(url: str, given: np.dtype[Any] | None, own: np.dtype[Any], source: str) -> None:
-    """Hold the user's dtype, if there is one, against what `source` says of a file."""
+    """Raise DataError if the user's dtype, if given, differs from the file's, found in `source`."""
     if given is not None and given != own:
         raise DataError(f"dtype={given.name} was given, and {source} says {own.name}", url=url)
 
 
 def tokens_between(url: str, offset: int, end: int, dtype: np.dtype[Any]) -> int:
-    """How many tokens lie between two bytes of a file, the last of them whole."""
+    """The number of tokens between two bytes of a file, the last of them whole."""
     count, rest = divmod(end - offset, dtype.itemsize)
     if rest:
         raise DataError(

@@ -38,7 +38,7 @@ class ChosenClip:
     def of(
         cls, sample: int, index: MediaIndex, part: Span, start: int, options: ClipOptions
     ) -> ChosenClip:
-        """The clip that begins at a frame of a part of a video."""
+        """The clip that starts at a frame of a part of a video."""
         numbers = options.rule.numbers(part, start)
         frames = np.where(numbers < 0, -1, numbers + part.first)
         first = int(part.pts[start])
@@ -51,7 +51,7 @@ class ChosenClip:
         return ChosenClip(self.sample, index, frames, self.ticks)
 
     def described(self) -> dict[str, Any]:
-        """What "__media__" says of it."""
+        """The clip's values in "__media__"."""
         pts = self.index.first("video").pts
         return {
             "frames": self.frames.tolist(),
@@ -85,8 +85,8 @@ class ChosenClip:
 def _length(track: Track, frames: NDArray[np.int64], options: ClipOptions) -> Fraction:
     """The time that a clip shows, in ticks.
 
-    Containers round times. Where a clip's frames lie as the video's mean rate says, within two
-    ticks, that rate counts: the sound of all clips has one length.
+    Containers round times. If a clip's frames match the video's mean rate within two ticks, that
+    rate counts: the sound of all clips has one length.
     """
     tick = Fraction(*track.time_base)
     if options.fps is not None:

@@ -77,7 +77,7 @@ class Clips:
 
 @dataclass(frozen=True)
 class ClipDecoder:
-    """Decodes the pictures of clips, as options of `Dataset.clips` say."""
+    """Decodes the pictures of clips by options of `Dataset.clips`."""
 
     frames: int
     size: tuple[int, int] | None
@@ -132,7 +132,7 @@ class SoundDecoder:
     """Decodes the sound of clips.
 
     Attributes:
-        mask: where there is sound, in place of it: False before its beginning and behind its end.
+        mask: return a mask instead of the sound: False before its start and after its end.
     """
 
     mask: bool = False

@@ -47,12 +47,12 @@ class MediaFiles(Protocol):
     def read(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """By sample, pairs of a range's start and its bytes."""
+        """Yield each sample with pairs of a range's start and its bytes."""
         ...
 
 
 class HeldRanges:
-    """A sample's file of which some ranges, with their starts, are in memory; it reads others."""
+    """A sample's file with some ranges, and their starts, in memory; it reads other ranges."""
 
     def __init__(
         self, files: MediaFiles, sample: int, num_bytes: int, held: list[tuple[int, memoryview]]

@@ -46,13 +46,13 @@ class SourceOfFiles(Protocol):
 
     @property
     def storage(self) -> StorageOptions | None:
-        """How remote files are reached."""
+        """The options for remote files."""
         ...
 
     def opened_file(
         self, sample: int, storage: StorageOptions | None = None
     ) -> AbstractContextManager[tuple[File, FileStat]]:
-        """A sample's file, held to its version, and that."""
+        """A sample's file, held to its version, and the version."""
         ...
 
     def file_of(self, sample: int) -> tuple[str, str, FileStat | None]:
@@ -66,8 +66,8 @@ class _Indexes:
 
     Attributes:
         samples: int64 `[files]`, ascending.
-        ends: int64 `[files]`, where each index ends in `blocks`.
-        blocks: uint8, one behind the other.
+        ends: int64 `[files]`, the end of each index in `blocks`.
+        blocks: uint8, one after the other.
         stats: uint8, JSON: bytes, time and ETag of each file.
     """
 
@@ -86,14 +86,14 @@ class LoneFiles:
     def __init__(self, source: SourceOfFiles, field: str) -> None:
         self._source = source
         self._field = field
-        # A clip at the file's beginning looks like the begin of a sequence: nothing is read ahead.
+        # A clip at the file's start looks like the start of a sequence: nothing is read ahead.
         options = replace(source.storage or StorageOptions(), prefetch_bytes=0)
         self._pool = FilePool(options=options)
         self._recent: RecentIndexes[str] = RecentIndexes(_MAX_FRAMES)
         self._versions: dict[str, FileStat] = {}
 
     def identity(self) -> str:
-        """That of the list."""
+        """The fingerprint of the list."""
         return self._source.manifest.fingerprint
 
     def index(self, sample: int) -> MediaIndex:

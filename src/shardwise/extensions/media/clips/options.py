@@ -1,4 +1,4 @@
-"""What `Dataset.clips` was asked for, checked."""
+"""The checked options of `Dataset.clips`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_DENOMINATOR = 1_000_000
 
 @dataclass(frozen=True)
 class ClipOptions:
-    """Which clips, and what becomes of their pictures; `Dataset.clips` says what each one means."""
+    """The options of clips and their pictures; `Dataset.clips` documents each one."""
 
     field: str
     # Other fields, whose clips are of the same moments.
@@ -64,18 +64,18 @@ class ClipOptions:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """All fields of videos; times are those of the first one."""
+        """The fields of all videos; times are those of the first one."""
         return (self.field, *self.others)
 
     @property
     def rule(self) -> ClipRule:
-        """Which frames a clip has from its first one on."""
+        """The rule for a clip's frames from its first one on."""
         short = self.short if self.short in ("mask", "repeat") else "error"
         return ClipRule(self.frames, self.stride, self.fps, short)
 
     @property
     def every(self) -> Fraction | None:
-        """Seconds from one clip to the next; None where frames or a count say it."""
+        """Seconds from one clip to the next; None if frames or a count set the starts."""
         if self.seconds is not None:
             return Fraction(self.seconds).limit_denominator(_MAX_DENOMINATOR)
         if self.fps is not None and self.step is None and self.count is None and not self.cuts:
@@ -85,7 +85,7 @@ class ClipOptions:
 
     @property
     def windows(self) -> ClipWindows:
-        """Where clips begin."""
+        """The rules for the starts of clips."""
         is_counted = self.count is not None or (
             self.cuts is not None and self.step is None and self.seconds is None
         )

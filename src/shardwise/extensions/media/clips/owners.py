@@ -35,7 +35,7 @@ class Owners:
         return numbers if self.indices is None else self.indices[numbers]
 
     def traits(self, made: Iterable[str], layouts: Mapping[str, Any]) -> SourceTraits:
-        """Those of parts with `made` as their own fields; what is copied is as it was."""
+        """The traits of parts with `made` as their own fields; copied fields keep their traits."""
         inner = traits_of(self.source)
         kept = {name: inner.layouts[name] for name in self.fields if name in inner.layouts}
         return SourceTraits(
@@ -49,7 +49,7 @@ class Owners:
     ) -> Manifest:
         """The source's shards with the counts of their parts.
 
-        `digest` tells other parts apart; `counts` gives those of runs of owners by the runs' ends.
+        `digest` identifies the parts; `counts` maps the ends of runs of owners to their counts.
         """
         inner, indices = self.source.manifest, self.indices
         sizes, fingerprint = inner.sizes, inner.fingerprint

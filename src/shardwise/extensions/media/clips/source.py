@@ -33,7 +33,7 @@ _LOOKED_AT = 64
 
 @dataclass(frozen=True)
 class ClipCounts:
-    """What became of the videos.
+    """Counts of used and dropped videos.
 
     Attributes:
         num_videos: videos, or cuts of them, that have clips.
@@ -49,7 +49,7 @@ class ClipCounts:
 class ClipSource(ReadsEpochs):
     """Clips of the videos of a source; satisfies `shardwise.sources.protocol.Source`.
 
-    The table of clips, 24 bytes a video, travels with the pickled source.
+    The table of clips, 24 bytes per video, travels with the pickled source.
 
     Args:
         source: the videos.
@@ -57,7 +57,7 @@ class ClipSource(ReadsEpochs):
         fields: of a clip, copied from its sample, beside those of videos.
         files: the videos' bytes and indexes, by field of `options.fields`.
         options: see there.
-        table: which clips each video has.
+        table: the clips of each video.
         identity: of the videos' indexes.
     """
 
@@ -98,7 +98,7 @@ class ClipSource(ReadsEpochs):
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """Clips are values; what rides along is as it was."""
+        """Clips are values; copied fields keep their traits."""
         layouts = {}
         if self.options.short == "mask":
             group = () if self.options.per_sample is None else (self.options.per_sample,)
@@ -187,7 +187,7 @@ class ClipSource(ReadsEpochs):
         return [ChosenClip.of(sample, index, part, start, self.options) for start in starts]
 
     def _described(self, clips: list[ChosenClip]) -> dict[str, Any]:
-        """What "__media__" says of the clips of a sample: lists of them with `per_sample`."""
+        """The values of a sample's clips in "__media__": lists of them with `per_sample`."""
         first, *_ = described = [clip.described() for clip in clips]
         if self.options.per_sample is None:
             return first

@@ -1,4 +1,4 @@
-"""Which clips a dataset's videos have: from their indexes alone, once."""
+"""The clips of a dataset's videos: found from the indexes alone, once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwise.extensions.media.clips.windows import ClipTable
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.timeline import Span, Timeline, span_between, stop_of_all
 
-# From a video's place to the value of its field of cuts.
+# Maps a video's position to the value of its field of cuts.
 CutReader = Callable[[int], Any]
 _MAX_SECONDS = 1e9
 
@@ -30,7 +30,7 @@ def clip_table(
     """The clips of some samples' videos.
 
     `files` are those of each field, and `ids` the samples in the source, int64 `[videos]`. `cuts`
-    gives the value of the field of cuts by the place in `ids`; None for whole videos.
+    gives the value of the field of cuts by the position in `ids`; None for whole videos.
     """
     rows: list[tuple[int, int, int, int, int]] = []
     num_short = num_bad = 0
@@ -74,7 +74,7 @@ def _spans(
 
 
 def cut_rows(value: Any, options: ClipOptions) -> list[Any]:
-    """The rows of cuts in the JSON of a sample; DataError if there is no list of them."""
+    """The rows of cuts in the JSON of a sample; DataError if they are not a list."""
     assert options.cuts is not None
     rows = value_at(value, options.cuts)
     if not isinstance(rows, list):
@@ -86,7 +86,7 @@ def cut_rows(value: Any, options: ClipOptions) -> list[Any]:
 
 
 def value_at(value: Any, cuts: str) -> Any:
-    """What `cuts`, a field and names with dots between, finds in the field's JSON."""
+    """The value that `cuts`, a field and names with dots between, selects in the field's JSON."""
     field, *names = cuts.split(".")
     if isinstance(value, bytes | bytearray | memoryview | str):
         try:

@@ -1,4 +1,4 @@
-"""Where the clips of videos begin, and which clip has which number. Pure: integers in and out."""
+"""The starts and numbers of the clips of videos. Pure: integers in and out."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ _JITTER = 0xC119
 
 @dataclass(frozen=True)
 class ClipWindows:
-    """Where clips begin, among the frames at which one can begin.
+    """Rules for the starts of clips, among the frames at which one can start.
 
     Attributes:
-        step: frames from one begin to the next; None where `count` says how
-            many there are.
-        count: clips of each video, in the middles of as many equal parts, where there is
-            no `step`.
-        jitter: a clip begins up to this many frames later, less one; another number each epoch.
+        step: frames from one start to the next; None if `count` sets the number of clips.
+            count: clips of each video without a `step`, in the middles of as many equal parts.
+        jitter: a clip starts up to this many frames later, less one; another number each epoch.
     """
 
     step: int | None = None
@@ -31,7 +29,7 @@ class ClipWindows:
     jitter: int = 0
 
     def num_clips(self, num_starts: int) -> int:
-        """The clips of a video in which a whole one can begin at `num_starts` frames.
+        """The clips of a video in which a whole one can start at `num_starts` frames.
 
         >>> ClipWindows(step=4).num_clips(9), ClipWindows(count=2).num_clips(9)
         (3, 2)
@@ -41,7 +39,7 @@ class ClipWindows:
         return self.count if self.step is None else -(-num_starts // self.step)
 
     def start(self, num_starts: int, number: int) -> int:
-        """Where a clip begins, before it is moved.
+        """The start of a clip, before it is moved.
 
         >>> [ClipWindows(count=2).start(9, number) for number in range(2)]
         [2, 6]
@@ -51,7 +49,7 @@ class ClipWindows:
         return (2 * number + 1) * num_starts // (2 * self.count)
 
     def moved(self, start: int, num_starts: int, *, seed: int, epoch: int, clip: int) -> int:
-        """Where a clip begins in an epoch: keyed by (seed, epoch, clip), and inside the video."""
+        """The start of a clip in an epoch: keyed by (seed, epoch, clip), and inside the video."""
         room = min(self.jitter, num_starts - start)
         return start if room < 2 else start + mix(seed, epoch, _JITTER, clip) % room
 
@@ -65,7 +63,7 @@ class ClipTable:
     Attributes:
         videos: int64 `[spans]`, ascending: the video that a span is of.
         firsts: int32 `[spans]`, its first frame.
-        stops: int32 `[spans]`, the frame behind its last one.
+        stops: int32 `[spans]`, the frame after its last one.
         cuts: int32 `[spans]`, the number of the cut; -1 for a whole video.
         counts: int32 `[spans]`, its clips.
         num_short: spans that are too short for a clip.
@@ -95,7 +93,7 @@ class ClipTable:
 
     @property
     def num_clips(self) -> int:
-        """All clips."""
+        """The number of all clips."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -112,7 +110,7 @@ class ClipTable:
         """Clips of each run of videos, int64 `[runs]`.
 
         Args:
-            ends: the video behind each run's last.
+            ends: the video after each run's last.
         """
         spans = np.searchsorted(self.videos, ends, side="left")
         before = np.concatenate([[0], self._ends])[spans]

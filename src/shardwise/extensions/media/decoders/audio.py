@@ -22,7 +22,7 @@ from shardwise.extensions.media.files.sound_window import length_at, open_sound,
 
 @dataclass(frozen=True, repr=False)
 class Audio(PartDecoder):
-    """A decoder of sound; `audio` makes it and says what its attributes mean."""
+    """A decoder of sound; `audio` makes it and documents its attributes."""
 
     _row_needs = "seconds, rate and channels"
 
@@ -52,19 +52,19 @@ class Audio(PartDecoder):
 
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Shape and dtype of every value; None unless seconds, rate and channels are said."""
+        """Shape and dtype of every value; None unless seconds, rate and channels are set."""
         if self.seconds is None or self.rate is None or self.channels is None:
             return None
         return (self.channels, round(self.seconds * self.rate)), np.dtype(np.float32)
 
     @property
     def gives_mask(self) -> bool:
-        """Whether there may be zeros behind the sound: a dataset then says in a field where."""
+        """Whether zeros may follow the sound; a dataset then marks them in a mask field."""
         return self.short == "mask" and self.seconds is not None
 
     @property
     def mask_row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Shape and dtype of every mask; None unless seconds and rate are said."""
+        """Shape and dtype of every mask; None unless seconds and rate are set."""
         if self.seconds is None or self.rate is None:
             return None
         return (round(self.seconds * self.rate),), np.dtype(np.bool_)
@@ -121,12 +121,12 @@ def audio(
 
     Args:
         seconds: length of the part; None for all from `start` on.
-        rate: samples a second of the result; None keeps the file's. soxr resamples it, so that a
+        rate: samples per second of the result; None keeps the file's. soxr resamples it, so that a
             part is to the bit what it is in the whole.
         channels: None keeps the file's, 1 is the mean of all; a single channel is copied to more.
         start: "first", "center", or "random", by a generator keyed by (seed, epoch, sample); or
             seconds.
-        short: for sound that is too short: zeros behind it ("mask"), the part again ("repeat"), or
+        short: for sound that is too short: zeros after it ("mask"), the part again ("repeat"), or
             "error". With "mask" and `seconds` a dataset has a field "<field>.mask", too: bool
             `[samples]`, False for the zeros.
         max_frames: the most packets that a file may have.

@@ -1,4 +1,4 @@
-"""The lazy media decoder: a value that holds a file's bytes, and decodes what it is asked for."""
+"""The lazy media decoder: a value that holds a file's bytes, and decodes parts of it on request."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from shardwise.extensions.media.files.sound_window import open_sound, read_windo
 
 @dataclass(frozen=True)
 class MediaInfo:
-    """What the header of a media file says.
+    """The content of a media file's header.
 
     Attributes:
         num_frames: frames that are shown; 0 without pictures.
         height, width: of the picture as it is shown.
         seconds: how long the pictures last; without pictures, the sound.
-        fps: frames a second on average.
+        fps: frames per second on average.
         is_constant_rate: whether all frames are shown for the same time, within a tick.
-        video_codec, audio_codec: FFmpeg's names; None where there is none.
+        video_codec, audio_codec: FFmpeg's names; None without such a track.
         rate, num_channels: of the sound; 0 without one.
         gop: median number of frames from one key frame to the next.
     """
@@ -74,7 +74,7 @@ class MediaFile:
 
     @cached_property
     def info(self) -> MediaInfo:
-        """What the header says."""
+        """The content of the header."""
         tracks = {track.kind: track for track in reversed(self._index.tracks)}
         picture, sound = tracks.get("video"), tracks.get("audio")
         values: dict[str, Any] = {}
@@ -123,7 +123,7 @@ class MediaFile:
         """The frames that are on the screen at some times: uint8 `[T, H, W, 3]`.
 
         Raises:
-            DataError: a time is before or behind the video, or a frame is damaged.
+            DataError: a time is before or after the video, or a frame is damaged.
         """
         times = np.atleast_1d(np.asarray(seconds, np.float64))
         return self._decode(frames_at_seconds(self._index.first("video"), times))
@@ -134,7 +134,7 @@ class MediaFile:
         What lies outside the sound is silence.
 
         Raises:
-            DataError: there is no sound, or it is damaged.
+            DataError: the file has no sound, or it is damaged.
         """
         pictures = any(track.kind == "video" for track in self._index.tracks)
         sound = open_sound(

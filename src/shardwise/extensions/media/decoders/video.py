@@ -1,4 +1,4 @@
-"""The video decoder: one clip a sample, of exactly the frames that are asked for.
+"""The video decoder: one clip per sample, of exactly the requested frames.
 
 Which frames follows from integers; the decoder has no say in it. With a size, every clip of a
 field has one shape, and its pictures are written straight into its row of the batch.
@@ -30,7 +30,7 @@ _CHOICES = {
 
 @dataclass(frozen=True, repr=False)
 class Video(PartDecoder):
-    """A decoder of video files; `video` makes it and says what its attributes mean."""
+    """A decoder of video files; `video` makes it and documents its attributes."""
 
     _always_shown = "frames"
     _row_needs = "a size: video(size=(height, width))"
@@ -78,7 +78,7 @@ class Video(PartDecoder):
 
     @property
     def gives_mask(self) -> bool:
-        """Whether clips may have frames of zeros: a dataset then says in a field which are real."""
+        """Whether clips may have frames of zeros; a dataset then marks them in a mask field."""
         return self.short == "mask"
 
     @property
@@ -135,8 +135,8 @@ def video(
 ) -> Video:
     """Decode one clip of a video file: mp4, mov, mkv, webm, avi, ts, mpg.
 
-    A clip has exactly the frames that are asked for, or there is an error: never a neighbour in
-    place of a damaged frame. Codecs notice flipped bits: H.264 most, VP9 and HEVC without picture
+    A clip has exactly the requested frames, or an error is raised: a damaged frame is never
+    replaced by a neighbour. Codecs notice flipped bits: H.264 most, VP9 and HEVC without picture
     hashes few; shards with digests (`TarWriter(..., digests=True)`) find each one. Rotation is
     applied; pixels that are not square stay so; where a stream changes its resolution, pictures are
     resized to the header's.
@@ -144,12 +144,12 @@ def video(
     Args:
         frames: frames of the clip.
         stride: 1 takes each frame of the video, 4 each fourth one.
-        fps: frames a second, in place of `stride`: frame i is the one on the screen i / fps seconds
-            after the first, by integer arithmetic on the file's own times.
-        start: where the clip begins: "first" at the first frame, "center" so that the clip lies in
+        fps: frames per second, instead of `stride`: frame i is the one on the screen i / fps
+            seconds after the first, by integer arithmetic on the file's own times.
+        start: where the clip starts: "first" at the first frame, "center" so that the clip lies in
             the middle, "random" at any frame that leaves room for a whole clip, by a generator
             keyed by (seed, epoch, sample); or a frame's number.
-        short: for a video that is too short: "error", "mask" for frames of zeros behind its end,
+        short: for a video that is too short: "error", "mask" for frames of zeros after its end,
             "repeat" for its last frame again. With "mask" a dataset has a field "<field>.mask",
             too: bool `[frames]`, False for the frames of zeros.
         size: the exact size of the output, one number or (height, width); None keeps the video's.

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.byte_reader import RangeReader, read_exactly
 
-# Where a box's content begins and ends.
+# The start and end of a box's content.
 Span = tuple[int, int]
 
 # The first read of a file: takes ftyp, and where moov comes first, most often all of a short one.
 _FIRST_BYTES = 4096
-# What is read behind mdat at once: the moov of about 2000 frames.
+# Bytes to read at once after mdat: the moov of about 2000 frames.
 _TAIL_BYTES = 64 << 10
 _MAX_MOOV_BYTES = 1 << 30
 # More boxes before moov than any program writes.
@@ -21,7 +21,7 @@ _MAX_HOPS = 1000
 
 
 def walk(data: bytes | memoryview, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield `(type, begin, end)` of the content of each box in `[start, stop)`."""
+    """Yield `(type, start, end)` of the content of each box in `[start, stop)`."""
     at = start
     while at + 8 <= stop:
         size, kind, header = box_header(data, at, stop)
@@ -34,7 +34,7 @@ def walk(data: bytes | memoryview, start: int, stop: int) -> Iterator[tuple[byte
 
 
 def box_header(data: bytes | memoryview, at: int, stop: int) -> tuple[int, bytes, int]:
-    """Size, type and length of the header of the box at a place."""
+    """Size, type and length of the header of the box at an offset."""
     size, kind = struct.unpack_from(">I4s", data, at)
     if size == 1 and at + 16 <= stop:
         return struct.unpack_from(">Q", data, at + 8)[0], kind, 16
@@ -50,17 +50,17 @@ def find(data: bytes | memoryview, span: Span, *path: bytes) -> Span | None:
 
 
 def read_head(reader: RangeReader) -> bytes | memoryview:
-    """The beginning of a file."""
+    """The start of a file."""
     return read_exactly(reader, 0, min(_FIRST_BYTES, reader.num_bytes))
 
 
 def locate_moov(
     reader: RangeReader, head: bytes | memoryview
 ) -> tuple[Span, int, bytes | memoryview] | None:
-    """Where `moov` lies, header included, in a file that begins with `head`.
+    """Find `moov`, header included, in a file that starts with `head`.
 
     Returns:
-        Its span, and a part of the file that was read already: where it begins, and its bytes.
+        Its span, and a part of the file that was read already: where it starts, and its bytes.
         None where the file has no `moov`.
     """
     at, base, data = 0, 0, head

@@ -1,4 +1,4 @@
-"""Where the bytes of a media file come from: memory, or ranges of a file far away."""
+"""Sources of a media file's bytes: memory, or ranges of a remote file."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ class RangeFile(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """True: `io.RawIOBase` says False."""
+        """True, unlike in `io.RawIOBase`."""
         return True
 
     def seekable(self) -> bool:
-        """True: `io.RawIOBase` says False."""
+        """True, unlike in `io.RawIOBase`."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a place; returns it."""
+        """Move to an offset and return it."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._reader.num_bytes}[whence]
         self._at = max(0, base + offset)
         return self._at

@@ -1,4 +1,4 @@
-"""Which frames a clip has: integers alone, decided before a byte of a picture is read."""
+"""The frames of a clip: integers alone, decided before a byte of a picture is read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MAX_DENOMINATOR = 1_000_000
 
 @dataclass(frozen=True)
 class ClipRule:
-    """How a clip is taken from a video.
+    """A rule that selects a clip's frames from a video.
 
     Attributes:
         frames: frames of the clip.
-        stride: every so-manieth frame of the video is taken.
-        fps: frames a second of the clip, in place of `stride`; None for the video's own frames.
-        short: what a video that is too short gives: "error", "mask" or "repeat".
+        stride: every `stride`-th frame of the video is taken.
+        fps: frames per second of the clip, in place of `stride`; None for the video's own frames.
+        short: the result for a video that is too short: "error", "mask" or "repeat".
     """
 
     frames: int
@@ -33,10 +33,10 @@ class ClipRule:
     short: str = "error"
 
     def num_starts(self, track: Timeline) -> int:
-        """At how many frames a whole clip can begin; 0 for a video that is too short."""
+        """The number of frames at which a whole clip can start; 0 for a video that is too short."""
         if self.fps is None:
             return max(0, track.num_frames - (self.frames - 1) * self.stride)
-        # The last frame is asked for before the video's end.
+        # The time of the last frame must be before the video's end.
         last = int(self._ticks(track)[-1])
         return int(np.searchsorted(track.pts, track.end_pts - last, side="left"))
 

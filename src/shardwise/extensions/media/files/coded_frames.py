@@ -49,7 +49,7 @@ def with_payloads(index: MediaIndex, reader: RangeReader, limits: Limits) -> Med
 def read_segments(
     index: MediaIndex, track: Track, segments: Sequence[Segment], reader: RangeReader
 ) -> list[list[bytes] | list[memoryview]]:
-    """The payloads of the samples of some segments, one list a segment.
+    """The payloads of the samples of some segments, one list per segment.
 
     One range holds them all, with what lies between (sound, pictures that are left out), unless
     gaps are larger than 64 KiB.

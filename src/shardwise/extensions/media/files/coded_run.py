@@ -15,11 +15,11 @@ from shardwise.extensions.media.files.track import Segment, Track
 
 @dataclass(frozen=True, eq=False)
 class CodedRun:
-    """What a `VideoBackend` decodes.
+    """The input of a `VideoBackend`.
 
     Attributes:
-        track: the codec, and what the container tells of it.
-        segment: which frames of the track, and which of them are wanted.
+        track: the codec, and the container's facts about it.
+        segment: which frames of the track, and which of them are requested.
         payloads: the bytes of each frame of the segment.
         form: the size of the pictures, `form.scaled`.
         limits: the largest picture.
@@ -35,6 +35,6 @@ class CodedRun:
     place: Callable[[int, NDArray[Any]], None]
 
 
-# Raises DataError where a frame is damaged, or the decoder gives none for it; NotAKeyFrameError
-# where the run does not begin with a key frame, whatever the file says.
+# Raises DataError if a frame is damaged, or the decoder gives none for it; NotAKeyFrameError if the
+# run does not start with a key frame, whatever the file claims.
 VideoBackend: TypeAlias = Callable[[CodedRun], None]

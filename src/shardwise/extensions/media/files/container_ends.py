@@ -1,4 +1,4 @@
-"""What a container says of its own end: a file that is shorter was cut."""
+"""The ends of containers by their headers: a file that is shorter was cut."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ UNKNOWN = (0, 0xFFFFFFFF)
 
 
 def check_end(data: bytes | memoryview) -> None:
-    """Refuse a file that is shorter than its header says.
+    """Reject a file that is shorter than the size in its header.
 
     Known for avi, wav (RIFF, RIFX, RF64, W64), aiff, au, caf, mkv, webm, mp4 and ts; mp3 and ogg
-    have their own readers. Other containers do not say their length.
+    have their own readers. Other containers do not store their length.
     """
     view = memoryview(data)
     head = bytes(view[:64])
@@ -40,7 +40,7 @@ def check_end(data: bytes | memoryview) -> None:
 
 
 def check_size(expected: int, num_bytes: int) -> None:
-    """Raise DataError for a file that is shorter than it says."""
+    """Raise DataError for a file that is shorter than expected."""
     if expected > num_bytes:
         raise DataError(
             f"the container says {expected} bytes, and the file has {num_bytes}: it was cut",
@@ -129,7 +129,7 @@ def _matroska_end(view: memoryview) -> int:
 
 
 def _vint(view: memoryview, at: int) -> tuple[int | None, int]:
-    """A number of variable length (RFC 8794, 4); None where it says that it is not known."""
+    """A number of variable length (RFC 8794, 4); None if it is marked as unknown."""
     if at >= len(view) or not view[at]:
         return None, at
     length = 9 - int(view[at]).bit_length()

@@ -1,4 +1,4 @@
-"""What a demuxer knows and a decoder must be told, as options of FFmpeg's decoders."""
+"""Facts that decoders need from a demuxer, as options of FFmpeg's decoders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwise.extensions.media.files.pyav_import import import_av
 
-# By option of FFmpeg the attribute of PyAV's context, and the values that say nothing.
+# For each option of FFmpeg: the attribute of PyAV's context, and its values for unknown.
 _OPTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "b": ("bit_rate", (None, 0)),
     "bits_per_coded_sample": ("bits_per_coded_sample", (None, 0)),
@@ -22,7 +22,7 @@ _OPTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
 # All options that an index may name: it comes from a file, and other options could do anything.
 PARAMETERS = frozenset(_OPTIONS).union(["codec_tag", "block_align"])
 
-# Codecs of which a packet may hold several blocks, whose size and bits PyAV does not tell.
+# Codecs whose packets may hold several blocks; PyAV does not expose their size and bits.
 _IN_BLOCKS = ("adpcm_ms", "adpcm_ima_wav", "adpcm_g726", "adpcm_g726le", "gsm_ms")
 
 

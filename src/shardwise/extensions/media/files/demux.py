@@ -28,7 +28,7 @@ from shardwise.extensions.media.files.pyav_import import import_av
 from shardwise.extensions.media.files.sound_times import NO_TIME, with_sample_times
 from shardwise.extensions.media.files.track import Track, TrackColumns
 
-# Between a packet's place, as FFmpeg says it, and its bytes: the header of a block, a chunk, or a
+# Bytes between a packet's position in FFmpeg and its payload: the header of a block, a chunk, or a
 # page of Ogg with its 255 lengths.
 _MAX_HEADER_BYTES = 27 + 255
 # Codecs whose pictures FFmpeg decodes otherwise if those before were not, key frames or none.
@@ -129,15 +129,15 @@ def _track(stream: Any, packets: list[Any], data: bytes, limits: Limits) -> Trac
         height=context.height if is_video else 0,
         width=context.width if is_video else 0,
         rate=0 if is_video else context.sample_rate,
-        # Not its layout: PyAV frees the map of one with an order of its own twice.
+        # Not its layout: PyAV frees the map of one with its own order twice.
         num_channels=0 if is_video else context.channels,
     )
 
 
 def _places(packets: list[Any], data: bytes) -> Any:
-    """Where the payloads lie; all -1 where one does not lie in one piece at its place.
+    """The offsets of the payloads; all -1 if one does not lie in one piece at its position.
 
-    The packets of one page of Ogg have its place, and lie behind one another.
+    The packets of one page of Ogg have its position, and lie one after the other.
     """
     places = np.full(len(packets), -1, np.int64)
     end = 0
@@ -165,15 +165,15 @@ def _check_changes(packets: list[Any], context: Any) -> None:
 
 
 def _opened(data: bytes, av: Any, **options: str) -> Any:
-    """A container, also one whose tags are not UTF-8: before PyAV 19 that has to be asked for."""
+    """A container, also one whose tags are not UTF-8: before PyAV 19 that has to be requested."""
     asked = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
     return av.open(io.BytesIO(data), "r", options=options, **asked)
 
 
 def _looked_at(data: bytes, av: Any, stream: int) -> tuple[int, bool]:
-    """Degrees counterclockwise, and whether the container says when pictures are shown.
+    """Degrees counterclockwise, and whether the container has the times of pictures.
 
-    FFmpeg tells the degrees with the first picture only, and fills in times unless it must not.
+    FFmpeg reports the degrees with the first picture only, and fills in times unless it must not.
     """
     degrees, has_times = 0, None
     with _opened(data, av, fflags="nofillin") as container:
@@ -184,7 +184,7 @@ def _looked_at(data: bytes, av: Any, stream: int) -> tuple[int, bool]:
                     degrees = int(frames[0].rotation) % 360
                     break
         except av.error.FFmpegError:
-            pass  # decoding the clip says what is wrong
+            pass  # decoding the clip raises the error
     if degrees % 90:
         raise DataError(f"the picture is to be turned by {degrees} degrees: only 90, 180, 270 are")
     return degrees, bool(has_times)

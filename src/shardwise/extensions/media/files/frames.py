@@ -37,7 +37,7 @@ def check_backend(function: str, backend: str) -> None:
 
 
 def form_of(index: MediaIndex, **options: Any) -> PictureForm:
-    """What the pictures of a video become, with the options of `PictureForm`."""
+    """The output form of a video's pictures, with the options of `PictureForm`."""
     track = index.first("video")
     return PictureForm(track.height, track.width, track.rotation, **options)
 
@@ -115,7 +115,7 @@ def _chosen(track: Track, backend: str) -> str:
 def _second_try(
     track: Track, segment: Segment, first: bytes | memoryview, error: DataError
 ) -> Segment | None:
-    """Where to begin again after an error that need not be damage; None if it must be."""
+    """The segment to try after an error that need not be damage; None if it must be."""
     if isinstance(error, NotAKeyFrameError):
         return track.earlier(segment, whole=False)
     if track.codec != "h264" or (not segment.may_fail and is_refresh(track, first)):

@@ -1,4 +1,4 @@
-"""The stored form of a media index: a header and deflated columns, 2 to 3 bytes a frame.
+"""The stored form of a media index: a header and deflated columns, 2 to 3 bytes per frame.
 
     4 bytes  "SWM" and the version, 2
     4 bytes  CRC-32 of all that follows
@@ -34,7 +34,7 @@ _PLAIN = (
     "kind", "codec", "height", "width", "rotation", "rate", "num_channels", "origin", "lead",
     "length",
 )  # fmt: skip
-# What headers have in common. Another text is another version of the format.
+# Text that headers have in common. Another text is another version of the format.
 _DICTIONARY = (
     b"\1d\0\x1f\xff\xe1\0"
     b'{"num_bytes":1,"tracks":[{"kind":"audio","codec":"aac","kind":"video","codec":"h264",'
@@ -80,7 +80,7 @@ def index_to_bytes(index: MediaIndex) -> bytes:
 
 
 def index_from_bytes(data: bytes | memoryview) -> MediaIndex:
-    """The reverse."""
+    """Decode an index; the reverse of `index_to_bytes`."""
     data = bytes(data)
     if data[:4] != _MAGIC:
         raise _unusable(f"it begins with {data[:4]!r}, not {_MAGIC!r}")
@@ -130,7 +130,7 @@ def _track(described: dict[str, Any], data: bytes, at: int, blobs: io.BytesIO) -
 
 
 def _differences(columns: TrackColumns) -> dict[str, NDArray[np.int64]]:
-    """Columns as what their neighbours do not tell: most numbers are 0."""
+    """Columns as differences from their neighbours: most numbers are 0."""
     duration, size = columns.duration, columns.size
     ends = np.cumsum(duration) - duration
     delays = columns.pts - ends  # of decoding before showing: few values in turn
@@ -158,7 +158,7 @@ def _columns(values: dict[str, NDArray[np.int64]]) -> TrackColumns:
 
 
 def _packed(values: NDArray[np.int64]) -> tuple[int, bytes]:
-    """Bytes a number, and the deflated byte planes."""
+    """Bytes per number, and the deflated byte planes."""
     folded = ((values << 1) ^ (values >> 63)).view(np.uint64)
     top = int(folded.max(initial=0))
     width = max(1, (top.bit_length() + 7) // 8)

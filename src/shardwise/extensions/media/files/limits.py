@@ -1,4 +1,4 @@
-"""What a header may promise: larger promises are refused before memory is taken for them."""
+"""Limits of what a header may promise, checked before memory is allocated for it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _MP4 = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp")
 
 @dataclass(frozen=True)
 class MediaIndex:
-    """Where everything lies in one media file.
+    """The locations of all coded frames in one media file.
 
     Attributes:
         num_bytes: the file's size.
@@ -93,7 +93,7 @@ def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> Medi
 
 
 def with_checksums(index: MediaIndex, reader: RangeReader) -> MediaIndex:
-    """The index with a CRC-32 a group of pictures, for which all bytes are read."""
+    """The index with a CRC-32 per group of pictures, for which all bytes are read."""
     data = memoryview(read_exactly(reader, 0, reader.num_bytes))
     tracks = []
     for track in index.tracks:
@@ -110,7 +110,7 @@ def with_checksums(index: MediaIndex, reader: RangeReader) -> MediaIndex:
 
 
 def checksum_of(payloads: Iterable[bytes | memoryview]) -> int:
-    """The CRC-32 of coded frames, one behind the other."""
+    """The CRC-32 of coded frames, one after the other."""
     digest = 0
     for payload in payloads:
         digest = crc32(payload, digest)
@@ -118,7 +118,7 @@ def checksum_of(payloads: Iterable[bytes | memoryview]) -> int:
 
 
 def checksum_groups(track: Track) -> NDArray[np.int64]:
-    """What one checksum covers: a group of pictures, or 64 packets of sound (each is a key)."""
+    """The bounds of each checksum: a group of pictures, or 64 packets of sound (each is a key)."""
     if track.kind == "video" and not track.columns.key.all():
         return track.groups()
     num_coded = len(track.columns.pts)

@@ -58,7 +58,7 @@ def read_tracks(moov: bytes, *, num_bytes: int, limits: Limits) -> list[Track] |
 
 
 def _scale(moov: bytes, header: Span | None) -> int:
-    """Ticks a second, of `mvhd` or `mdhd`."""
+    """Ticks per second, of `mvhd` or `mdhd`."""
     if header is None:
         raise DataError("the box b'moov' has no header of the movie or of a track")
     (scale,) = struct.unpack_from(">I", moov, header[0] + (20 if moov[header[0]] else 12))
@@ -88,7 +88,7 @@ def _read_track(
     shift, start, stop = edit
     inside = (table.pts >= start) & (table.pts < stop)
     if is_video and start > 0 and inside.any():
-        # An edit that begins inside a frame: FFmpeg puts the next frame at the edit's begin.
+        # An edit that starts inside a frame: FFmpeg puts the next frame at the edit's start.
         shift -= int(table.pts[inside].min()) - start
     columns = TrackColumns(
         table.pts + shift, table.duration, table.size, table.offset, table.key, inside
@@ -135,7 +135,7 @@ def _check_places(table: SampleTable, num_bytes: int, kind: str) -> None:
 def _read_edits(
     moov: bytes, elst: Span | None, movie_scale: int, scale: int
 ) -> tuple[int, int, int] | None:
-    """How an edit list maps a track: (shift of times, first and last media time shown).
+    """The effect of an edit list on a track: (shift of times, first and last media time shown).
 
     None where there are several edits, or one changes the speed.
     """
@@ -156,7 +156,7 @@ def _read_edits(
     if len(entries) != 1 or entries[0][2] != _ONE:
         return None
     duration, media_time, _ = entries[0]
-    # To the nearest tick, as FFmpeg does.
+    # Round to the nearest tick, as FFmpeg does.
     ticks = (duration * scale * 2 + movie_scale) // (movie_scale * 2)
     delay_ticks = (delay * scale * 2 + movie_scale) // (movie_scale * 2)
     return delay_ticks - media_time, media_time, media_time + ticks if duration else forever

@@ -1,4 +1,4 @@
-"""The frames of an mp3 by their headers: no FFmpeg, a microsecond a frame.
+"""The frames of an mp3 by their headers: no FFmpeg, a microsecond per frame.
 
 Delay and padding are those of the tag of LAME in the first frame. Files with anything else between
 frames, or of other layers, give None: then FFmpeg demuxes them.
@@ -22,7 +22,7 @@ _DECODER_DELAY = 529
 
 
 def _header(head: bytes) -> tuple[int, int, int, int] | None:
-    """Bytes, samples, rate and channels of a frame by its first 4 bytes; None if it is none."""
+    """Bytes, samples, rate and channels of a frame by its first 4 bytes; None if invalid."""
     (word,) = struct.unpack(">I", head)
     version, layer = word >> 19 & 3, word >> 17 & 3
     kbits_at, rate_at, padding = word >> 12 & 15, word >> 10 & 3, word >> 9 & 1
@@ -64,7 +64,7 @@ def read_mp3(data: bytes | memoryview, limits: Limits) -> Track | None:
     if told is not None:
         offsets, sizes = offsets[1:], sizes[1:]
         if len(offsets) + (at > end) > told + 1:
-            return None  # files behind one another
+            return None  # files one after the other
     limits.check_frames(len(offsets), "packets")
     if at > end or (told is not None and len(offsets) < told - 1):
         raise DataError(
@@ -91,7 +91,7 @@ def read_mp3(data: bytes | memoryview, limits: Limits) -> Track | None:
 
 
 def _behind_tag(view: memoryview) -> int:
-    """Where the frames begin: behind tags of ID3, version 2."""
+    """The start of the frames: after tags of ID3, version 2."""
     at = 0
     while bytes(view[at : at + 3]) == b"ID3" and at + 10 <= len(view):
         a, b, c, d = (byte & 127 for byte in view[at + 6 : at + 10])
@@ -100,9 +100,9 @@ def _behind_tag(view: memoryview) -> int:
 
 
 def _tag(frame: bytes) -> tuple[int | None, int | None, int]:
-    """Frames that the first frame tells, and delay and padding; None if it tells nothing.
+    """The number of frames, delay and padding in the first frame's tag; None if missing.
 
-    A frame that tells is no sound.
+    A frame with a tag is not sound.
     """
     at = max(frame.find(b"Xing", 0, 64), frame.find(b"Info", 0, 64))
     if at < 0 or len(frame) < at + 8:

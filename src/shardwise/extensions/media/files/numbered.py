@@ -1,6 +1,6 @@
 """Numbered pictures of a sample as a video: `frame_%05d.jpg` names its frames.
 
-Each picture is a coded frame of its own, of the codec "pictures". They have no times: a tick each.
+Each picture is one coded frame, of the codec "pictures". They have no times: a tick each.
 """
 
 from __future__ import annotations

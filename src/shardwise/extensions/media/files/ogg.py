@@ -120,7 +120,7 @@ def _streams(data: bytes) -> list[_Stream]:
 
 
 def _crc(page: bytes) -> tuple[int]:
-    """The CRC-32 of Ogg: that of zlib with all bits in the other order, and begun with 0."""
+    """The CRC-32 of Ogg: that of zlib with all bits in the other order, and started with 0."""
     reflected = crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return (int.from_bytes(reflected.to_bytes(4, "little").translate(_REVERSED), "big"),)
 

@@ -1,4 +1,4 @@
-"""How many samples a packet of Opus or Vorbis holds: nothing is decoded."""
+"""The number of samples in a packet of Opus or Vorbis: nothing is decoded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def opus_samples(packet: bytes) -> int:
 
 
 def opus_delay(codec: str, config: bytes, said: int) -> int:
-    """Samples that the decoder leaves out at the begin: of Opus its header has them (RFC 7845)."""
+    """Samples that the decoder leaves out at the start: of Opus its header has them (RFC 7845)."""
     is_head = codec == "opus" and config[:8] == b"OpusHead" and len(config) >= 12
     return int.from_bytes(config[10:12], "little") if is_head else said
 
@@ -52,7 +52,7 @@ def vorbis_lengths(config: bytes) -> NDArray[np.int64]:
 def vorbis_samples(head: bytes, setup: bytes, packets: Sequence[bytes]) -> NDArray[np.int64]:
     """Samples of each packet of Vorbis: int64 `[packets]`, 0 of the first, which only prepares.
 
-    The mode of a packet says how long its block is, and modes stand at the end of the setup header.
+    The mode of a packet sets its block's length; modes stand at the end of the setup header.
     """
     short, _, long = vorbis_lengths(head)
     flags = _mode_flags(setup)

@@ -20,16 +20,16 @@ from shardwise.extensions.media.files.track import Track
 # The start code of a picture of MPEG-4 (ISO/IEC 14496-2, 6.2.5); its kind is in the next two bits.
 _VOP = re.compile(rb"\x00\x00\x01\xb6")
 _BIDIRECTIONAL = 2
-# That of MPEG-1 and MPEG-2 (ISO/IEC 13818-2, 6.2.3): the kind, plus 1, is behind 10 bits.
+# That of MPEG-1 and MPEG-2 (ISO/IEC 13818-2, 6.2.3): the kind, plus 1, follows 10 bits.
 _PICTURE = re.compile(rb"\x00\x00\x01\x00")
 _KINDS_TELL = ("mpeg4", "mpeg1video", "mpeg2video")
-# A picture that is not coded: start code, kind, time, and the bit that says so.
+# A picture that is not coded: start code, kind, time, and the bit that marks it.
 _EMPTY_BYTES = 7
 REPAIR = "encode the file again, as by `ffmpeg -i FILE -fps_mode cfr -c:v libx264 FILE.mp4`"
 
 
 class _Picture:
-    """A part of a packet that has several pictures; all else is as the packet says."""
+    """A part of a packet that has several pictures; all else is the packet's."""
 
     def __init__(self, packet: Any, start: int, stop: int) -> None:
         self._packet = packet

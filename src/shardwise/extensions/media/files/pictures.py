@@ -1,4 +1,4 @@
-"""Decoded pictures to the rows of a clip: resized, turned, cut, in the layout asked for.
+"""Decoded pictures to the rows of a clip: resized, turned, cut, in the requested layout.
 
 Rotation is applied. Pictures of another size than the header's (a stream may change it) are resized
 to the header's. Pixels of other than square shape stay as they are stored.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Pixels = NDArray[Any]
 
-# What `sw.video` and `Dataset.clips` take alike.
+# Choices that `sw.video` and `Dataset.clips` share.
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "fit": ("stretch", "crop"),
     "layout": ("TCHW", "THWC", "CTHW"),
@@ -26,7 +26,7 @@ _FORMATS = {"rgb": ("rgb24", "rgb48le"), "gray": ("gray", "gray16le")}
 
 @dataclass(frozen=True)
 class PictureForm:
-    """What pictures of one video become, stored as height, width and a rotation counterclockwise.
+    """The output form of pictures that are stored as height, width and rotation counterclockwise.
 
     The options are those of `sw.video`; without a size it is the picture's, turned.
     """

@@ -39,7 +39,7 @@ def decode_with_pyav(run: CodedRun) -> None:
     )
     begin = int(segment.samples[0])
     for number, frame in decoded:
-        # A recovery point of H.264 is none, either; at the file's first frame nothing lies before.
+        # Nor is a recovery point of H.264 a key frame; nothing lies before the file's first frame.
         if number == begin > 0 and track.codec != "h264" and not frame.key_frame:
             raise NotAKeyFrameError(f"{track.codec}: coded frame {number} is no key frame")
         if number not in pending:

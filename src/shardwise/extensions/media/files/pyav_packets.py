@@ -1,7 +1,7 @@
 """Coded frames through one PyAV codec context: no container, no seek, no probing.
 
-A packet carries its number in decode order in the place of its time, and the decoder hands it on to
-the picture: so a picture is known by what it was coded in, not by arithmetic with times.
+A packet carries its number in decode order instead of its time, and the decoder passes it on to the
+picture: so a picture is known by what it was coded in, not by arithmetic with times.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def decoded_frames(
     Args:
         track: its codec.
         samples: number in decode order and payload of each, the first one a key frame.
-        limits: the largest picture, whatever the container says.
+        limits: the largest picture, regardless of the container's claims.
         may_fail: numbers of coded frames whose errors do not count.
-        wanted: numbers of those that are asked for, None for all: decoders leave out others that no
+        wanted: numbers of the requested ones, None for all: decoders leave out others that no
             picture needs, about a fifth of common H.264 files.
 
     Yields:
@@ -114,7 +114,7 @@ def packet_of(av: Any, payload: bytes | memoryview) -> Any:
     """A packet with a copy of a payload.
 
     `av.Packet(payload)` takes the bytes as they lie. FFmpeg's decoders read some bytes past the
-    end, and call a sound frame damaged for what they find there; a copy has zeros behind it.
+    end, and call a sound frame damaged for what they find there; a copy is followed by zeros.
     """
     packet = av.Packet(len(payload))
     packet.update(bytes(payload))
@@ -149,7 +149,7 @@ def number_of(frame: Any) -> int:
 
 
 def damaged(track: Track, number: int, reason: str) -> DataError:
-    """The error of one coded frame: its number, and its place in the file where it has one."""
+    """The error of one coded frame: its number, and its offset in the file if it has one."""
     columns, where = track.columns, ""
     offset = None
     if 0 <= number < len(columns.offset):

@@ -34,7 +34,7 @@ def read_ranges(
     Args:
         pool: opens the files.
         urls: of the files.
-        places: by sample the number of its file's URL, and where in it its bytes begin, and how
+        places: by sample the number of its file's URL, and where in it its bytes start, and how
             many they are.
         ranges_of: by sample the ranges (start, stop), in order and apart.
         field: for errors.
@@ -43,7 +43,7 @@ def read_ranges(
         A sample, and pairs of a range's start and its bytes.
     """
     owners: list[tuple[int, int]] = []
-    # By range its file, offset and bytes.
+    # The file, offset and bytes of each range.
     parts: list[tuple[int, int, int]] = []
     for sample, ranges in ranges_of.items():
         file, base, size = places[sample]
@@ -65,14 +65,14 @@ def read_ranges(
 
 
 class RangeReader:
-    """A file of storage as the parsers of media read it."""
+    """A file of storage, to be read by the parsers of media."""
 
     def __init__(self, file: File, num_bytes: int) -> None:
         self._file = file
         self.num_bytes = num_bytes
 
     def holds(self, start: int, stop: int) -> bool:
-        """False, but of no bytes."""
+        """False, except for an empty range."""
         return start == stop
 
     def read(self, start: int, stop: int) -> bytes:

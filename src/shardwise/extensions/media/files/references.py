@@ -1,7 +1,7 @@
-"""What coded pictures need of others, read from their NAL units.
+"""Dependencies of coded pictures on others, read from their NAL units.
 
-Behind an instantaneous decoding refresh (IDR) an H.264 decoder uses nothing of before. Of the other
-key frames H.264 says from which picture on all are right (ITU-T H.264, recovery point, D.2.8).
+After an instantaneous decoding refresh (IDR) an H.264 decoder uses nothing from before. Other key
+frames of H.264 state from which picture on all are right (ITU-T H.264, recovery point, D.2.8).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shardwise.extensions.media.files.track import Track
 
 _INTRA_SLICES = (2, 4, 7, 9)
 _MESSAGES, _RECOVERY_POINT = 6, 6
-# Of a unit, the beginning that is looked at. Recovery points stand before long messages.
+# Bytes of a unit that are looked at. Recovery points stand before long messages.
 _LOOKED_AT = 64
 # A start code (ITU-T H.264, Annex B), and the zeros that may stand before it.
 _START = re.compile(rb"\x00+\x00\x00\x01|\x00\x00\x01")
@@ -28,7 +28,7 @@ def _length_bytes(track: Track) -> int:
 
 
 def is_refresh(track: Track, payload: bytes | memoryview) -> bool:
-    """Whether a coded H.264 picture is an IDR; its first slice says it."""
+    """Whether a coded H.264 picture is an IDR, by its first slice."""
     payload = _with_lengths(track, payload)
     for begin, _ in _units(payload, _length_bytes(track)):
         if 1 <= payload[begin] & 31 <= 5:
@@ -39,7 +39,7 @@ def is_refresh(track: Track, payload: bytes | memoryview) -> bool:
 def is_whole_by_itself(track: Track, payload: bytes | memoryview) -> bool:
     """Whether a coded H.264 picture needs no other, nor does one that is shown after it.
 
-    Its slices are intra slices, and no recovery point says that pictures are right only later.
+    Its slices are intra slices, and no recovery point marks pictures as right only later.
     """
     payload = _with_lengths(track, payload)
     has_slices = False
@@ -69,7 +69,7 @@ def _with_lengths(track: Track, payload: bytes | memoryview) -> bytes | memoryvi
 
 
 def _units(payload: bytes | memoryview, num_length_bytes: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of each NAL unit; the end of a cut one lies behind the payload's."""
+    """Start and end of each NAL unit; the end of a cut one lies after the payload's."""
     at = 0
     while at + num_length_bytes < len(payload):
         begin = at + num_length_bytes
@@ -78,7 +78,7 @@ def _units(payload: bytes | memoryview, num_length_bytes: int) -> Iterator[tuple
 
 
 def _recovery_frames(messages: bytes) -> int:
-    """How many frames after a picture all are right, by its messages; 0 if they don't say."""
+    """The number of frames until all are right, by a picture's messages; 0 if unknown."""
     at = 0
     while at + 2 < len(messages):
         kind, num_bytes, at = messages[at], messages[at + 1], at + 2
@@ -91,7 +91,7 @@ def _recovery_frames(messages: bytes) -> int:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """An Exp-Golomb number (9.1) at a bit, and the bit behind it."""
+    """An Exp-Golomb number (9.1) at a bit, and the bit after it."""
     bits = "".join(f"{byte:08b}" for byte in data[at // 8 : at // 8 + 12])[at % 8 :]
     zeros = len(bits) - len(bits.lstrip("0"))
     return int(bits[zeros : 2 * zeros + 1] or "1", 2) - 1, at + 2 * zeros + 1

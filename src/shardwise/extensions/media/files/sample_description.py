@@ -42,7 +42,7 @@ _SOUND_BYTES = 28
 
 @dataclass(frozen=True)
 class SampleDescription:
-    """What `stsd` says; of pictures height and width, of sound rate and channels."""
+    """The content of `stsd`: height and width of pictures, rate and channels of sound."""
 
     codec: str
     config: bytes
@@ -117,7 +117,7 @@ def _colours(stsd: bytes, boxes: Span) -> dict[str, str]:
         else:
             continue
         for (name, known), value in zip(_COLOUR_CODES.items(), values, strict=True):
-            # 2 says that it is not known; so does a number that is reserved.
+            # 2 stands for unknown; so does a number that is reserved.
             found[name] = str(value if value in known else 2)
         if full is not None:
             found["color_range"] = str(1 + full)
@@ -156,7 +156,7 @@ def check_channel_order(place: Span | None, data: bytes | memoryview) -> None:
 def _without_user_data(config: bytes) -> bytes:
     """An `hvcC` without the text that x265 puts into it: 1.4 kB, which no decoder needs.
 
-    As it is, if it is no such box (ISO/IEC 14496-15, 8.3.3.1).
+    Anything but such a box (ISO/IEC 14496-15, 8.3.3.1) is returned unchanged.
     """
     if len(config) < 23:
         return config

@@ -1,4 +1,4 @@
-"""The sample tables of an mp4 track (`stbl`): sizes, places, times and keys as numpy columns."""
+"""The sample tables of an mp4 track (`stbl`): sizes, offsets, times and keys as numpy columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SampleTable:
         return find(self._moov, self._stbl, name) is not None
 
     def _table(self, name: bytes, dtype: str, skip: int, width: int) -> _Ints:
-        """The rows of a box that begins with their count."""
+        """The rows of a box that starts with their count."""
         span = find(self._moov, self._stbl, name)
         if span is None:
             raise DataError(f"the sample table has no {name!r}")

@@ -26,20 +26,20 @@ from shardwise.extensions.media.files.track import Segment, Track
 from shardwise.extensions.media.files.wave import is_wave
 
 # Decoded before a part and thrown away, until overlaps and bit reservoirs are what they are when
-# decoding from the file's begin: Opus asks for 80 ms, MP3 for 9 frames.
+# decoding from the file's start: Opus asks for 80 ms, MP3 for 9 frames.
 _RUN_UP_S = 0.25
 # Opus halves what it keeps of the packets before in 20 ms.
 _RUN_UPS = {"opus": 0.5}
 # Up to this rate AAC-LC may be the lower band of HE-AAC.
 _AAC_LC, _MAX_LOWER_BAND = 2, 24_000
-# Decoders that draw noise, or forecast from all before: they begin at the first packet.
+# Decoders that draw noise, or forecast from all before: they start at the first packet.
 _LONG_MEMORY = frozenset((
     "ac3", "eac3", "speex", "amr_nb", "amr_wb", "gsm", "gsm_ms", "qcelp", "evrc", "wmav1", "wmav2",
     "g723_1", "g729", "ilbc", "nellymoser", "ra_144", "ra_288", "sipr", "truespeech",
 ))  # fmt: skip
-# Of ADPCM, whose other kinds go on where the packet before ended, those with a header per block.
+# Kinds of ADPCM with a header per block; other kinds continue where the packet before ended.
 _WITH_HEADERS = ("adpcm_ms", "adpcm_ima_wav", "adpcm_swf")
-# Packets from which a decoder tells rate and channels. No part of a sound is of fewer.
+# Packets from which a decoder finds rate and channels. No part of a sound has fewer.
 _TELLING = 4
 # The codec's tag in mp4.
 _MP4A = str(int.from_bytes(b"mp4a", "little"))
@@ -48,7 +48,7 @@ _ADPCM = (2, 0x11)
 
 
 def is_plain_sound(head: bytes) -> bool:
-    """Whether soundfile is to read a file of this beginning (40 bytes).
+    """Whether soundfile is to read a file of this start (40 bytes).
 
     That is flac whose length is known, and wav with ADPCM. All else is read by its packets.
     """
@@ -67,7 +67,7 @@ def is_plain_sound(head: bytes) -> bool:
 
 @cache
 def _has(module: str) -> bool:
-    """Looked up once: a look through the path takes 0.3 ms."""
+    """Whether a module is installed, cached: a look through the path takes 0.3 ms."""
     return find_spec(module) is not None
 
 
@@ -104,7 +104,7 @@ class SoundFile:
 
 
 class PacketSound:
-    """Sound of a track, decoded from some packets before the part that is asked for.
+    """Sound of a track, decoded from some packets before the part that is requested.
 
     `near` is the second, from the first sample that is heard, at which packets are looked at for
     what the header does not tell.
@@ -188,7 +188,7 @@ def packets_of(track: Track, start: int, stop: int) -> tuple[int, int, int]:
     """The packets of samples `[start, stop)` at the track's rate.
 
     Returns:
-        The packet at which decoding begins, the first one that is heard, and the one behind the
+        The packet at which decoding starts, the first one that is heard, and the one after the
         last.
     """
     starts, _ = track.sample_bounds

@@ -1,7 +1,7 @@
-"""Which samples each packet of sound holds, where a container only rounds them.
+"""The samples of each packet of sound, where a container only rounds them.
 
 mkv counts milliseconds, avi and flv much the same, and packets of Vorbis and Opus have several
-lengths: there the codec says how many samples a packet holds, and the times only whether one is
+lengths: there the codec determines the samples of a packet, and the times only show whether one is
 missing. All times of a track become samples.
 """
 
@@ -30,12 +30,12 @@ from shardwise.extensions.media.files.track import Track
 # The time of a packet that has none.
 NO_TIME = -(1 << 62)
 _OPUS_RATE = 48000
-# Of linear and companded PCM in packets: bits a sample.
+# Linear and companded PCM in packets: bits per sample.
 _PCM = re.compile(r"pcm_[suf](8|16|24|32|64)(le|be)?$")
 # Codecs whose packets may hold other numbers of samples than FFmpeg reckons from a container.
 _MISTOLD = ("alac", "tta", "wavpack", "adpcm_ms", "adpcm_ima_wav")
-# Codecs whose packets hold any number of frames, of which decoders leave out the first: all packets
-# are decoded once.
+# Codecs whose packets hold any number of frames; decoders leave out the first one. All packets are
+# decoded once.
 _UNTOLD = ("wmav1", "wmav2")
 
 
@@ -43,7 +43,7 @@ def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -
     """A track of sound whose ticks are samples.
 
     Args:
-        track: as the container says; its ticks may be coarse.
+        track: as in the container; its ticks may be coarse.
         packets: of PyAV.
         payloads: their bytes.
     """
@@ -51,7 +51,7 @@ def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -
     tick = Fraction(*track.time_base) * rate
     if not tick:
         raise DataError("the sound has no rate")
-    # What lies outside an edit is decoded and not heard.
+    # Packets outside an edit are decoded and not heard.
     heard = np.flatnonzero(columns.shown)
     if not len(heard):
         return track
@@ -60,7 +60,7 @@ def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -
     trim = sum(_skipped(packet)[1] for packet in packets[max(0, last - 3) : last + 1])
     lead = opus_delay(track.codec, track.config, lead)
     begin = 0 if columns.pts[first] == NO_TIME else int(columns.pts[first])
-    # Halves up, as FFmpeg: Opus begins 6.5 ticks late in mkv.
+    # Halves up, as FFmpeg: Opus starts 6.5 ticks late in mkv.
     origin = floor((begin + floor(lead / tick + Fraction(1, 2))) * tick + Fraction(1, 2))
     said = np.rint(columns.duration * float(tick)).astype(np.int64)
     timed = np.rint((columns.pts - columns.pts[0]) * float(tick)).astype(np.int64)
@@ -70,7 +70,7 @@ def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -
     starts = np.cumsum(lengths) - lengths
     # FFmpeg puts the last packet elsewhere if only a part of it is heard.
     apart = (starts - timed)[:-1][lengths[:-1] > 0]
-    # In avi, times of some codecs count bytes, in ticks that count packets.
+    # Times of some codecs in avi count bytes, in ticks that count packets.
     odd = np.abs(np.diff(timed) - said[:-1])[said[:-1] > 0]
     is_told = (columns.pts != NO_TIME).all() and np.median(odd if len(odd) else 0) <= 4 * tick + 2
     if len(apart) and is_told and np.abs(np.diff(apart)).max(initial=0) > 4 * tick + 2:
@@ -89,7 +89,7 @@ def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -
 def _lengths(
     track: Track, payloads: list[bytes], said: NDArray[np.int64], *, is_exact: bool
 ) -> NDArray[np.int64]:
-    """Samples of each packet, `said` being what the container rounds them to."""
+    """Exact samples of each packet; `said` has the container's rounded counts."""
     pcm = _PCM.match(track.codec)
     if pcm or track.codec in ("pcm_mulaw", "pcm_alaw"):
         bits = int(pcm[1]) if pcm else 8
@@ -113,7 +113,7 @@ def _lengths(
 def _decoded_lengths(
     track: Track, payloads: list[bytes], said: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """All packets hold as many samples as the first ones, and the last one what it decodes to."""
+    """Samples of each packet: the first ones' count for all, and the last one's decoded count."""
     last = len(payloads) - 1
     try:
         if track.codec in _UNTOLD:
@@ -122,7 +122,7 @@ def _decoded_lengths(
         head = _decoded(track, payloads, range(min(2, last + 1)))
         tail = _decoded(track, payloads, range(max(0, last - 1), last + 1))
     except DataError:
-        return said  # decoding the sound says what is wrong
+        return said  # decoding the sound raises the error
     # The first one may give less: the decoder leaves out its delay.
     usual = max((count for number, count in head.items() if number < last or not last), default=0)
     lengths = np.full(len(said), usual, np.int64)
@@ -140,14 +140,14 @@ def _decoded(track: Track, payloads: list[bytes], numbers: range) -> dict[int, i
 
 
 def natural_lengths(track: Track, lengths: NDArray[np.int64]) -> list[int]:
-    """What the last packet may hold by its codec."""
+    """The lengths that the last packet may have by its codec."""
     if track.codec == "vorbis":
         return [int(each) for each in vorbis_lengths(track.config)]
     return [int(lengths[-1]), int(lengths[:-1].max(initial=0))]
 
 
 def _skipped(packet: Any) -> tuple[int, int]:
-    """Samples to leave out at the begin and the end of a packet."""
+    """Samples to leave out at the start and the end of a packet."""
     if not packet.has_sidedata("skip_samples"):
         return 0, 0
     data = bytes(packet.get_sidedata("skip_samples"))

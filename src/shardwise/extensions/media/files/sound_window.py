@@ -1,4 +1,4 @@
-"""A part of a sound in the rate and the channels asked for.
+"""A part of a sound in the requested rate and channels.
 
 soxr resamples it, at its quality HQ, in blocks that are the same for every part: a part of a sound
 is to the bit what it is in the whole. Output sample j lies at time j / rate; edges are as if there
@@ -45,7 +45,7 @@ def length_at(sound: Sound, rate: int) -> int:
 def read_window(
     sound: Sound, start: int, count: int, *, rate: int, channels: int | None
 ) -> NDArray[np.float32]:
-    """Samples `[start, start + count)` at `rate`; zeros behind and before the sound.
+    """Samples `[start, start + count)` at `rate`; zeros before and after the sound.
 
     Args:
         sound: where from.
@@ -84,7 +84,7 @@ def _resampled(sound: Sound, rate: int, start: int, stop: int) -> NDArray[np.flo
         ) from error
     factor = math.gcd(sound.rate, rate)
     up, down = rate // factor, sound.rate // factor
-    # Blocks begin where samples of both rates lie at one time.
+    # Blocks start where samples of both rates lie at one time.
     periods = math.ceil(BLOCK_S * sound.rate / down)
     around = math.ceil(_MARGIN_SAMPLES * max(1.0, down / up) / down)
     first, last = start // (periods * up), -(-stop // (periods * up))

@@ -1,4 +1,4 @@
-"""When the frames of a video, or of a part of it, are shown."""
+"""The times at which the frames of a video, or of a part of it, are shown."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Span:
 
     @property
     def num_frames(self) -> int:
-        """How many."""
+        """The number of frames."""
         return self.stop - self.first
 
     @property
     def pts(self) -> NDArray[np.int64]:
-        """When each is shown, in ticks."""
+        """The times at which frames are shown, in ticks."""
         return self.track.pts[self.first : self.stop]
 
     @property
@@ -40,7 +40,7 @@ class Span:
 
     @property
     def time_base(self) -> tuple[int, int]:
-        """Seconds a tick."""
+        """Seconds per tick."""
         return self.track.time_base
 
 
@@ -72,7 +72,7 @@ def span_between(track: Track, start: float, end: float) -> Span:
 
 
 def stop_of_all(track: Track, others: Sequence[Track]) -> int:
-    """The frame at which a video ends, or the first of other videos that begin with it."""
+    """The frame at which a video ends, or the first of other videos that start with it."""
     stop = track.num_frames
     for other in others:
         seconds = (other.end_pts - int(other.pts[0])) * Fraction(*other.time_base)
@@ -84,7 +84,7 @@ def stop_of_all(track: Track, others: Sequence[Track]) -> int:
 def frames_beside(track: Track, other: Track, frames: NDArray[np.int64]) -> NDArray[np.int64]:
     """The frames of another video that are on the screen with frames of this one; -1 stays.
 
-    Both begin at one moment. Times are rounded by containers: one tick of the coarser is allowed.
+    Both start at one moment. Times are rounded by containers: one tick of the coarser is allowed.
     """
     tick, other_tick = Fraction(*track.time_base), Fraction(*other.time_base)
     slack = max(tick, other_tick)
@@ -96,7 +96,7 @@ def frames_beside(track: Track, other: Track, frames: NDArray[np.int64]) -> NDAr
 
 
 def num_every(timeline: Timeline, seconds: Fraction, num_starts: int) -> int:
-    """Clips that can begin at the first frame and every `seconds` after it."""
+    """Clips that can start at the first frame and every `seconds` after it."""
     if num_starts < 1:
         return 0
     at_end = num_starts == timeline.num_frames

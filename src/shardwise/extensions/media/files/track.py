@@ -1,4 +1,4 @@
-"""One track of a media file: where each coded frame lies, and when it is shown.
+"""One track of a media file: the position of each coded frame, and the time when it is shown.
 
 Columns are in decode order, the order in which a file stores frames. A frame that is decoded and
 never shown (it lies before an edit) stays in the columns, with `shown` False.
@@ -22,14 +22,14 @@ _MAX_KEPT = 16
 
 @dataclass(frozen=True, eq=False)
 class TrackColumns:
-    """What is known of each coded frame: arrays `[num_coded]` in decode order.
+    """The facts about each coded frame: arrays `[num_coded]` in decode order.
 
     Attributes:
         pts: int64, when it is shown, in ticks of the track's time base.
         duration: int64, in ticks.
         size: int64, bytes.
-        offset: int64, where its bytes begin in the file; -1 where they do not lie in one piece.
-        key: bool, decoding can begin here.
+        offset: int64, where its bytes start in the file; -1 where they do not lie in one piece.
+        key: bool, decoding can start here.
         shown: bool, it is shown.
     """
 
@@ -47,8 +47,8 @@ class Segment:
 
     Attributes:
         samples: int64, the numbers in decode order of the coded frames that are decoded.
-        wanted: int64, those of them whose pictures are asked for.
-        may_fail: the numbers of those that need pictures before the first one, which are not there.
+        wanted: int64, those of them whose pictures are requested.
+        may_fail: the numbers of frames that need pictures before the first one, which are missing.
             No wanted picture needs them; they only fill the decoder.
     """
 
@@ -65,13 +65,13 @@ class Track:
         kind: "video" or "audio".
         codec: FFmpeg's name of the codec.
         config: what the decoder must know before the first frame (FFmpeg's extradata).
-        parameters: what else the container tells the decoder, as options of FFmpeg's decoders:
+        parameters: other facts of the container, as options of FFmpeg's decoders:
             colours, the codec's tag, the form of pixels that are not coded.
-        time_base: seconds a tick, as (numerator, denominator).
+        time_base: seconds per tick, as (numerator, denominator).
         columns: its coded frames.
         height, width: of the stored picture, before it is turned.
         rotation: degrees by which the picture is to be turned counterclockwise: 0, 90, 180, 270.
-        rate, num_channels: of sound, as the container says.
+        rate, num_channels: of sound, as in the container.
         origin: of sound, the tick at which the first sample is heard.
         lead: of sound, samples before the first one that is heard: the encoder's delay.
         length: of sound, samples that are heard, at `rate`.
@@ -103,17 +103,17 @@ class Track:
 
     @cached_property
     def pts(self) -> NDArray[np.int64]:
-        """When each frame is shown, in order, in ticks: int64 `[num_frames]`."""
+        """The times at which frames are shown, in order, in ticks: int64 `[num_frames]`."""
         return self.columns.pts[self.order]
 
     @cached_property
     def keys(self) -> NDArray[np.int64]:
-        """The coded frames at which decoding can begin."""
+        """The coded frames at which decoding can start."""
         return np.flatnonzero(self.columns.key)
 
     @cached_property
     def sample_bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of sound, the samples at which each packet begins and ends: int64 `[num_coded]` each.
+        """The samples at which each packet of sound starts and ends: int64 `[num_coded]` each.
 
         They count from the first one that is heard, at `rate`.
         """
@@ -129,7 +129,7 @@ class Track:
 
     @property
     def is_ranged(self) -> bool:
-        """Whether single frames can be read from the file by their place."""
+        """Whether single frames can be read from the file by their offset."""
         return bool((self.columns.offset >= 0).all())
 
     @property
@@ -140,14 +140,14 @@ class Track:
     def tick_at(self, seconds: float) -> int:
         """The tick at some seconds from the first frame."""
         numerator, denominator = self.time_base
-        # To the nearest microsecond: 0.1 is meant, not the float next to it.
+        # Round to the nearest microsecond: 0.1 is meant, not the float next to it.
         microseconds = round(seconds * 1_000_000)
         return int(self.pts[0]) + microseconds * denominator // (numerator * 1_000_000)
 
     def segments(self, frames: NDArray[np.int64]) -> list[Segment]:
-        """What has to be decoded for some frames, as runs from a key frame each.
+        """The coded frames to decode for some frames, as runs from a key frame each.
 
-        A run begins at the last key frame that is decoded and shown before the frame. Pictures
+        A run starts at the last key frame that is decoded and shown before the frame. Pictures
         that are shown before that key frame need what lies before it. They are left out, but of
         H.264, whose decoders take a missing number of a reference picture for an error.
         """
@@ -158,7 +158,7 @@ class Track:
             )
         wanted = np.unique(self.order[frames])
         runs: list[list[int]] = []  # [key, last]
-        # In open groups the keys of neighbours may cross.
+        # The keys of neighbours may cross in open groups.
         for key, number in sorted((self._key_for(number), number) for number in wanted.tolist()):
             if runs and key <= runs[-1][1] + 1:  # neighbours are decoded in one go
                 runs[-1][1] = max(runs[-1][1], number)
@@ -176,13 +176,13 @@ class Track:
         return segments
 
     def earlier(self, segment: Segment, *, whole: bool) -> Segment | None:
-        """A segment that begins earlier, for one whose key frame lets a decoder miss pictures.
+        """A segment that starts earlier, for one whose key frame lets a decoder miss pictures.
 
         Args:
             segment: what could not be decoded from its key frame on.
             whole: its key frame needs no other picture. Slices from it on name pictures before it
                 all the same, without using them: those from a key frame 16 frames earlier on will
-                do, as no decoder keeps more, and may be wrong. Otherwise (intra refresh) it begins
+                do, as no decoder keeps more, and may be wrong. Otherwise (intra refresh) it starts
                 with the file.
 
         Returns:
@@ -207,7 +207,7 @@ class Track:
         return 0
 
     def groups(self) -> NDArray[np.int64]:
-        """Where each group of pictures begins, and the end: int64 `[num_groups + 1]`."""
+        """The start of each group of pictures, and the end: int64 `[num_groups + 1]`."""
         num_coded = len(self.columns.pts)
         starts = self.keys if len(self.keys) and self.keys[0] == 0 else np.append(0, self.keys)
         return np.append(starts, num_coded) if num_coded else np.zeros(1, np.int64)

@@ -16,7 +16,7 @@ from shardwise.extensions.media.files.container_ends import UNKNOWN, check_size
 from shardwise.extensions.media.files.limits import Limits
 from shardwise.extensions.media.files.track import Track, TrackColumns
 
-# By code and bits FFmpeg's names, without the order of bytes.
+# FFmpeg's names by code and bits, without the order of bytes.
 _CODECS = {
     (1, 8): "pcm_u8", (1, 16): "pcm_s16", (1, 24): "pcm_s24", (1, 32): "pcm_s32",
     (3, 32): "pcm_f32", (3, 64): "pcm_f64", (6, 8): "pcm_alaw", (7, 8): "pcm_mulaw",
@@ -27,12 +27,12 @@ _PACKET_SAMPLES = 4096
 
 
 def is_wave(head: bytes) -> bool:
-    """Whether a file of this beginning (12 bytes) is a wav."""
+    """Whether a file of this start (12 bytes) is a wav."""
     return head[:4] in (b"RIFF", b"RIFX", b"RF64") and head[8:12] == b"WAVE"
 
 
 def read_wave(reader: RangeReader, head: bytes | memoryview, limits: Limits) -> Track | None:
-    """The track of a wav that begins with `head`; None for a codec that is not PCM."""
+    """The track of a wav that starts with `head`; None for a codec that is not PCM."""
     end, held = reader.num_bytes, bytes(head)
     order = ">" if held[:4] == b"RIFX" else "<"
     (riff_size,) = struct.unpack_from(f"{order}I", held, 4)
@@ -65,7 +65,7 @@ def read_wave(reader: RangeReader, head: bytes | memoryview, limits: Limits) -> 
 
 
 def _to_data(reader: RangeReader, held: bytes, order: str) -> tuple[int, int, dict[bytes, bytes]]:
-    """Where the data begin, their size as it is written, and the chunks before (40 bytes each)."""
+    """The start of the data, their size as it is written, and the chunks before (40 bytes each)."""
     at = 12
     chunks: dict[bytes, bytes] = {}
     while True:

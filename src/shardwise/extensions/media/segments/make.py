@@ -30,7 +30,7 @@ def make_segments(
     for name, value in (("field", field), ("cuts", cuts)):
         if not isinstance(value, str) and (value is not None or name == "field"):
             raise TypeError(f"segments({name}={value!r:.60}): the name of a field")
-    # A row without an offset begins with its sound.
+    # A row without an offset starts with its sound.
     rows = ["offset", "duration"] if "offset" in fields else ["duration"]
     if cuts is not None:
         rows = [cuts.split(".")[0]]

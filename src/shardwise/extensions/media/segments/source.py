@@ -29,7 +29,7 @@ from shardwise.extensions.media.segments.table import SegmentTable, rows_in
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import Source, SourceTraits
 
-# Offsets and durations of manifests are rounded: so much may lie behind the sound, as silence.
+# Offsets and durations of manifests are rounded: so much may lie after the sound, as silence.
 _ROUNDED_S = 0.1
 
 
@@ -109,7 +109,7 @@ class SegmentSource:
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """Segments and what their rows say are values; what rides along is as it was."""
+        """Segments and the fields of their rows are values; copied fields keep their traits."""
         seconds = dict.fromkeys(("offset", "duration"), ((), np.dtype(np.float64)))
         return self._owners.traits((self._field, *seconds, *self._named), seconds)
 

@@ -1,4 +1,4 @@
-"""Which segments the sounds of a dataset have: from their rows alone, no sound is read."""
+"""The segments of a dataset's sounds: found from their rows alone, no sound is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwise.base.errors import DataError
 from shardwise.extensions.media.clips.table import value_at
 from shardwise.sources.protocol import Source
 
-# Names of a row's begin and length, and of its end where it has one in place of a length.
+# Names of a row's start and length, and of its end where it has one in place of a length.
 _BEGINS, _LENGTHS, _ENDS = ("offset", "start", "begin"), ("duration",), ("end", "stop")
 _ROWS_AT_ONCE = 4096
 _MAX_SECONDS = 1e9
@@ -38,7 +38,7 @@ class SegmentTable:
     names: tuple[str, ...]
 
     def segments_by(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Segments of each run of sounds, by the sound behind each run's last."""
+        """Segments of each run of sounds, by the sound after each run's last."""
         return np.diff(np.searchsorted(self.sounds, ends), prepend=0).astype(np.int64)
 
 
@@ -73,7 +73,7 @@ def segment_table(
 
 
 def rows_in(value: Any, cuts: str) -> list[Mapping[str, Any]]:
-    """The rows of segments in the JSON of a sample; DataError if there are none."""
+    """The rows of segments in the JSON of a sample; DataError if it has no rows."""
     value = value_at(value, cuts)
     rows = [value] if isinstance(value, Mapping) else value
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):

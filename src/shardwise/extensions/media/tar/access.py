@@ -56,7 +56,7 @@ class TarRanges:
         return read_ranges(self._pool, shards.manifest.urls, places, ranges_of, field=self._field)
 
     def _span(self, index: ShardIndex, row: int) -> tuple[int, int]:
-        """Where the file begins, and its bytes."""
+        """The start of the file, and its number of bytes."""
         (span,) = index.locate_one((self._field,), row)
         return span
 
@@ -77,14 +77,14 @@ class TarMedia(TarRanges):
         return self.__dict__ | {"_sidecars": OrderedDict(), "_indexes": RecentIndexes()}
 
     def identity(self) -> str:
-        """Changes when a sidecar does: 16 hex digits of the headers of all."""
+        """A digest that changes with any sidecar: 16 hex digits of all headers."""
         digest = hashlib.sha256()
         for shard in np.flatnonzero(self._shards().manifest.sizes).tolist():
             digest.update(self._sidecar(shard).identity)
         return digest.hexdigest()[:16]
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file; DataError if there is none that can be used."""
+        """The index of a sample's file; DataError if it has no usable index."""
         try:
             return self._indexes.get(sample, self._index)
         except DataError as error:
@@ -125,18 +125,18 @@ class TarMedia(TarRanges):
 
 
 class TarPictures(TarRanges):
-    """Numbered pictures of the samples of tar shards, a video each; their file is the shard."""
+    """Numbered pictures of samples of tar shards, a video each, whose file is the shard."""
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
         return tuple(numbered_fields(self._field, self._shards().fields))
 
     def identity(self) -> str:
-        """The pictures are those of the source's fingerprint."""
+        """An empty text: the source's fingerprint covers the pictures."""
         return ""
 
     def index(self, sample: int) -> MediaIndex:
-        """The places of a sample's pictures."""
+        """The index of a sample's pictures in the shard."""
         shards = self._shards()
         shard, row = shards.locate(sample)
         index = shards.index(shard)

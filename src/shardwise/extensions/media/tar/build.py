@@ -104,7 +104,7 @@ def _sidecar_header(index: ShardIndex) -> SidecarHeader:
 def media_payloads(
     url: str, index: ShardIndex, options: StorageOptions | None
 ) -> Iterator[tuple[int, str, int, bytes | None]]:
-    """Row, field, place and payload of each media file of a shard; None for one that is missing."""
+    """Row, field, offset and payload of each media file of a shard; None for a missing one."""
     fields, file = media_fields(index), open_uncached(url, options)
     try:
         for row in range(index.num_samples):
@@ -136,7 +136,7 @@ def build_sidecar(url: str, *, store: IndexStore) -> tuple[str | None, list[Data
 
 
 def open_sidecar(url: str, *, store: IndexStore) -> MediaSidecar | None:
-    """The sidecar of a shard; None where there is none."""
+    """The sidecar of a shard; None if it has no sidecar."""
     path = sidecar_path(store.published_path(url))
     try:
         file: File = open_uncached(path, store.options)
@@ -144,7 +144,7 @@ def open_sidecar(url: str, *, store: IndexStore) -> MediaSidecar | None:
     except MissingShardError:
         return None
 
-    # Of a shard far away one request for all, not one a sample.
+    # One request for all of a remote sidecar, not one per sample.
     whole = file.read(0, num_bytes) if file.is_remote and num_bytes <= _MAX_WHOLE_BYTES else None
 
     def read(start: int, stop: int) -> bytes:

@@ -26,7 +26,7 @@ _SECONDS_AT_ONCE = 10
 
 
 def media_problems(url: str, *, store: IndexStore) -> Iterator[Problem]:
-    """What is wrong with the media of a shard.
+    """Find the problems of a shard's media.
 
     Each payload is compared with the checksums of the sidecar, if there is one, and decoded: it
     may have been damaged before it was indexed.
@@ -60,7 +60,7 @@ def _check(data: bytes, row: int, field: str, sidecar: MediaSidecar | None) -> N
     try:
         indexed = None if sidecar is None else sidecar.index(row, field)
     except DataError:
-        # A sidecar has the reason of a file that can't be used, but not the place of the damage.
+        # A sidecar has the reason of a file that can't be used, but not the offset of the damage.
         media_block(data)
         raise
     if indexed is not None:
@@ -94,7 +94,7 @@ def check_media(data: bytes) -> None:
     if "video" in kinds:
         form = form_of(index, size=(16, 16))
         num_frames = index.first("video").num_frames
-        # In large parts: each begins at a key frame.
+        # Large parts, since each starts at a key frame.
         for start in range(0, num_frames, 1024):
             numbers = np.arange(start, min(start + 1024, num_frames))
             decode_frames(reader, index, numbers, form=form)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MediaSidecar:
-    """Where the frames of videos and sound lie; see `shardwise.sources.tar.sidecar.Sidecar`."""
+    """The locations of frames of videos and sound; see `shardwise.sources.tar.sidecar.Sidecar`."""
 
     encode_sample = staticmethod(sample_blocks)
     build = staticmethod(build_sidecar)

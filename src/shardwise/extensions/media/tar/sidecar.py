@@ -1,11 +1,11 @@
-"""The sidecar of a shard, `<shard>.media`: the media index of each sample behind a table.
+"""The sidecar of a shard, `<shard>.media`: the media index of each sample after a table.
 
     columns   `column_file`: the shard's size, its samples, the fields; and `ends`, the end of each
               block after the columns
     blocks    a stored media index (see `files.index_format`), none where the sample lacks the
               field; or "!" and a message in UTF-8, for a file that can't be used
 
-A reader takes the columns once, and then a block per sample. A block has a checksum of its own.
+A reader takes the columns once, and then a block per sample. A block has its own checksum.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BAD = b"!"
 
 
 def sidecar_path(index_path: str) -> str:
-    """Where a sidecar lies: beside the shard's index, with another ending.
+    """The path of a sidecar: beside the shard's index, with another ending.
 
     Examples:
         >>> sidecar_path("a/b.tar.swi"), sidecar_path("http://x/b.tar.swi?version=3")
@@ -51,7 +51,7 @@ def bad_block(reason: str) -> bytes:
 
 @dataclass(frozen=True)
 class SidecarHeader:
-    """What a sidecar says of its shard.
+    """The record of a shard in its sidecar.
 
     `fields` are those that have media, in the order of the table; `layout` is a CRC-32 of where
     they lie: another shard of the same size has another one.
@@ -72,12 +72,12 @@ def encode_sidecar(header: SidecarHeader, blocks: Sequence[bytes]) -> bytes:
 
 
 class MediaSidecar:
-    """A sidecar that is read: header and table at once, a block when it is asked for.
+    """A sidecar that is read: header and table at once, a block when it is requested.
 
     `read(start, stop)` gives bytes of the sidecar; `path` is for messages.
 
     Attributes:
-        header: what it says of its shard.
+        header: the record of its shard.
         identity: bytes that are others for another shard, or other media in it.
     """
 

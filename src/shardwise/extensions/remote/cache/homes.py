@@ -56,7 +56,8 @@ class LoaderFile:
         self._path = Path(f"{folder}/{kind}/{uuid.uuid4().hex}")
         self._lock, self.is_filled = threading.Lock(), False
         with lock():
-            self._path.touch(0o600, exist_ok=False)
+            # Homes have the token of the job.
+            self._path.touch(0o600 if kind == "homes" else 0o666, exist_ok=False)
             self._file = self._path.open("r+b")
             fcntl.flock(self._file, fcntl.LOCK_EX)
         self._file.write(HEAD.pack(0, 0))

@@ -1,4 +1,4 @@
-"""Arrow to columns: from a table's fields to what the rest of the library reads.
+"""Convert the fields of Arrow tables to the columns that the rest of the library reads.
 
 Numbers of one shape are one numpy array, binary columns are a `BytesColumn` over Arrow's own
 buffers, and nothing is copied before rows are taken. A row that Arrow calls null is a field that
@@ -8,12 +8,12 @@ the sample lacks: None. No row of a number, a string or binary column goes throu
 |---|---|
 | bool, integers, floats | a number; a column of them is an array `[rows]` |
 | date, time, timestamp, duration | a whole number, in the column's own unit |
-| fixed-size lists and tensors of these | an array; a column of them is an array `[rows, ...]` |
-| lists of these | an array; nested ones too where the lengths agree, else a list of arrays |
+| fixed-size lists and tensors of them | an array; a column of them is an array `[rows, ...]` |
+| lists of them | an array; nested ones too where the lengths agree, else a list of arrays |
 | binary of every kind | bytes |
 | strings of every kind | str |
 | lists of strings, of bytes | a list |
-| dictionary | what the dictionary says |
+| dictionary | the dictionary's values |
 | struct | a field for each of its fields: "meta.width" |
 | struct of bytes and path | its bytes, under the struct's own name |
 | everything else | the Python object that pyarrow makes of it, one by one |
@@ -42,7 +42,7 @@ def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
     path: list[str] = []
     rest: str | None = name
     fields: Any = table.schema
-    # A name may have dots of its own.
+    # A name may contain dots.
     while rest is not None:
         whole = [field for field in fields if field.name == rest]
         step = next((f for f in [*whole, *fields] if f"{rest}.".startswith(f"{f.name}.")), None)
@@ -69,7 +69,7 @@ class BatchColumns:
         self._columns: dict[str, ArrowColumn] = {}
 
     def columns(self, names: Sequence[str]) -> Mapping[str, ArrowColumn]:
-        """These fields, and maybe others."""
+        """The columns of some fields, and maybe others."""
         for name in names:
             if name not in self._columns:
                 self._columns[name] = convert(leaf(self._batch, name))
@@ -77,7 +77,7 @@ class BatchColumns:
 
 
 def empty_columns(types: Mapping[str, pa.DataType], names: Sequence[str]) -> dict[str, Column]:
-    """Columns of these fields without a row."""
+    """Columns of some fields, without a row."""
     return {name: convert(no_values(types[name])).take(slice(None)) for name in names}
 
 
@@ -136,15 +136,15 @@ def gather(
     return columns
 
 
-# For each column: where its rows begin among all rows, and the rows to take of it.
+# For each column: where its rows start among all rows, and the rows to take of it.
 Parts = Sequence[tuple[int, NDArray[np.int64]]]
 
-# Bytes that are copied to their places at a time: what stays in the processor's cache.
+# Bytes that are scattered at a time: they stay in the processor's cache.
 _CHUNK_BYTES = 64 << 10
 
 
 def _join(own: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]) -> Column:
-    """Rows of several columns; `order` says where each of them stands in the result."""
+    """Rows of several columns; `order` holds the position of each in the result."""
     # Bytes of some files may lie in dictionaries.
     kinds = set(map(type, own))
     if kinds == {Numbers}:
@@ -165,7 +165,7 @@ def _join(own: Sequence[ArrowColumn], parts: Parts, order: NDArray[np.int64]) ->
 def _join_numbers(
     columns: Sequence[Numbers], parts: Parts, order: NDArray[np.int64]
 ) -> NDArray[Any] | None:
-    """One array, without one for each column; None with rows missing, or of different forms."""
+    """Join without an array per column; None with rows missing, or of different forms."""
     arrays = [c.values for c in columns if c.valid is None and c.broken is None]
     first = columns[0].values
     form = (first.shape[1:], first.dtype)
@@ -179,7 +179,7 @@ def _join_numbers(
 def _scatter(
     arrays: Sequence[NDArray[Any]], parts: Parts, order: NDArray[np.int64], out: NDArray[Any]
 ) -> None:
-    """Copy rows of each array to their places in `out`: those of several small parts at a time."""
+    """Copy rows of each array to their positions in `out`, several small parts at a time."""
     chunk: list[NDArray[Any]] = []
     num_bytes = done = 0
     for number, (array, (start, rows)) in enumerate(zip(arrays, parts, strict=True), 1):
@@ -228,7 +228,7 @@ class ScatteredBytes(LazyBytesColumn):
             starts = each.column.starts[rows]
             ends = (starts + sizes[start : start + len(rows)]).tolist()
             views += [view[a:b] for a, b in zip(starts.tolist(), ends, strict=True)]
-        # The payloads lie by part; `starts` says whose they are.
+        # The payloads lie by part; `starts` has their offsets in the order of rows.
         starts = np.empty(len(sizes), np.int64)
         starts[self._order] = np.cumsum(sizes) - sizes
         self.starts = starts

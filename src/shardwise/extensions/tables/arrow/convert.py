@@ -1,4 +1,4 @@
-"""From Arrow's arrays to `ArrowColumn`s: buffers are shared, not copied."""
+"""Convert Arrow's arrays to `ArrowColumn`s: buffers are shared, not copied."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _lists(array: pa.Array) -> ArrowColumn:
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
-    """Where the rows of a list, string or binary array begin, and the end of the last."""
+    """The starts of the rows of a list, string or binary array, and the end of the last."""
     large = (pa.types.is_large_list, pa.types.is_large_string, pa.types.is_large_binary)
     dtype = np.int64 if any(test(array.type) for test in large) else np.int32
     offsets = _buffer(array.buffers()[1], dtype, array.offset, len(array) + 1)

@@ -1,4 +1,4 @@
-"""What stands for a null: `fill=` of the tables.
+"""The replacement of nulls: `fill=` of the tables.
 
 A column of numbers without nulls is an array in every batch; with one it would be a list in the
 batch that has it. Keeps: a filled column has one form.

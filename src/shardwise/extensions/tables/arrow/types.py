@@ -1,4 +1,4 @@
-"""What an Arrow schema says: the fields of a table, and the form of their columns."""
+"""The fields of a table and the form of their columns, from an Arrow schema."""
 
 from __future__ import annotations
 

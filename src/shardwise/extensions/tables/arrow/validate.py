@@ -33,7 +33,7 @@ def validated(array: A, name: str, *, fully: bool = True) -> A:
 
 
 def _opaque(kind: pa.DataType) -> pa.DataType:
-    """The type with binaries for texts and integers for times: any bytes of these are valid."""
+    """The type with binaries for texts and integers for times: any bytes of them are valid."""
     return next((make(kind) for test, make in _OPAQUE if test(kind)), kind)
 
 

@@ -1,8 +1,8 @@
-"""Columns as Arrow has them, of which rows are taken: the numpy side.
+"""Columns in Arrow's form, to take rows from: the numpy side.
 
 An `ArrowColumn` is a view of Arrow's buffers and keeps them alive. Taking rows costs numpy calls
-for the whole column; strings and lists cost a little more a row, and only what has no form in numpy
-goes through pyarrow's Python objects.
+for the whole column; strings and lists cost a little more per row, and only what has no form in
+numpy goes through pyarrow's Python objects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Rows = NDArray[np.int64] | slice
 
 
 class ArrowColumn(Protocol):
-    """A column as Arrow has it, of which rows are taken."""
+    """A column in Arrow's form, to take rows from."""
 
     def take(self, rows: Rows) -> Column:
         """These rows, with None where one is missing: an array, a `BytesColumn` or a list."""
@@ -29,7 +29,7 @@ class ArrowColumn(Protocol):
 
 
 class RowError(Exception):
-    """A row that has no value; `gather` says which sample it is."""
+    """A row that has no value; `gather` names its sample."""
 
     def __init__(self, row: int, message: str) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class Numbers:
 
     @property
     def holes(self) -> NDArray[np.bool_] | None:
-        """Which rows have no number, bool `[rows]`; None if all have one."""
+        """The rows without a number, bool `[rows]`; None if all have one."""
         if self.valid is None:
             return self.broken
         return ~self.valid if self.broken is None else self.broken | ~self.valid
@@ -108,7 +108,7 @@ class DictionaryColumn:
     words: ArrowColumn
 
     def take(self, rows: Rows) -> Column:
-        """What the dictionary's own column gives for the codes."""
+        """The values of the codes in the dictionary's own column."""
         codes = self.codes[rows]
         there = codes >= 0
         if there.all():
@@ -127,7 +127,7 @@ class DictionaryColumn:
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """Lists of any length: where they begin in `items`, and their lengths, -1 for missing."""
+    """Lists of any length: where they start in `items`, and their lengths, -1 for missing."""
 
     items: ArrowColumn
     starts: NDArray[np.int64]
@@ -142,7 +142,7 @@ class Lists:
         length = int(lengths[0]) if len(lengths) else -1
         if length > 0 and isinstance(items, Numbers) and bool((lengths == length).all()):
             windows = np.lib.stride_tricks.sliding_window_view(items.values, length, axis=0)
-            # The window's axis comes last: it belongs behind the rows.
+            # The window's axis comes last: it belongs after the rows.
             return np.ascontiguousarray(np.moveaxis(windows[starts], -1, 1))
         sizes = np.maximum(lengths, 0)
         ends = np.cumsum(sizes)
@@ -190,7 +190,7 @@ class Chunks:
         self._starts = self._ends - np.array(counts, np.int64)
 
     def take(self, rows: Rows) -> Column:
-        """What each chunk gives of its rows, merged."""
+        """The rows of each chunk, merged."""
         rows = np.arange(self._ends[-1], dtype=np.int64)[rows] if isinstance(rows, slice) else rows
         owners = np.searchsorted(self._ends, rows, side="right")
         parts = []

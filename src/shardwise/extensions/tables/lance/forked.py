@@ -31,7 +31,7 @@ main(int(sys.argv[2]))
 
 
 class ForkedTable:
-    """The methods of `LanceTable`, done by a process of its own; see there."""
+    """The methods of `LanceTable`, run in a separate process; see there."""
 
     def __init__(self, uri: str, version: int | str | None, settings: Mapping[str, str]) -> None:
         self._uri = uri

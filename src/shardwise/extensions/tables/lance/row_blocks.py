@@ -49,12 +49,12 @@ class BatchRows:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of these rows, by the means of their batches."""
+        """The bytes of the rows, by the means of their batches."""
         counts = np.bincount(self.batch_of, minlength=len(self.batches))
         return round(float(counts @ np.array([batch.row_bytes for batch in self.batches])))
 
     def columns(self, ids: NDArray[np.int64], names: Sequence[str], url: str) -> dict[str, Column]:
-        """The fields of these rows; their ids and the table's url are for messages."""
+        """The fields of the rows; their ids and the table's url are for messages."""
         return gather(
             names,
             self.batch_of,
@@ -230,7 +230,7 @@ class BlockCache:
     # Called under the lock.
 
     def _is_worth_it(self, key: Key, count: int) -> bool:
-        """Whether to fetch a block of which `count` rows are read now."""
+        """Whether to fetch a block when `count` of its rows are read."""
         if key in self._damaged:
             return False
         if self._use >= _LEAST_USE:

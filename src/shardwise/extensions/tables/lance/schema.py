@@ -13,7 +13,7 @@ from shardwise.plan import WindowShape
 if TYPE_CHECKING:
     from shardwise.extensions.tables.lance.table import Description
 
-# What Lance knows of a row beside its columns.
+# Lance's fields of a row beside its columns.
 _ROW_FIELDS = (pa.field("_rowid", pa.uint64()), pa.field("_rowaddr", pa.uint64()))
 # A lane's window is a run of rows, which Lance reads at once; 128 lanes mix a batch well.
 _WINDOW = WindowShape(lanes=128, window=1024)
@@ -39,7 +39,7 @@ class TableSchema:
         self._paths[KEY] = KEY
 
     def paths_of(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The paths of these fields, as Lance takes them."""
+        """The paths of some fields, as Lance takes them."""
         return tuple(dict.fromkeys(self._paths[name] for name in names))
 
 

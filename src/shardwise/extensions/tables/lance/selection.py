@@ -1,4 +1,4 @@
-"""Which rows of a table there are: the manifest, and where each sample lies. Pure numpy.
+"""The rows of a table: the manifest, and the position of each sample. Pure numpy.
 
 Without a filter sample i is live row i of the version, and nothing is stored beyond O(fragments)
 (I7). A filter is evaluated once, where the dataset is made: 4 bytes for each row that it keeps,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RowSelection:
-    """The samples of a version: fragments are shards; `selected` are a filter's places."""
+    """The samples of a version: fragments are shards; `selected` are a filter's positions."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class RowSelection:
         self.manifest = Manifest(kind, shards)
 
     def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where samples lie among the live rows of the version, ascending as ids do."""
+        """The positions of samples among the live rows of the version, ascending as ids do."""
         if self._rows is None:
             return ids
         fragment, _ = self.manifest.locate(ids)
         return self._starts[fragment] + self._rows[ids]
 
     def keys(self, ids: NDArray[np.int64]) -> list[str]:
-        """What samples are called: "fragment:row", the row among those that are not deleted."""
+        """The keys of samples: "fragment:row", the row among those that are not deleted."""
         fragment, row = self.manifest.locate(ids)
         rows: list[int] = (row if self._rows is None else self._rows[ids]).tolist()
         numbers = self.description.fragments[fragment].tolist()

@@ -1,7 +1,7 @@
 """The source of Lance tables: samples by id, from one version of a table.
 
-Opens the table at the first use, once a process; a forked child of a process that used Lance reads
-through a process of its own. Lance and pyarrow are imported where a table is opened.
+Opens the table at the first use, once per process; a forked child of a process that used Lance
+reads through a separate process. Lance and pyarrow are imported where a table is opened.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class LanceSource:
-    """Rows of a version of a Lance table; `shardwise.lance` says what the arguments are.
+    """Rows of a version of a Lance table; `shardwise.lance` documents the arguments.
 
     A fragment is a shard, its live rows in storage order are its samples. The key is the column
     "__key__" where there is one, else "fragment:row". Columns keep their values: numbers and
@@ -83,12 +83,12 @@ class LanceSource:
 
     @property
     def manifest(self) -> Manifest:
-        """A shard a fragment, with exact counts; the first use opens the table."""
+        """A shard per fragment, with exact counts; the first use opens the table."""
         return self.selection.manifest
 
     @property
     def selection(self) -> RowSelection:
-        """Which rows there are."""
+        """The selected rows."""
         if self._selection is None:
             self._open()
         assert self._selection is not None
@@ -174,7 +174,7 @@ class LanceSource:
         shard, _ = self.selection.manifest.locate(ids[:1])
         return self.selection.manifest.shards[int(shard[0])].url
 
-    # Opening, once a process.
+    # Opening, once per process.
 
     def _open(self) -> _Here:
         def open_here() -> _Here:
@@ -231,7 +231,7 @@ class LanceSource:
 
 @dataclass(frozen=True)
 class _Here:
-    """What belongs to one process: the open table, and rows that it keeps."""
+    """The state of one process: the open table, and rows that it keeps."""
 
     table: LanceTable | ForkedTable
     cache: BlockCache

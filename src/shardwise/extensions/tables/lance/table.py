@@ -1,8 +1,8 @@
 """One version of a Lance table, open in this process: all that this library asks of Lance.
 
 Lance's threads do not survive a fork, and a forked child that continues with them hangs or crashes
-now and then: the rest of the package asks `is_usable_here`. Rows are read by their place among the
-live rows of the version, ascending: Lance skips deleted ones. Lance's errors become ours (I6).
+now and then: the rest of the package asks `is_usable_here`. Rows are read by their position among
+the live rows of the version, ascending: Lance skips deleted ones. Lance's errors become ours (I6).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ except ImportError as error:
 _HOME_PID = os.getpid()
 _BLOB_METADATA = b"lance-encoding:blob"
 _BLOB_EXTENSION = "lance.blob.v2"
-# Where in its own source Lance raised an error.
+# The position in Lance's source where it raised an error.
 _PLACE = re.compile(r", /\S+\.rs:\d+:\d+")
 # Errors of storage; all others are the data's, against which no retry helps.
 _IO_ERRORS = ("LanceError(IO): Generic", "LanceError(IO): Execution")
@@ -48,7 +48,7 @@ def is_usable_here() -> bool:
 class Description:
     """A version of a table: schema (blobs as binaries) and, by fragment, live rows and bytes.
 
-    The digest names all files: a table made anew under the same name and version has another.
+    The digest names all files: a table made again under the same name and version has another.
     """
 
     version: int
@@ -88,7 +88,7 @@ class LanceTable:
             raise MissingShardError(gone, url=uri) from error
 
     def versions(self) -> list[int] | None:
-        """The numbers of all versions there are now; None if there is no table."""
+        """The numbers of all versions that exist now; None without a table."""
         try:
             with _as_ours(self.uri):
                 latest = lance.dataset(self.uri, storage_options=self._settings)
@@ -102,7 +102,7 @@ class LanceTable:
         return f"its tags are {', '.join(map(repr, sorted(tags)))}" if tags else "it has no tags"
 
     def description(self) -> Description:
-        """What the version holds; O(fragments), reads no data."""
+        """The content of the version; O(fragments), reads no data."""
         dataset = self._dataset
         digest = hashlib.sha256()
         rows: list[tuple[int, int, int]] = []
@@ -126,7 +126,7 @@ class LanceTable:
             )
 
     def select(self, condition: str) -> NDArray[np.int64]:
-        """The places of the live rows for which a condition in SQL holds: int64, ascending."""
+        """The positions of the live rows for which a condition in SQL holds: int64, ascending."""
         places = [np.empty(0, dtype=np.int64)]
         try:
             with _as_ours(self.uri):
@@ -139,11 +139,11 @@ class LanceTable:
             raise DataError(
                 f"filter={condition!r}: {error.reason}; the columns are {columns}", url=self.uri
             ) from error
-        # An index of the table returns rows in an order of its own.
+        # An index of the table returns rows in its own order.
         return np.sort(np.concatenate(places), kind="stable")
 
     def take(self, places: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
-        """Rows by place, one or more, ascending, without repeats; of structs "a.b" is a part."""
+        """Rows by position, one or more, ascending, without repeats; of structs "a.b" is a part."""
         with self._reading():
             # A list: an Arrow array would be taken apart item by item.
             table = self._dataset.take(places.tolist(), columns=list(columns))
@@ -152,7 +152,7 @@ class LanceTable:
         return batch
 
     def blobs(self, places: NDArray[np.int64], column: str) -> list[bytes | None]:
-        """Blobs by place, one or more, ascending, without repeats, in one planned read."""
+        """Blobs by position, one or more, ascending, without repeats, in one planned read."""
         with self._reading():
             blobs = self._dataset.read_blobs(column, indices=places.tolist(), preserve_order=True)
         self._check_count(len(blobs), len(places))
@@ -164,7 +164,7 @@ class LanceTable:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Tell a version that was cleaned up from a file that is missing."""
+        """Distinguish a version that was cleaned up from a missing file."""
         try:
             with _as_ours(self.uri):
                 yield
@@ -208,7 +208,7 @@ def _plain_schema(schema: pa.Schema) -> tuple[pa.Schema, frozenset[str]]:
 
 @contextmanager
 def _as_ours(uri: str) -> Iterator[None]:
-    """Raise what Lance raises as one of our errors."""
+    """Raise Lance's errors as this library's own."""
     try:
         yield
     except BaseException as error:

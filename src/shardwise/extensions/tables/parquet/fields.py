@@ -25,7 +25,7 @@ from shardwise.extensions.tables.parquet.parquet_file import FileInfo
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """The columns that a program asks for: names, types to cast to (`whole`: no others), fill."""
+    """The columns that a program requests: names, types to cast to (`whole`: no others), fill."""
 
     columns: tuple[str, ...] | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class ColumnOptions:
 
     @classmethod
     def of(cls, columns: Sequence[str] | None, schema: Any, fill: Any) -> ColumnOptions:
-        """From what `sw.parquet` takes."""
+        """Make options from the arguments of `sw.parquet`."""
         columns = None if columns is None else tuple(columns)
         if schema is None:
             return cls(columns, fill=fill)

@@ -1,13 +1,13 @@
 """A Parquet file over the library's storage: its footer, and row groups column by column.
 
-Of a row group the bytes of the columns asked for are read in one go, into one buffer, and pyarrow
-decodes from there: so it needs no file system of its own, and reads are counted, pinned to one
+The bytes of the requested columns of a row group are read in one go, into one buffer, and pyarrow
+decodes from there: so it needs no separate file system, and reads are counted, pinned to one
 version and retried like all others. pyarrow's own threads are not used: the engine has threads,
 and a pool of them does not live through a fork. Format: https://parquet.apache.org/docs/file-format/
 
-Metadata of column chunks is never asked for: `RowGroupMetaData.column()` ends the process where a
-footer is damaged, or a column encrypted (pyarrow 26). Which bytes a row group needs is what
-`read_row_group`, whose errors can be caught, asks for.
+Metadata of column chunks is never accessed: `RowGroupMetaData.column()` ends the process where a
+footer is damaged, or a column encrypted (pyarrow 26). The bytes that a row group needs are
+those that `read_row_group` reads, whose errors can be caught.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TAIL_BYTES = 64 << 10
 _NO_PAGE = np.frombuffer(b"\x15\x00\x15\x01\x15\x01\x00", np.uint8)
 # Errors that pyarrow raises for damaged bytes.
 _BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError)
-# Of pyarrow's error for a nested column that takes more than 2 GB. Source: Arrow's
+# Part of pyarrow's error for a nested column that takes more than 2 GB. Source: Arrow's
 # cpp/src/parquet/arrow/reader.cc, "Nested data conversions not implemented for chunked array".
 _TOO_LARGE = "chunked array"
 
@@ -53,7 +53,7 @@ class FileInfo:
 
 
 class ParquetFile:
-    """One file; makes no request before it must. `stat` is as for `open_table`."""
+    """A Parquet file; makes no request before it must. `stat` is as for `open_table`."""
 
     def __init__(self, file: File, stat: FileStat | None = None) -> None:
         self._file, self.url = file, file.url
@@ -67,7 +67,7 @@ class ParquetFile:
         footer = self._footer()
         with as_data_error("its footer is damaged", url=self._file.url):
             schema = footer.schema.to_arrow_schema()
-            field_types(schema)  # decodes the names, which may be no UTF-8
+            field_types(schema)  # decodes the names, which may not be UTF-8
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         rows = [group.num_rows for group in groups]
         if min(rows, default=0) < 0 or sum(rows) != footer.num_rows:
@@ -118,7 +118,7 @@ class ParquetFile:
         return self._metadata
 
     def spans(self, group: int, names: Sequence[str]) -> list[tuple[int, int]]:
-        """Where the bytes lie that some columns of a row group are decoded from."""
+        """The spans of bytes that some columns of a row group are decoded from."""
         known = self._spans.get((group, tuple(names)))
         if known is not None:
             return known
@@ -132,7 +132,7 @@ class ParquetFile:
         return spans
 
     def _fetch(self, group: int, names: Sequence[str]) -> dict[tuple[int, int], memoryview]:
-        """Those bytes, by their place."""
+        """The bytes of the spans, by span."""
         spans = self.spans(group, names)
         ends = list(accumulate(end - begin for begin, end in spans))
         buffer = np.empty(ends[-1] if ends else 0, np.uint8).data
@@ -144,7 +144,7 @@ class ParquetFile:
 
 
 def check_version(file: File, stat: FileStat) -> None:
-    """Hold a local file to the version that was opened; remote ones are pinned."""
+    """Check that a local file is the version that was opened; remote ones are pinned."""
     if not file.is_remote:
         require_same(stat, file.stat(), file.url)
 
@@ -198,8 +198,8 @@ def _decode_parts(
 ) -> pa.Table:
     """A row group whole, or in the largest parts that pyarrow decodes.
 
-    It decodes no more than 2 GB of a nested column at a time. How many rows these are can't be told
-    from the footer: a page of a few bytes may name large values of a dictionary many times.
+    It decodes no more than 2 GB of a nested column at a time. The footer does not show how many
+    rows these are: a page of a few bytes may name large values of a dictionary many times.
     """
     num_rows = None
     while True:
@@ -217,7 +217,7 @@ def _decode_parts(
 
 
 class _PyarrowFile:
-    """What `pa.PythonFile` asks of a file; `read_at` gives its bytes."""
+    """The methods that `pa.PythonFile` needs of a file; `read_at` gives its bytes."""
 
     closed = False
 
@@ -246,7 +246,7 @@ class _PyarrowFile:
 
 
 class _RangeRecorder(_PyarrowFile):
-    """A file that no column decodes from, which records what pyarrow reads: (begin, end)."""
+    """A file that no column decodes from, which records what pyarrow reads: (start, end)."""
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__(num_bytes)

@@ -1,6 +1,6 @@
 """The source of tables: rows by id, from a cache of decoded row groups.
 
-Opens the files at the first use, once a process.
+Opens the files at the first use, once per process.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _MAX_FILES = 256
 class ParquetSource:
     """Rows of tables in Parquet files, or in the Arrow files of Hugging Face datasets, by id.
 
-    `shardwise.parquet` says what the arguments are.
+    `shardwise.parquet` documents the arguments.
 
     A shard is a row group. Opening reads the footers of all files: counts, columns, versions. A
-    row group is decoded whole, in the columns asked for, and stays in memory with others up to
-    `memory_bytes` a process; its threads share it. Structs are taken apart into fields "a.b";
+    row group is decoded whole, in the requested columns, and stays in memory with others up to
+    `memory_bytes` per process; its threads share it. Structs are taken apart into fields "a.b";
     directories `name=value` are fields, too. A sample's key is the column "__key__" where there is
     one, else the file's base name and the row in it: "part-0:17".
 
     The window shuffle has as many lanes as keep the row groups in use small, and windows of the
-    length of a row group, so that each row group is decoded once an epoch.
+    length of a row group, so that each row group is decoded once per epoch.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class ParquetSource:
 
     @property
     def tables(self) -> Tables:
-        """What the footers say; the first use reads them."""
+        """The content of the footers; the first use reads them."""
         with explain_missing(self.urls):
             return self._tables.get(lambda: open_tables(self.urls, self._pool, self._options))
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """Any row of a mapped file is as near as another; a row group is decoded whole."""
+        """Full for mapped files; else by windows, since a row group is decoded whole."""
         return "full" if self.tables.mapped else "window"
 
     @property
@@ -156,7 +156,7 @@ class ParquetSource:
     # Inner parts.
 
     def _stored(self, fields: tuple[str, ...] | None) -> tuple[str, ...]:
-        """What is read of the files for some fields."""
+        """The stored fields to read for some fields."""
         known = self.tables.columns
         names = self.tables.fields if fields is None else fields
         stored = tuple(name for name in (*known.stored, *known.parts) if name in names)
@@ -212,7 +212,7 @@ class ParquetSource:
                     stored = leaf(table, name)
                     column = cast_column(stored, tables.columns.casts.get(name), num_rows, name)
                     columns[name] = convert(column)
-            # What is mapped takes no memory of this process.
+            # Mapped data takes no memory of this process.
             size = 0 if tables.mapped and not tables.columns.casts else table.nbytes
             return columns, size + _ROW_BYTES * num_rows * len(names)
 

@@ -69,7 +69,7 @@ class ArrowFile:
         return self._mapped()[group], 0
 
     def check(self) -> None:
-        """Hold the file to its version, before and after views of the map are read."""
+        """Check the file's version, before and after views of the map are read."""
         check_version(self._file, self._stat)
 
     def _mapped(self) -> list[pa.RecordBatch]:
@@ -85,7 +85,7 @@ class ArrowFile:
                         reader = pa.ipc.open_stream(source)
                         batches = list(reader)
                 self._schema = reader.schema
-                field_types(self._schema)  # decodes the names, which may be no UTF-8
+                field_types(self._schema)  # decodes the names, which may not be UTF-8
                 for batch in batches:
                     batch.validate()  # the sizes of buffers, before their bytes are counted
             self._batches = batches

@@ -1,4 +1,4 @@
-"""From what a user writes to the files of one table: directories are searched, layouts known.
+"""Find the files of one table by a user's URLs: directories are searched, layouts known.
 
 Keeps a part of I6: a directory that holds several tables (the splits of a Hugging Face dataset) is
 an error, never their sum. Of partitioned directories, `year=2024/month=01/part-0.parquet`, the
@@ -28,7 +28,7 @@ from shardwise.storage import StorageOptions, expand, is_local, local_path
 from shardwise.storage.urls import beside
 
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow")
-# The hub's names: train-00000-of-00002.parquet, with a hash behind it at times.
+# The hub's names: train-00000-of-00002.parquet, at times with a hash at the end.
 _SPLIT = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?\.\w+")
 
 
@@ -40,7 +40,7 @@ def find_tables(
     """The files of a table, in order.
 
     A local directory stands for all files of tables under it, sorted by path, but for hidden ones
-    and those whose names begin with "_". What `save_to_disk` of Hugging Face datasets wrote is the
+    and those whose names start with "_". What `save_to_disk` of Hugging Face datasets wrote is the
     files that it lists, in its order. Everything else is as `shardwise.storage.expand` has it:
     a remote directory stands for the files in it, without those below.
     """
@@ -55,7 +55,7 @@ def find_tables(
     named: list[str | os.PathLike[str]] = []
     for item in items:
         text = path_text("each of urls", item)
-        # os.path: a name that is too long is no directory, and no OSError.
+        # os.path: a name that is too long is not a directory, and raises no OSError.
         if text and is_local(text) and os.path.isdir(local_path(text)):  # noqa: PTH112
             named += _in_directory(Path(local_path(text)))
         elif not is_local(text) and text.endswith("/"):
@@ -132,7 +132,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 _PART = re.compile(r"(?P<name>[^=/]+)=(?P<value>[^/]*)")
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
-# What Hive writes for a null.
+# Hive's name for a null.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -145,7 +145,7 @@ class Partition:
     dtype: np.dtype[Any] | None = None
 
     def take(self, files: NDArray[np.int64]) -> Column:
-        """The values for rows of these files: an array if they are numbers, and none is null."""
+        """The values for rows of some files: an array if they are numbers without nulls."""
         values = [self.values[i] for i in files.tolist()]
         return values if self.dtype is None or None in values else np.array(values, self.dtype)
 

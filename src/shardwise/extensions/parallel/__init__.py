@@ -1,0 +1,1 @@
+"""Ranks of model-parallel groups: one batch for all of them, and parts of its sequences."""
