@@ -1,1 +1,1 @@
-"""What every other package stands on: errors, columns, ranks, and the seam to extensions."""
+"""The base of every other package: errors, columns, ranks, and the seam to extensions."""

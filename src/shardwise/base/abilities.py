@@ -9,7 +9,7 @@ A = TypeVar("A")
 
 
 def having(value: object, ability: type[A]) -> A | None:
-    """Return the object if it has all members of a protocol, else None; 0.3 us a member.
+    """Return the object if it has all members of a protocol, else None; 0.3 us per member.
 
     A member that is None does not count. Members that `__getattr__` finds do, and no property is
     called, unlike `isinstance` of a protocol, which depends in both on the version of Python.

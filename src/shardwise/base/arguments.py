@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
-# Of names in a message: keys with dots make a field of each sample.
+# Names shown in a message: keys with dots make a field of each sample.
 _MAX_SHOWN = 20
 
 _Called = TypeVar("_Called", bound=Callable[..., Any])
 
 
 def suggest_names(called: _Called) -> _Called:
-    """Have a function, or a class, name similar arguments where it is given one that it has not."""
+    """Have a function, or a class, suggest similar names for an argument that it does not have."""
     function: Any = vars(called)["__init__"] if isinstance(called, type) else called
     parameters = inspect.signature(function).parameters
     known = [name for name in parameters if name[0] != "_" and name != "self"]
@@ -55,7 +55,7 @@ def near_name(name: Any, names: Iterable[Any]) -> str:
 
 
 def no_such_field(name: Any, known: Sequence[str], *, kind: str = "fields") -> str:
-    """Say that there is no field of this name, which there are, and which may be meant."""
+    """Describe a missing field: the fields that exist, and which one may be meant."""
     there = ", ".join(map(repr, known[:_MAX_SHOWN])) or "none"
     if len(known) > _MAX_SHOWN:
         there += f" and {len(known) - _MAX_SHOWN:,} more"
@@ -72,9 +72,9 @@ def no_such_field(name: Any, known: Sequence[str], *, kind: str = "fields") -> s
 def check_choice(
     name: str, value: Any, choices: Iterable[Any], *, of: str = "", more: str = ""
 ) -> None:
-    """Refuse what is not one of the choices, and name a similar one.
+    """Refuse a value that is not one of the choices, and name a similar one.
 
-    `of` is the function whose argument it is, where its name alone would not say that; `more` says
+    `of` is the function that takes the argument, if the name alone does not show that; `more` is
     what else it takes.
 
     Raises:
@@ -91,11 +91,11 @@ def check_choice(
 
 
 def check_number(name: str, value: Any, *, least: float | None = None) -> None:
-    """Refuse what is no number above 0, or none of at least `least`.
+    """Refuse a value that is not a number above 0, or of at least `least` if that is given.
 
     Raises:
-        TypeError: it is no number.
-        ValueError: it is too small, or no number that can be meant (nan).
+        TypeError: it is not a number.
+        ValueError: it is too small, or nan.
     """
     number: Any = value
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -106,7 +106,7 @@ def check_number(name: str, value: Any, *, least: float | None = None) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse what is no bool: of "False", a str that is not empty, Python makes True.
+    """Refuse a value that is not a bool: Python takes "False", a non-empty str, for True.
 
     Raises:
         TypeError: it is neither True nor False.
@@ -119,7 +119,7 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_function(name: str, value: Any) -> None:
-    """Refuse what is neither a function nor None.
+    """Refuse a value that is neither a function nor None.
 
     Raises:
         TypeError: it can't be called.

@@ -24,7 +24,7 @@ def collate(columns: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any] | li
     """Make a batch from columns of decoded values.
 
     Args:
-        columns: one sequence a field, one value a sample.
+        columns: one sequence per field, one value per sample.
 
     Returns:
         For every column, in the same order:
@@ -46,7 +46,7 @@ def collate(columns: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any] | li
 
 
 def collate_owned(columns: dict[str, Sequence[Any]]) -> dict[str, NDArray[Any] | list[Any]]:
-    """The same of columns that no one else uses: they are taken out, and large rows freed."""
+    """The same for columns that no one else uses: they are taken out, and large rows freed."""
     return {name: _stack(columns.pop(name)) for name in list(columns)}
 
 
@@ -55,7 +55,7 @@ def _stack(column: Column) -> NDArray[Any] | list[Any]:
         return column
     values = values_of(column)
     if values and isinstance(values[0], np.ndarray):
-        column = values = list(values)  # of its own: its rows may be freed
+        column = values = list(values)  # a copy: its rows may be freed
         return _stack_arrays(values)
     if values and type(values[0]) is list:
         return _stack_lists(values)
@@ -69,7 +69,7 @@ def _stack(column: Column) -> NDArray[Any] | list[Any]:
 
 
 def _dtype_of(values: list[Any]) -> Any:
-    """The dtype of an array of these scalars; None where a list is better."""
+    """The dtype for an array of the scalars; None where a list is better."""
     kinds = set(map(type, values))
     if kinds == {bool}:
         return np.bool_
@@ -83,7 +83,7 @@ def _dtype_of(values: list[Any]) -> Any:
 
 
 def dtype_of_numbers(values: list[Any]) -> Any:
-    """The dtype of an array of these bools, ints or floats; None where it is no list of these."""
+    """The dtype for an array of bools, ints or floats; None if there are other values."""
     kind = type(values[0])
     if issubclass(kind, np.number | np.bool_):
         return values[0].dtype if all(type(value) is kind for value in values) else None

@@ -29,7 +29,7 @@ def make_rows(
 ) -> NDArray[Any]:
     """Make the rows of a field, in the order of memory that their shape has.
 
-    They lie in `memory`, uint8 of their size in bytes, or in memory of their own.
+    They lie in `memory`, uint8 of their size in bytes, or in new memory.
     """
     shape, dtype = layout
     is_last = isinstance(shape, ChannelsLast)
@@ -46,7 +46,7 @@ _GATHER_BYTES = 64 << 10
 
 
 def mask_of(field: str) -> str:
-    """The name of the field that says which values of another field are real."""
+    """The name of the field that marks the real values of another field."""
     return f"{field}.mask"
 
 
@@ -55,7 +55,7 @@ class BytesColumn(Sequence[memoryview | None]):
 
     Args:
         buffer: uint8 `[total]`, read-only by agreement.
-        starts: int64 `[rows]`, where each payload begins in the buffer.
+        starts: int64 `[rows]`, where each payload starts in the buffer.
         lengths: int64 `[rows]`, its length in bytes; -1 where the sample has no such field.
     """
 
@@ -96,10 +96,10 @@ class BytesColumn(Sequence[memoryview | None]):
             yield None if length < 0 else view[start : start + length]
 
     def to_list(self) -> list[bytes | None]:
-        """All payloads as bytes of their own, None where one is missing."""
+        """All payloads as separate bytes objects, None where one is missing."""
         ends = (self.starts + self.lengths).tolist()
         data: Any = self.buffer.base
-        # A missing one ends before it begins.
+        # A missing one ends before it starts.
         if type(data) is bytes and len(data) == len(self.buffer):
             # Cut from bytes, a payload takes half the time of one cut from a view.
             return [
@@ -150,14 +150,14 @@ class BytesColumn(Sequence[memoryview | None]):
         windows = np.ndarray(
             (len(self.buffer) - length + 1, length), np.uint8, self.buffer, strides=(1, 1)
         )
-        # In parts that stay in the processor's cache between being gathered and being copied.
+        # Gather in parts that stay in the processor's cache until they are copied.
         step = max(1, _GATHER_BYTES // length)
         for at in range(0, num_rows, step):
             out[at : at + step] = windows[self.starts[at : at + step]]
 
 
 class LazyBytesColumn(BytesColumn):
-    """A column that is packed into one buffer at the first look at it."""
+    """A column that is packed into one buffer at the first access."""
 
     __slots__ = ()
 
@@ -174,7 +174,7 @@ class LazyBytesColumn(BytesColumn):
 
 
 class PayloadColumn(LazyBytesColumn):
-    """Byte strings that are objects of their own, packed into one buffer at the first look."""
+    """Byte strings that are separate objects, packed into one buffer at the first access."""
 
     __slots__ = ("_values",)
 
@@ -212,7 +212,11 @@ class PayloadColumn(LazyBytesColumn):
 
 
 def values_of(column: Column) -> list[Any]:
-    """The values of a column: stored bytes as bytes; int64, float64, bool and text as Python's."""
+    """The values of a column, by sample: stored bytes as bytes, common scalars as Python's own.
+
+    int64, float64, bool and text become int, float, bool and str, so that a sample looks alike
+    whether its column is an array or, with a value missing, a list; other numbers stay numpy's.
+    """
     if isinstance(column, BytesColumn):
         return column.to_list()
     if (
@@ -239,7 +243,12 @@ def merge_columns(
 ) -> Column:
     """Put columns of one field together by the places of their rows among `num_rows`.
 
-    The result is an array where all columns are arrays of one form, else a `BytesColumn` or a list.
+    Args:
+        parts: for each column, the positions of its rows in the result, and the column.
+        num_rows: rows of the result, each in one part.
+
+    Returns:
+        An array where all columns are arrays of one form, else a `BytesColumn` or a list.
     """
     first = parts[0][1]
     if isinstance(first, np.ndarray) and all(
@@ -278,9 +287,9 @@ class Columns:
     """Samples by column, as a source reads them.
 
     Attributes:
-        ids: int64 `[rows]`, the sample ids that were asked for, in that order.
-        keys: the samples' keys, one a row.
-        fields: a column a field: `BytesColumn` for stored bytes; for values an array
+        ids: int64 `[rows]`, the requested sample ids, in that order.
+        keys: the samples' keys, one per row.
+        fields: a column per field: `BytesColumn` for stored bytes; for values an array
             `[rows, ...]`, or any sequence with None where a sample lacks the field.
         num_bytes: bytes that were read from storage for this.
     """

@@ -1,4 +1,4 @@
-"""How many cores this process may use: affinity, the control group's quota, ranks on the node."""
+"""The number of cores for this process: affinity, control group's quota, ranks on the node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def usable_cores(*, num_ranks: int = 1) -> int:
 
 
 def _cgroup_cores(root: Path) -> float | None:
-    """The CPU quota of the control group in cores (version 2, then 1); None where there is none."""
+    """The CPU quota of the control group in cores (version 2, then 1); None without a quota."""
     try:
         quota, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):

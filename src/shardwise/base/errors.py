@@ -13,7 +13,7 @@ from shardwise.base.shown import shown, shown_in
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says; of one whose `__str__` raises, that it does."""
+    """The message of an exception, or a note that its `__str__` raises."""
     try:
         return str(error)
     except Exception as failed:  # noqa: BLE001 - foreign code
@@ -39,7 +39,7 @@ class ShardwiseError(Exception):
 
 def _rebuild(cls: type[ShardwiseError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
     """Make an error again without calling its constructor."""
-    # Of two built-in bases, OSError is the one with a layout of its own, and insists on it.
+    # An error with two built-in bases needs OSError's `__new__`: OSError has its own layout.
     error: Any = (
         OSError.__new__(cls, *args) if issubclass(cls, OSError) else cls.__new__(cls, *args)
     )
@@ -49,18 +49,18 @@ def _rebuild(cls: type[ShardwiseError], args: tuple[Any, ...], state: dict[str, 
 
 
 class DataError(ShardwiseError, ValueError):
-    """Data that can't be used: damaged, missing, or of another form than asked for.
+    """Data that can't be used: damaged, missing, or of another form than requested.
 
     Attributes:
         url: the shard or file, or None; without its query, fragment and user, which may be secret.
         key: the sample's key, or None.
         field: the field of the sample (the member's extension), or None.
-        offset: the byte in the shard where the damage begins, or None; where a decoder failed, the
+        offset: the byte in the shard where the damage starts, or None; where a decoder failed, the
             byte in the field's payload.
         index: the sample's id in its dataset, or None.
     """
 
-    # Of an error from elsewhere that lacks them.
+    # Defaults for an error from elsewhere that lacks these attributes.
     reason: str = ""
     url: str | None = None
     key: str | None = None
@@ -125,7 +125,7 @@ class StallError(ShardwiseError, TimeoutError):
 
 
 class DecodeTimeoutError(DataError, StallError):
-    """A decoder or function did not return within `decode_timeout`; says for which sample."""
+    """A decoder or function did not return within `decode_timeout`; names the sample."""
 
     __str__ = DataError.__str__
 
@@ -134,7 +134,7 @@ class WorkerError(ShardwiseError, RuntimeError):
     """A worker process ended before its work was done.
 
     Attributes:
-        exitcode: what the process ended with; negative for a signal, None where it is unknown.
+        exitcode: the exit code of the process; negative for a signal, None where it is unknown.
     """
 
     exitcode: int | None = None
@@ -149,7 +149,7 @@ class ServiceError(ShardwiseError, RuntimeError):
 
 
 class RankError(ShardwiseError, RuntimeError):
-    """Rank and world size can't be told for certain."""
+    """Rank and world size can't be determined for certain."""
 
 
 class MissingExtraError(ShardwiseError, ImportError):

@@ -18,7 +18,7 @@ def as_data_error(what: str, *, url: str, **where: Any) -> Iterator[None]:
     """Raise whatever is raised inside as a DataError; errors of this library pass, with a url.
 
     Args:
-        what: the beginning of the message, before the parser's own words.
+        what: the start of the message, before the parser's own words.
         url: the file that the bytes are from.
         where: more attributes of the DataError: key, field, offset, index.
     """
@@ -37,5 +37,5 @@ def as_data_error(what: str, *, url: str, **where: Any) -> Iterator[None]:
 
 
 def is_signal(error: BaseException) -> bool:
-    """Whether it is no error, as KeyboardInterrupt is none; a panic in Rust is an error."""
+    """Whether an exception is a signal, such as KeyboardInterrupt; a panic in Rust is an error."""
     return not isinstance(error, Exception) and type(error).__name__ != "PanicException"

@@ -1,7 +1,7 @@
 """The hook for training frameworks: guards that know how a framework uses a loader.
 
-Some frameworks rebuild, skip or iterate a loader in ways that would lose its order, and ask it for
-nothing that tells so. What knows their names is a `Guard` in `shardwise.integrations`, one per
+Some frameworks rebuild, skip or iterate a loader in ways that would lose its order, and no call to
+the loader shows it. A `Guard` in `shardwise.integrations` knows their names, one per
 framework; the core calls the guards of the frameworks that the program has imported.
 """
 
@@ -17,13 +17,13 @@ from shardwise.base.plugins import find, own_names
 
 
 class Guard:
-    """What a framework may do to a loader; this base lets it do everything.
+    """Guards a loader against a framework; this base allows everything.
 
     A method raises `FrameworkError` where the framework would lose samples or their order.
     """
 
     def check_shuffle(self) -> None:
-        """Called when a loader that shuffles is asked for its sampler."""
+        """Called when the sampler of a loader that shuffles is requested."""
 
     def check_pass(self) -> None:
         """Called when a loader is iterated."""
@@ -46,7 +46,7 @@ class Guard:
         return batches
 
     def check_generator(self, *, refuses_skips: bool) -> None:
-        """Called when a loader of torch's class is asked for its generator.
+        """Called when the generator of a loader of torch's class is requested.
 
         Args:
             refuses_skips: whether a loader made of its parts would have other batches.

@@ -1,4 +1,4 @@
-"""What to write here, for what people bring from other libraries."""
+"""Hints for people from other libraries: what to write here instead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 _LOADER = "loader = sw.DataLoader(ds, batch_size=64, shuffle=True)"
 
-# What WebDataset's pipelines and Hugging Face's datasets have, and why and how it is written here.
+# Methods of WebDataset's pipelines and Hugging Face's datasets: a reason, and the code to write.
 _ORDER = ("the loader makes the order", _LOADER, "for batch in loader: ...")
 _BATCHES = ("the loader makes batches", _LOADER, "for batch in loader: x, y = batch['jpg'], ...")
 _RANKS = (
@@ -110,7 +110,7 @@ _OPENERS = {
 
 
 def hint_for(name: str) -> str | None:
-    """What to write instead of a method that a Dataset does not have; None if there is no hint."""
+    """A hint for a method that a Dataset does not have: what to write instead; None if unknown."""
     if name not in METHODS:
         return None
     why, *lines = METHODS[name]
@@ -118,7 +118,7 @@ def hint_for(name: str) -> str | None:
 
 
 def hint_for_name(name: str, public: Sequence[str]) -> str:
-    """What to use, as a clause, instead of a name that the package does not have; "" if unknown."""
+    """A clause on what to use instead of a name that the package does not have; "" if unknown."""
     if name in CLASSES:
         return f"; {CLASSES[name]}"
     by_case = {each.lower(): each for each in public}

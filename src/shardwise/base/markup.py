@@ -51,7 +51,7 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
     """A file in the format of W3C's Portable Network Graphics, of uint8 `[H, W, 1 | 3 | 4]`."""
     height, width, channels = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, _PNG_COLOURS[channels], 0, 0, 0)
-    # Each line begins with its filter: none.
+    # Each line starts with its filter: none.
     lines = np.zeros((height, 1 + width * channels), np.uint8)
     lines[:, 1:] = pixels.reshape(height, -1)
     parts = [b"\x89PNG\r\n\x1a\n"]

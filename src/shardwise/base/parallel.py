@@ -1,6 +1,6 @@
 """A function of many items, called in threads or in spawned processes: work that is done once.
 
-An error ends it: calls that have not begun are cancelled. Ctrl-C and the death of the parent end
+An error ends it: calls that have not started are cancelled. Ctrl-C and the death of the parent end
 the processes.
 """
 
@@ -75,7 +75,7 @@ def _results(
         for future in as_completed(futures):
             yield future.result()
     finally:
-        # An error cancels the calls that have not begun, instead of waiting for them.
+        # An error cancels the calls that have not started, instead of waiting for them.
         pool.shutdown(cancel_futures=True)
 
 

@@ -1,4 +1,4 @@
-"""Pillow, imported at first use, so that one sentence says it is missing."""
+"""Pillow, imported at first use, so that one message reports that it is missing."""
 
 from __future__ import annotations
 

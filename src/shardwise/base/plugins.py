@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-# By group and name the module and the attribute.
+# The module and the attribute, by group and name.
 _OWN: Mapping[str, Mapping[str, str]] = {
     # Public names of `shardwise`.
     "names": {
@@ -56,7 +56,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     # A process's part in a cache that nodes share: a cache -> `Sharing`.
     "caches": {"share": "shardwise.extensions.share.sharing:Sharing"},
-    # What writes down the counts of a loader: directory, coverage -> `MetricsFile`.
+    # Writers of a loader's counts: directory, coverage -> `MetricsFile`.
     "metrics": {"lines": "shardwise.extensions.monitor.metrics_file:MetricsFile"},
     # For ranks of a model-parallel group, see `DataLoader`: group, share, timeout -> `Sharing`; and
     # group, halves -> a function of a batch.
@@ -64,11 +64,11 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "halves": "shardwise.extensions.parallel.mesh:halves_of",
         "sharing": "shardwise.extensions.parallel.sharing:Sharing",
     },
-    # What makes other arrays of a batch's: sharding, remainder -> a function of the batch.
+    # Conversions of a batch's arrays: sharding, remainder -> a function of the batch.
     "outputs": {"jax": "shardwise.extensions.jax:JaxArrays"},
     # A `RemoteStorage` of `shardwise.storage.remote`.
     "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},
-    # What lies beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.
+    # Files beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.
     "sidecars": {"media": "shardwise.extensions.media.tar.media_sidecar:MEDIA"},
     # Decoders of `shardwise.codecs`.
     "decoders": {
@@ -76,7 +76,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "media": "shardwise.extensions.media.decoders.media:media",
         "video": "shardwise.extensions.media.decoders.video:video",
     },
-    # What backend= of videos names: a `VideoBackend` of the media extension.
+    # Values of backend= for videos: a `VideoBackend` of the media extension.
     "video_backends": {
         "pictures": "shardwise.extensions.media.files.numbered:decode_pictures",
         "pyav": "shardwise.extensions.media.files.pyav_backend:decode_with_pyav",
@@ -94,16 +94,16 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "keys": "shardwise.extensions.ask.lists:ids_of_keys",
         "order": "shardwise.extensions.ask.lists:read_order",
     },
-    # What a state of less data means: dataset, plan, state -> plan, state.
+    # Resuming from a state of less data: dataset, plan, state -> plan, state.
     "plans": {"grow": "shardwise.extensions.living.growth:grow"},
-    # What verifies that samples that an index says were removed are zeros.
+    # A check that the samples which an index lists as removed are zeros.
     "removal": {"check": "shardwise.extensions.living.redaction:find_left"},
-    # Which public function opens the data that a file of this name describes: url -> name or None.
+    # The public function that opens the data a file of this name describes: url -> name or None.
     "kinds": {
         ".jsonl": "shardwise.extensions.formats.jsonl.kind:kind_of_lines",
         "index.json": "shardwise.extensions.formats.records.index_json:kind_of_index",
     },
-    # What `sw.wrap` makes of a class, by its full name: dataset -> source.
+    # Sources that `sw.wrap` makes of a class, by its full name: dataset -> source.
     "wrapped": {
         "datasets.arrow_dataset.Dataset": "shardwise.extensions.tables.huggingface:wrap_dataset"
     },
@@ -131,7 +131,7 @@ def has(group: str, name: str) -> bool:
 
 
 def find(group: str, name: str) -> Any:
-    """What an extension adds under a name; imports the extension.
+    """Find the object that an extension adds under a name; imports the extension.
 
     Raises:
         LookupError: no extension adds the name.

@@ -1,4 +1,4 @@
-"""What torch says of this process: its process group, and whether a DataLoader works through it.
+"""torch's view of this process: its process group, and whether it is a worker of a DataLoader.
 
 torch is looked at where the program has imported it already, never imported here, and
 torch.distributed is never initialised.
@@ -24,7 +24,7 @@ _MADE, _MOST_BYTES = b"+", 64 << 20
 
 
 def loader_worker() -> Any:
-    """What torch says of this process if it is a worker of its DataLoader; else None."""
+    """The worker info of torch if this process is a worker of its DataLoader; else None."""
     data = sys.modules.get("torch.utils.data")
     return data.get_worker_info() if data is not None else None
 
@@ -38,7 +38,7 @@ def group_rank_and_size() -> tuple[int, int] | None:
 
 
 def default_group() -> object:
-    """The process group as an object, another one once it was made anew; None without one."""
+    """The process group as an object, a new one after it was made again; None without a group."""
     group = getattr(sys.modules.get("torch.distributed"), "group", None)
     return getattr(group, "WORLD", None)
 
@@ -47,7 +47,7 @@ def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
     """The first name that a rank of the process group proposed under `key`, the same on all ranks.
 
     No collective: it asks the store that the group was made with, and waits for no other rank.
-    None where there is no group, or its store can't tell. With `is_new` the n-th call of each
+    None without a group, or where its store can't answer. With `is_new` the n-th call of each
     process returns the n-th name.
     """
     ranks, store = group_rank_and_size(), group_store()

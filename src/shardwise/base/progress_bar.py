@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(what: str, total: float, *, unit: str = "shards") -> Iterator[Callable[[float], None]]:
-    """A progress bar on standard error; nothing where that is no terminal.
+    """A progress bar on standard error; nothing where that is not a terminal.
 
     Yields a function of the amount that is done, of `total`.
     """

@@ -1,7 +1,7 @@
 """Rank and world size: discovered in the process that builds the loader, or refused.
 
 Keeps I10, no surprise ranks. The ranks travel with the pickled loader, and `loader/rank_check.py`
-compares them with the process group when a pass begins. Where the environment is not conclusive,
+compares them with the process group when a pass starts. Where the environment is not conclusive,
 `RankError` has its values and what to set: a rank that reads everything is a mistake
 that shows nowhere.
 
@@ -20,10 +20,10 @@ from typing import Any
 from shardwise.base.errors import RankError
 from shardwise.base.process_group import group_rank_and_size, loader_worker
 
-# The environment says how many ranks there are, and not which one this is.
+# The environment has the number of ranks, and not the rank of this process.
 _UNCERTAIN = "LOCAL_RANK, WORLD_SIZE"
 
-# Slurm numbers what is no srun step from here up: the batch script, an interactive shell, extern.
+# Slurm numbers steps without srun from here up: the batch script, an interactive shell, extern.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 _REMEDY = (
@@ -34,7 +34,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Which of how many readers this process is.
+    """The rank of this process among the readers.
 
     Attributes:
         rank: in [0, world_size).
@@ -54,7 +54,7 @@ class Ranks:
 
 
 def discover(rank: int | None = None, world_size: int | None = None, *, group: Any = None) -> Ranks:
-    """Find rank and world size: the first of these that has them counts.
+    """Find rank and world size: the first source that has them counts.
 
     1. The arguments, both or neither.
     2. `group`: a torch process group, or one dimension of a device mesh (`mesh["dp"]`).
@@ -73,7 +73,7 @@ def discover(rank: int | None = None, world_size: int | None = None, *, group: A
         ValueError: arguments that are incomplete, out of range or contradict each other.
         TypeError: an argument is of a wrong type.
         RankError: the environment is incomplete or contradicts itself; Slurm allots several tasks
-            but srun did not start this process; this process is no member of `group`; or this is
+            but srun did not start this process; this process is not in `group`; or this is
             a worker of torch's DataLoader, where only arguments or a group count.
 
     >>> discover(1, 4)
@@ -88,10 +88,10 @@ def discover(rank: int | None = None, world_size: int | None = None, *, group: A
 
 
 def inherited() -> Ranks:
-    """What a worker process itself can see of its rank; only a forked one sees the process group.
+    """The ranks that a worker process itself can see; only a forked one sees the process group.
 
-    For code that must run in workers of torch's DataLoader, where `discover` refuses. What the
-    parent found and sent along says more, unless `source` is "torch.distributed".
+    For code that must run in workers of torch's DataLoader, where `discover` refuses. Ranks that
+    the parent found and sent along are better, unless `source` is "torch.distributed".
 
     Raises:
         RankError: the environment is incomplete or contradicts itself.
@@ -100,14 +100,14 @@ def inherited() -> Ranks:
 
 
 def explicit_ranks() -> Ranks:
-    """What torch.distributed, or `RANK` and `WORLD_SIZE` together, say; no other launcher counts.
+    """Ranks of torch.distributed, or of `RANK` and `WORLD_SIZE` together; no other launcher counts.
 
-    For programs whose tasks may each have data of their own, as WebDataset's may: that srun or
-    mpirun started several does not say that they share a list. It holds in workers of torch's
+    For programs whose tasks may each have their own data, as WebDataset's may: several tasks of
+    srun or mpirun need not share a list. It holds in workers of torch's
     DataLoader, too, as far as they can see; only a forked one sees the process group.
 
     Raises:
-        RankError: `RANK` and `WORLD_SIZE` are no integers or contradict each other.
+        RankError: `RANK` and `WORLD_SIZE` are not integers or contradict each other.
     """
     ranks = ranks_of_group()
     if ranks is None and {"RANK", "WORLD_SIZE"} <= os.environ.keys():
@@ -116,7 +116,7 @@ def explicit_ranks() -> Ranks:
 
 
 def unused_world_size() -> str | None:
-    """The variable that says there are several tasks where `explicit_ranks` knows of none."""
+    """The variable that shows several tasks where `explicit_ranks` finds only one."""
     if explicit_ranks().source != "default":
         return None
     names = ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
@@ -126,7 +126,7 @@ def unused_world_size() -> str | None:
 
 
 def local_world_size(*, default: int = 1) -> int:
-    """How many ranks share this machine, as far as the launcher tells; `default` where it doesn't.
+    """The number of ranks on this machine, by the launcher's variables; `default` without them.
 
     Looks at `LOCAL_WORLD_SIZE` (torchrun), `SLURM_STEP_TASKS_PER_NODE` and
     `SLURM_NTASKS_PER_NODE` (in a step of srun), `OMPI_COMM_WORLD_LOCAL_SIZE` (Open MPI) and
@@ -234,7 +234,7 @@ def _refuse_loader_worker() -> None:
 
 
 def ranks_of_group() -> Ranks | None:
-    """What torch.distributed says, if it is initialised in this process."""
+    """The ranks of torch.distributed, if it is initialised in this process."""
     found = group_rank_and_size()
     return None if found is None else Ranks(*found, "torch.distributed")
 

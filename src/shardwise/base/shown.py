@@ -13,7 +13,7 @@ import unicodedata
 
 # One slash is enough: a mistyped URL holds the same secret.
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>/+)(?P<rest>.*)", re.DOTALL)
-# In a text, a URL ends with its quotes, or at a space.
+# A URL in a text ends with its quotes, or at a space.
 _INSIDE = re.compile(
     r"(?P<quote>['\"`])(?P<quoted>[A-Za-z][A-Za-z0-9+.-]*:/+.*?)(?P=quote)"
     r"|(?P<bare>\b[A-Za-z][A-Za-z0-9+.-]*:/+[^\s'\"`<>]+)",
@@ -21,7 +21,7 @@ _INSIDE = re.compile(
 )
 _HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:\d*)?")
 _WEB = ("http", "https")
-# abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/...: no user, but a place.
+# abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/...: a container, not a user.
 _CONTAINER_FIRST = ("abfs", "abfss", "wasb", "wasbs")
 
 
@@ -115,6 +115,6 @@ def _masked_inside(match: re.Match[str]) -> str:
 
 
 def _cut(scheme: str, rest: str) -> tuple[str, str]:
-    """What stands before the query or the fragment, and the mark that begins it or ""."""
+    """The part before the query or the fragment, and the mark that starts it or ""."""
     mark = re.search(r"[?#]" if scheme.lower() in _WEB else r"[?#](?=.*=)", rest, re.DOTALL)
     return (rest, "") if mark is None else (rest[: mark.start()], mark[0])

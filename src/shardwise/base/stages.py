@@ -23,7 +23,8 @@ class Stages:
     Attributes:
         seconds: busy seconds by stage, summed over threads.
         num_bytes: bytes read from storage.
-        cpu_s: seconds of these that loading had a core.
+        cpu_s: busy seconds in which loading had a core; less where it waited for storage, for
+            the GIL or for a core.
         storage: counts of a worker process's remote storage, by name.
         missing: by field, samples that lack it.
     """

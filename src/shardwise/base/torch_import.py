@@ -1,4 +1,4 @@
-"""torch, which is the user's own: imported here first, so that one sentence says it is missing."""
+"""torch, which is the user's own: imported here first, so that one message reports it missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For frameworks that need more than the plain loader, a module each, imported by who has it.
+"""Adapters for frameworks that need more than the plain loader, one module per framework.
 
 DDP, FSDP2, Lightning, Ray Train and DeepSpeed take `shardwise.DataLoader` as it is. The modules
 here import their framework, torch and the loader; nothing imports them.

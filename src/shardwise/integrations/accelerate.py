@@ -68,8 +68,8 @@ def active_batches(
     """Yield the batches of a pass; meanwhile Accelerate takes it for the active loader.
 
     Args:
-        batches: the pass, not yet begun.
-        rest: the plan of what the pass hands out; called after its first batch was made.
+        batches: the pass, not yet started.
+        rest: the plan of what the pass returns; called after its first batch was made.
         is_known: whether something saves the loader's position.
 
     Raises:
@@ -99,10 +99,10 @@ def active_batches(
 
 
 class _Active:
-    """What Accelerate reads of the loader that it takes for active.
+    """The attributes that Accelerate reads of its active loader.
 
     Attributes:
-        num_left: batches that the pass has still to hand out.
+        num_left: batches that the pass has still to return.
         remainder: rows of the last batch that count, over all ranks: the first ones of a gather;
             0 cuts nothing off.
     """
@@ -119,7 +119,7 @@ class _Active:
                 "repeats gather_for_metrics cuts off"
             )
         self.num_left = rest.num_steps
-        # With fewer ranks than processes, as in tensor parallelism, a gather has rows twice.
+        # A gather has rows twice if there are fewer ranks than processes (tensor parallelism).
         is_cut = rest.num_padded and rest.world_size == PartialState().num_processes
         self.remainder = rest.global_batch_size - rest.num_padded if is_cut else 0
 

@@ -29,15 +29,15 @@ class LoaderState(Callback):  # type: ignore[misc]
         self._num_batches: int | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What goes into a checkpoint: equal on all ranks."""
+        """The state for a checkpoint: equal on all ranks."""
         return {"loader": self.loader.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the checkpoint's state."""
+        """Load the checkpoint's state."""
         self.loader.load_state_dict(state["loader"])
 
     def fit_start(self, state: Any, logger: Any) -> None:
-        """Go on where the loader stands; Composer then skips nothing."""
+        """Continue where the loader stands; Composer then skips nothing."""
         del logger
         loader, timestamp = self.loader, state.timestamp
         # Also where an earlier fit was ended within the epoch.
@@ -66,7 +66,7 @@ class LoaderState(Callback):  # type: ignore[misc]
             state.dataloader_len, self._num_batches = self._num_batches, None
 
     def epoch_start(self, state: Any, logger: Any) -> None:
-        """Set the epoch, also after one of which only a part was wanted."""
+        """Set the epoch, also after an epoch that was to be read only in part."""
         del logger
         self.loader.set_epoch(int(state.timestamp.epoch))
 

@@ -1,6 +1,6 @@
-"""Guards: what the frameworks would do to a loader that they do not ask for anything.
+"""Guards against what frameworks would do to a loader without a call to it.
 
-They look at the call stack, since nothing else tells. The names there are the frameworks' own; each
+They read the call stack, since nothing else shows it. The names there are the frameworks' own; each
 has a test with the framework, or a stand-in where it can't be installed beside torch.
 """
 
@@ -36,7 +36,7 @@ def _is_called_by(name: str) -> bool:
 class AccelerateGuard(Guard):
     """Takes a pass for Accelerate's active loader; finds what divides data once more."""
 
-    # What Accelerate puts around a loader to divide it, all in one module.
+    # Accelerate's wrappers that divide a loader, all in one module.
     _MODULE = "accelerate.data_loader"
     _DIVIDERS = ("BatchSamplerShard", "IterableDatasetShard", "DataLoaderDispatcher")
 

@@ -1,10 +1,10 @@
-"""Hugging Face's Trainer: loaders in place of its own, and a resume that reads nothing twice.
+"""Hugging Face's Trainer with shardwise's loaders, and a resume that reads nothing twice.
 
 The Trainer would divide a loader's data once more, and resume by reading all batches that it has
 had. The mixin gives it loaders as they are; where the Trainer skips batches, it skips numbers. The
 position is kept in the checkpoint's `trainer_state.json`.
 
-Repeats that fill the last batch stand behind all samples of a gather, where the Trainer cuts them
+Repeats that fill the last batch come after all samples of a gather, where the Trainer cuts them
 off. Here they are kept out of the losses, too: loss and metrics are one process's.
 """
 
@@ -32,7 +32,7 @@ _TESTED = "5.23.0"
 _VERSION = f"transformers {transformers.__version__}"
 require(trainer_callback, "ExportableState", version=_VERSION, tested=_TESTED)
 require(TrainerState, "stateful_callbacks", version=_VERSION, tested=_TESTED)
-# How the Trainer resumes: were it by reading, what is left would be cut twice.
+# The Trainer resumes by this function: if it resumed by reading, the rest would be cut twice.
 require(trainer, "skip_first_batches", version=_VERSION, tested=_TESTED)
 
 
@@ -42,7 +42,7 @@ class LoaderMixin:
     Args:
         train_loader: what to train on; its batches are dicts of columns, or what its `collate`
             returns.
-        eval_loader: what to evaluate on, or a dict of several, whose names begin the metrics' as
+        eval_loader: what to evaluate on, or a dict of several, whose names prefix the metrics, as
             with `eval_dataset`. `evaluate` and `predict` take loaders, too.
         args: the Trainer's own, without `train_dataset` and `eval_dataset`.
         kwargs: the Trainer's own.
@@ -111,7 +111,7 @@ class LoaderMixin:
         return self._adapted(loader, is_training=False)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """What `predict` goes through: a loader as it is, else the Trainer's own."""
+        """The loader for `predict`: a shardwise loader as it is, else the Trainer's own."""
         loader = self._evaluated(test_dataset)
         if loader is None:
             return super().get_test_dataloader(test_dataset)  # type: ignore[misc]
@@ -135,7 +135,7 @@ class LoaderMixin:
     ) -> Any:
         """The Trainer's own, weighted by the samples that this rank has of the step's."""
         trainer: Any = self
-        # With a count over all ranks, transformers has weighted the loss itself.
+        # Given a count over all ranks, transformers has weighted the loss itself.
         is_weighted = num_items_in_batch is not None and trainer.args.average_tokens_across_devices
         share = 1.0 if is_weighted else self._share
         if share == 0:
@@ -214,13 +214,13 @@ class LoaderState(TrainerCallback, trainer_callback.ExportableState):  # type: i
         self.loader = loader
 
     def state(self) -> dict[str, Any]:
-        """What goes into `trainer_state.json`: equal on all ranks."""
+        """The state for `trainer_state.json`: equal on all ranks."""
         return {"args": {}, "attributes": {"loader": self.loader.state_dict()}}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Where a checkpoint follows, write down what this rank handed out: see `state_dict`.
+        """Record what this rank returned, if a checkpoint follows: see `state_dict`.
 
-        The Trainer asks for `state()` on the rank that saves, and on no other.
+        The Trainer calls `state()` on the rank that saves, and on no other.
         """
         del args, state, kwargs
         if control.should_save:
@@ -229,7 +229,7 @@ class LoaderState(TrainerCallback, trainer_callback.ExportableState):  # type: i
     on_epoch_end = on_step_end
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up the checkpoint's state, or begin with epoch 0.
+        """Load the checkpoint's state, or start with epoch 0.
 
         Raises:
             StateError: the checkpoint is of another loader, or the Trainer would count otherwise.
@@ -237,7 +237,7 @@ class LoaderState(TrainerCallback, trainer_callback.ExportableState):  # type: i
         del control, kwargs
         name = type(self).__name__
         if state.global_step == 0 or args.ignore_data_skip:
-            # The Trainer goes to an epoch's beginning by itself.
+            # The Trainer goes to an epoch's start by itself.
             state.stateful_callbacks[name] = self.state()
             return
         kept = state.stateful_callbacks.get(name)

@@ -1,6 +1,6 @@
 """A loader as Hugging Face's Trainer sees it, and its batches as a model takes them.
 
-Rows that only fill a batch stand behind its samples.
+Rows that only fill a batch come after its samples.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ IGNORED_LABEL = -100  # what transformers' losses leave out
 
 
 class Batch(dict[str, Any]):
-    """What the model takes of a batch.
+    """The columns of a batch that the model takes.
 
     Attributes:
         num_rows: rows, which are as many on all ranks.
-        num_valid: samples; the rows behind them are repeats.
+        num_valid: samples; the rows after them are repeats.
         share: `num_valid` over the mean of all ranks.
     """
 

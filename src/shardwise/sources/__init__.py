@@ -1,4 +1,4 @@
-"""One module a format; each gives a manifest and reads rows, and knows nothing of the others."""
+"""One module per format; each gives a manifest and reads rows, and is independent of the others."""
 
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import PerProcess

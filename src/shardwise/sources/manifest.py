@@ -42,7 +42,7 @@ class Manifest:
 
     Attributes:
         urls: the shards' URLs, in the order of their samples' ids.
-        sizes, shard_bytes: int64, samples and bytes a shard.
+        sizes, shard_bytes: int64, samples and bytes per shard.
         ends: int64, the id after each shard's last.
 
     `kind` is the format, and whatever else distinguishes datasets; or a function that returns it,
@@ -65,14 +65,14 @@ class Manifest:
         sizes: NDArray[Any],
         shard_bytes: NDArray[Any],
     ) -> Manifest:
-        """A manifest of columns `[shards]`, without an object a shard."""
+        """A manifest of columns `[shards]`, without an object per shard."""
         manifest = cls.__new__(cls)
         manifest._set(kind, urls, sizes.astype(np.int64), shard_bytes.astype(np.int64))
         return manifest
 
     @classmethod
     def joined(cls, kind: str | Callable[[], str], manifests: Sequence[Manifest]) -> Manifest:
-        """The shards of several manifests, one's behind the other's."""
+        """The shards of several manifests, one after the other."""
         return cls.of_columns(
             kind,
             ShardNames.joined([manifest.urls for manifest in manifests]),
@@ -108,7 +108,7 @@ class Manifest:
 
     @property
     def shards(self) -> ShardView:
-        """The shards as objects, each made when it is asked for."""
+        """The shards as objects, each made on request."""
         return ShardView(self)
 
     @property
@@ -170,7 +170,7 @@ class Manifest:
 
 
 class ShardView(Sequence[Shard]):
-    """The shards of a manifest as a sequence of objects that are made when they are asked for.
+    """The shards of a manifest as a sequence of objects that are made on request.
 
     >>> manifest = Manifest("tar", [Shard("a.tar", 3, 10240), Shard("b.tar", 4, 10240)])
     >>> manifest.shards[1], len(manifest.shards)

@@ -1,4 +1,4 @@
-"""What is opened at its first use: by each process for itself, or once for all copies.
+"""Values that are opened at first use: by each process for itself, or once for all copies.
 
 File positions, connections and locks don't survive a fork, and none of them pickles.
 """
@@ -26,7 +26,7 @@ class PerProcess(Generic[T]):
     """
 
     def __init__(self) -> None:
-        # By process id: a lock that another thread held at the fork is never free in the child.
+        # Keyed by process id: a lock that another thread held at the fork is never free in a child.
         self._slots: dict[int, _Slot[T]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:

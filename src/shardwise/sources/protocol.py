@@ -1,4 +1,4 @@
-"""What a source is: the one protocol between formats and the dataset, and a source's traits."""
+"""The source: the one protocol between formats and the dataset, and a source's traits."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ class Source(Protocol):
     say otherwise. Its optional abilities are the protocols below: a source has one by having its
     members.
 
-    A source opens files lazily, once per process (`shardwise.sources.PerProcess`), and pickles
-    without them; threads, also of a fork, call `read`. `shardwise.testing.check_source` checks it.
+    A source opens files lazily, once per process (`shardwise.sources.PerProcess` does that), and
+    pickles without them; `read` may be called by several threads at once and after a fork. The
+    conformance kit `shardwise.testing.check_source` holds a new one to this.
     """
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """What `shuffle=True` means for this source: "full" or "window"."""
+        """The meaning of `shuffle=True` for this source: "full" or "window"."""
 
     @property
     def manifest(self) -> Manifest:
@@ -53,16 +54,17 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class SourceTraits:
-    """What a source holds beside stored bytes, and what reading it costs.
+    """The fields of a source beside stored bytes, and the cost of reading it.
 
     Attributes:
-        value_fields: fields of values, which decoders get as they are: arrays `[rows, ...]`, or
-            sequences with None where a sample lacks the field.
-        layouts: name -> (shape, dtype) of a row: value fields that are arrays, which are copied
-            into a batch, wherever no sample lacks the field.
-        parts: fields that are read only where they are named, as "image.bytes" of "image".
-        padding: what arrays that differ in length are padded with, whatever `ragged=` is: a
-            number, or "edge" for the last value again.
+        value_fields: fields that hold values, which decoders get as they are. Their columns are
+            arrays `[rows, ...]`, or sequences with None where a sample lacks the field.
+        layouts: name -> (shape, dtype) of a row: value fields whose columns are arrays wherever no
+            sample lacks the field. They are copied into a batch with no work per row.
+        parts: fields beside `fields` that are read only where they are named, such as
+            "image.bytes" of a field "image": `select` and `decode` take them.
+        padding: what arrays of a field are padded with where they differ in length, whatever a
+            loader's `ragged=` is: a number, or "edge" for the last value again.
         holds_objects: all fields are Python objects, which are read one by one.
         random_reads_are_requests: reading one sample out of order costs a remote request.
         read_is_one_request: all samples of one `read` are one remote request.
@@ -86,7 +88,7 @@ class SourceTraits:
 
 
 def common_costs(every: Sequence[SourceTraits]) -> SourceTraits:
-    """What holds for samples of all these sources, but for their fields."""
+    """The traits shared by samples of all the sources, except for their fields."""
     return SourceTraits(
         holds_objects=all(traits.holds_objects for traits in every),
         random_reads_are_requests=any(traits.random_reads_are_requests for traits in every),
@@ -96,7 +98,7 @@ def common_costs(every: Sequence[SourceTraits]) -> SourceTraits:
 
 
 def common_entries(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The entries that all of one mapping or more have."""
+    """The entries that all mappings, one or more, have in common."""
     first, *others = every
     return {k: v for k, v in first.items() if all(k in o and o[k] == v for o in others)}
 
@@ -106,7 +108,7 @@ class HasTraits(Protocol):
 
     @property
     def traits(self) -> SourceTraits:
-        """What it holds, and what reading it costs."""
+        """Its fields beside stored bytes, and the cost of reading it."""
 
 
 class Undecodes(Protocol):
@@ -158,15 +160,15 @@ class TellsRanges(Protocol):
         epoch: int = 0,
         seed: int = 0,
     ) -> Iterable[PoolRanges] | None:
-        """Return what a read of these samples fetches; None where it never fetches any."""
+        """Return the ranges that a read of the samples fetches; None where it never fetches any."""
 
 
 class KeepsFiles(Protocol):
-    """Has a place for what is computed of its samples."""
+    """Has a directory for data that is computed from its samples."""
 
     @property
     def directory(self) -> str | None:
-        """Where it may be kept; None for nowhere."""
+        """The directory, or None."""
 
 
 class HasVersion(Protocol):
@@ -191,7 +193,7 @@ class HasOwners(Protocol):
 
 
 class HasOwnNames(Protocol):
-    """Has fields that are called what batches, mixtures and clips give a meaning, on purpose."""
+    """Has fields whose names have a meaning in batches, mixtures and clips, on purpose."""
 
     own_names: Collection[str]
 
@@ -204,7 +206,7 @@ class HasCosts(Protocol):
 
 
 def costs_of(source: Source, hidden: int) -> NDArray[np.float64]:
-    """Return the cost of each sample; a ValueError where these are no packs."""
+    """Return the cost of each sample; raises ValueError if they are not packs."""
     own = having(source, HasCosts)
     if own is None:
         raise ValueError(
@@ -234,7 +236,7 @@ def url_in(source: Source, sample_id: int, field: str | None = None) -> str:
 
 
 def directory_of(source: Source) -> str | None:
-    """Return where what is computed of a source's samples may be kept; None for nowhere."""
+    """Return the directory for data computed from a source's samples; None if it has none."""
     own = having(source, KeepsFiles)
     return None if own is None else own.directory
 
@@ -252,7 +254,7 @@ def parts_of(source: object) -> Sequence[Any]:
 
 
 def content_key_of(source: object) -> tuple[Any, ...]:
-    """Return what beside the fingerprint decides what a source's samples are; () for nothing."""
+    """Return what identifies a source's samples beside the fingerprint; () for nothing else."""
     own: tuple[Any, ...] = getattr(source, "content_key", ())
     return (*own, *(key for key in map(content_key_of, parts_of(source)) if key))
 
@@ -280,7 +282,7 @@ def ranges_of(
     epoch: int = 0,
     seed: int = 0,
 ) -> Iterable[PoolRanges] | None:
-    """Return what a read of samples fetches, where the source knows."""
+    """Return the ranges that a read of samples fetches, if the source knows them."""
     own = having(source, TellsRanges)
     return None if own is None else own.ranges(ids, fields, epoch=epoch, seed=seed)
 

@@ -1,6 +1,6 @@
 """A cache of decoded row groups within a bound of bytes; each is decoded once.
 
-Shared by the threads of a process; a forked or unpickled one begins empty. And the window shuffle
+Shared by the threads of a process; a forked or unpickled one starts empty. And the window shuffle
 for which few row groups need to be in memory.
 """
 
@@ -20,7 +20,7 @@ from shardwise.sources.per_process import PerProcess
 
 T = TypeVar("T")
 
-# Row groups kept whatever the bound: a window of rows lies in two, and the next window begins
+# Row groups kept whatever the bound: a window of rows lies in two, and the next window starts
 # before it ends. With fewer, each batch would decode them again.
 _MIN_GROUPS = 4
 

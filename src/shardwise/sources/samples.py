@@ -1,4 +1,4 @@
-"""What a dataset is to the loader and the engine: one protocol, and what loading costs."""
+"""The dataset as the loader and the engine see it: one protocol, and the cost of loading."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardwise.storage import PoolRanges
 
 @dataclass(frozen=True, slots=True)
 class LoadCost:
-    """What loading a sample costs. Threads and rows a task follow from it, and no value does.
+    """The cost of loading a sample. It sets threads and rows per task, and never changes a value.
 
     Attributes:
         row_bytes: mean stored bytes of a sample where reading is all that it costs; None where it
@@ -42,17 +42,17 @@ class DecodeWatch(Protocol):
     """Learns what a thread that loads samples does, so that a stuck decoder is found."""
 
     def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
-        """A decoder of a sample (-1: of a column) or function begins.
+        """Record the start of a decoder of a sample (-1: of a column), or of a function.
 
-        `part` is the place of the field among the fields, of a `map()` -1 less its place; `detail`
-        says what of the sample is decoded, such as the frames of a clip.
+        `part` is the index of the field among the fields, or for a `map()` -1 minus its index;
+        `detail` names the decoded part of the sample, such as the frames of a clip.
 
         Raises:
             DecodeTimeoutError: this part of this sample was stopped before.
         """
 
     def end(self) -> None:
-        """No decoder or function runs."""
+        """Record that no decoder or function runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class LoadRequest:
 
 
 class OrderedSamples(Protocol):
-    """Samples that may bring an order of their own, as those of a mixture do."""
+    """Samples that may bring their own order, as those of a mixture do."""
 
     @property
     def sampler(self) -> Sampler | None:
-        """The order, which a loader takes unless it gets one; None where it brings none."""
+        """The order that a loader takes unless it gets another; None without one."""
 
 
 class MixedSamples(Protocol):
@@ -93,7 +93,7 @@ class SourcedSamples(Protocol):
 
     @property
     def source(self) -> Any:
-        """Where they lie: a `shardwise.sources.protocol.Source`."""
+        """The source that holds them: a `shardwise.sources.protocol.Source`."""
 
 
 class TransformedSamples(Protocol):
@@ -101,7 +101,7 @@ class TransformedSamples(Protocol):
 
     @property
     def transforms(self) -> Any:
-        """What is done to them: a `shardwise.dataset.transforms.Transforms`."""
+        """The transforms applied to them: a `shardwise.dataset.transforms.Transforms`."""
 
 
 class FingerprintedSamples(Protocol):
@@ -109,11 +109,11 @@ class FingerprintedSamples(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Which samples these are, in which order: part of every state."""
+        """The identity of the samples and of their order: part of every state."""
 
 
 def removed_of(samples: object) -> NDArray[np.int64]:
-    """The ids of samples of a dataset or source that were removed, ascending; they keep these."""
+    """The ids of removed samples of a dataset or source, ascending; such samples keep their ids."""
     removed = getattr(samples, "removed", None)
     return removed if isinstance(removed, np.ndarray) else np.empty(0, np.int64)
 
@@ -129,7 +129,7 @@ class ShuffledSamples(Protocol):
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """What `shuffle=True` means."""
+        """The meaning of `shuffle=True`."""
 
 
 class ShardedSamples(Protocol):
@@ -137,7 +137,7 @@ class ShardedSamples(Protocol):
 
     @property
     def shard_sizes(self) -> NDArray[np.int64]:
-        """Samples a shard, int64 `[shards]`, in the order of the ids."""
+        """Samples per shard, int64 `[shards]`, in the order of the ids."""
 
 
 class ShapedSamples(Protocol):
@@ -189,13 +189,13 @@ class Samples(FingerprintedSamples, ShuffledSamples, ShardedSamples, ShapedSampl
 
     @property
     def cost(self) -> LoadCost:
-        """What loading a sample costs."""
+        """The cost of loading a sample."""
 
     def url_of(self, index: int) -> str:
         """The url of the shard that holds a sample."""
 
     def describe(self, index: int) -> str:
-        """Where a sample lies, for messages."""
+        """Describe where a sample lies, for messages."""
 
     def layout(self) -> Mapping[str, Layout]:
         """Shape and dtype of the fields that can be decoded straight into a batch's rows."""
@@ -210,7 +210,7 @@ class Samples(FingerprintedSamples, ShuffledSamples, ShardedSamples, ShapedSampl
         stats: Stages | None = None,
         watch: DecodeWatch | None = None,
     ) -> Mapping[str, Sequence[Any]]:
-        """Read, decode and transform samples: a column a field, "__key__" among them.
+        """Read, decode and transform samples: a column per field, "__key__" among them.
 
         Args:
             ids: int64 `[rows]`, each in [0, len(self)), in any order.
@@ -219,6 +219,6 @@ class Samples(FingerprintedSamples, ShuffledSamples, ShardedSamples, ShapedSampl
             out: arrays `[rows, *shape]` of fields in `layout()`: filled, and returned as columns.
             stats: counts the seconds of the stages, and the bytes read; "read" before a decoder or
                 transform runs.
-            watch: learns of each decoder and transform that begins; the caller says that the last
-                one has ended. None without decode timeouts.
+            watch: gets the start of each decoder and transform; the caller reports the end of the
+                last one. None without decode timeouts.
         """

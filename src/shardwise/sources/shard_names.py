@@ -19,12 +19,12 @@ _MIN_RUN = 8
 
 
 class LazyNames(Sequence[str]):
-    """Names that are made into text when they are asked for, by `one`."""
+    """Names that become text on request, by `one`."""
 
     __slots__ = ()
 
     def one(self, place: int) -> str:
-        """The name at a place from 0 on."""
+        """The name at a position from 0 on."""
         raise NotImplementedError
 
     def __getitem__(self, number: Any) -> Any:
@@ -49,12 +49,12 @@ class NumberedNames(LazyNames):
         return self.length
 
     def one(self, place: int) -> str:
-        """See `LazyNames`; places behind the last have names, too."""
+        """See `LazyNames`; positions after the last have names, too."""
         return f"{self.prefix}{self.first + place:0{self.width}d}{self.suffix}"
 
 
 class ShardNames(LazyNames):
-    """Names in parts, each numbered or listed; made into text when they are asked for.
+    """Names in parts, each numbered or listed; made into text on request.
 
     >>> names = ShardNames.of([f"a-{i:03d}.tar" for i in range(100)])
     >>> len(names), names[7], names.parts
@@ -69,7 +69,7 @@ class ShardNames(LazyNames):
 
     @classmethod
     def of(cls, names: Sequence[str]) -> ShardNames:
-        """The same names, with numbered runs found: 0.3 us a name of a run, 4 us for others."""
+        """The same names, with numbered runs found: 0.3 us per name of a run, 4 us for others."""
         if isinstance(names, cls):
             return names
         parts: list[Sequence[str]] = []
@@ -90,7 +90,7 @@ class ShardNames(LazyNames):
 
     @classmethod
     def joined(cls, names: Sequence[Sequence[str]]) -> Sequence[str]:
-        """Several sequences of names, one behind the other, without a copy of their texts."""
+        """Several sequences of names, one after the other, without a copy of their texts."""
         if len(names) == 1:
             return names[0]
         return cls(
@@ -122,7 +122,7 @@ class ShardNames(LazyNames):
 
 
 def _run(names: Sequence[str], start: int) -> NumberedNames | None:
-    """The numbered run that begins at a place; None if there is none of some length."""
+    """The numbered run that starts at a position; None if it is shorter than `_MIN_RUN`."""
     last = start + _MIN_RUN - 1
     if last >= len(names):
         return None
@@ -172,7 +172,7 @@ class PackedNames(LazyNames):
 
     @classmethod
     def of(cls, text: NDArray[Any] | None, ends: NDArray[Any] | None) -> PackedNames:
-        """All names; ValueError where the columns, of which None has none, do not fit together."""
+        """All names; a column None is empty. ValueError if the columns do not fit together."""
         text = np.empty(0, np.uint8) if text is None else text
         ends = np.empty(0, np.uint8) if ends is None else ends
         if text.dtype != np.uint8 or (int(ends[-1]) if len(ends) else 0) != len(text):
@@ -182,7 +182,7 @@ class PackedNames(LazyNames):
         return cls(text, ends, 0, len(ends))
 
     def part(self, first: int, last: int) -> PackedNames:
-        """The names of some places."""
+        """The names of some positions."""
         return PackedNames(self._text, self._ends, first, last)
 
     def __len__(self) -> int:

@@ -39,7 +39,7 @@ def atomic_write(
         path: the target. Its directory must exist.
         mode: "wb", or "w" for UTF-8 text.
         buffering: as for `open`.
-        overwrite: False refuses a target that exists, at the beginning and at the end.
+        overwrite: False refuses a target that exists, at the start and at the end.
         fsync: False where the caller has flushed the whole file to disk before the block ends.
 
     Raises:

@@ -1,6 +1,6 @@
 """Brace patterns: `{000..123}`, `{0..10..2}`, `{a..c}`, `{a,b}`, nested, as a shell expands them.
 
-Pure text: no file is looked up. The expansion is bracex's; patterns that are no pattern of names
+Pure text: no file is looked up. The expansion is bracex's; patterns that name no files
 are refused here.
 """
 

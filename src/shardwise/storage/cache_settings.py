@@ -59,7 +59,7 @@ class CacheSettings:
     token_file: str | os.PathLike[str] | None = None
     tls_cert: str | os.PathLike[str] | None = None
     tls_ca: str | os.PathLike[str] | None = None
-    # The Cache of these settings in this process, from the first file on.
+    # This process's Cache with the settings, from the first file on.
     opened: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

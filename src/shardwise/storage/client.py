@@ -1,4 +1,4 @@
-"""What a store's client is, which makes single attempts, and its replies."""
+"""The client of a store, which makes single attempts, and its replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwise.storage.protocol import FileStat
 
 Kind = Literal["missing", "denied", "changed", "ended", "refused", "passing"]
 
-# A client without streams is asked for pieces of 8 MiB at least.
+# Requests to a client without streams are for pieces of at least 8 MiB.
 _MIN_PIECE_BYTES = 8 << 20
 
 
@@ -86,7 +86,7 @@ class Client(ABC):
 
     @abstractmethod
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """The keys that begin with a prefix; with a delimiter, those of one directory only.
+        """The keys that start with a prefix; with a delimiter, those of one directory only.
 
         Directories end in a slash.
         """

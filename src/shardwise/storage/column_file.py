@@ -32,12 +32,12 @@ _DTYPES = {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 _NAMES = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}
 
 
-# What a reader meets in metadata or descriptions that are JSON of another form.
+# Errors that a reader meets in metadata or descriptions that are JSON of another form.
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 class ColumnFileError(ValueError):
-    """The bytes are no file of columns, or a damaged one; the message is a clause."""
+    """The bytes are not a file of columns, or are damaged; the message is a clause."""
 
 
 def encode_columns(metadata: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> bytes:
@@ -96,7 +96,7 @@ def _describe(itemsize: int, length: int, start: int) -> dict[str, Any]:
 def decode_columns(
     data: bytes | memoryview | mmap.mmap, *, check: bool = True
 ) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
-    """A file's metadata, all strings, and its columns: views of `data`, all of which `check` reads.
+    """A file's metadata, all strings, and its columns, views of `data`; `check` reads them all.
 
     Raises:
         ColumnFileError: the file is damaged or cut short.
@@ -158,7 +158,7 @@ def require_format(metadata: Mapping[str, str], name: str, version: str) -> None
 
 def read_start(path: str) -> bytes:
     """The first bytes of a file, with its whole header."""
-    # By the descriptor: a file object costs three times as much.
+    # Read by the descriptor: a file object costs three times as much.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         first = os.read(fd, FIRST_BYTES)
@@ -171,7 +171,7 @@ def read_start(path: str) -> bytes:
 
 
 def parse_header(first: bytes, whole: memoryview) -> tuple[dict[str, str], dict[str, Any], int]:
-    """The metadata, the description of the columns, and where these begin.
+    """The metadata, the description of the columns, and where these start.
 
     `whole` is all of the file, or as much as the header takes; `first` its first bytes.
 
@@ -249,5 +249,5 @@ def spread(columns: Mapping[str, NDArray[Any]], name: str, length: int) -> NDArr
         return column
     if len(column) != 1:
         raise ValueError(f"{len(column)} elements of {name} for {length}")
-    # What broadcasting does, in a tenth of the time.
+    # The same as broadcasting, in a tenth of the time.
     return np.ndarray((length,), column.dtype, column, strides=(0,))

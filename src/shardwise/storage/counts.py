@@ -1,6 +1,6 @@
 """Counters of the storage layer in this process: requests, bytes, retries and so on.
 
-One object a process: stores, caches and files do not know which loader they serve.
+One object per process: stores, caches and files do not know which loader they serve.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NAMES = (
 
 
 class IoCounts:
-    """Counters that only grow; any thread may add to them. A forked child begins with zeros.
+    """Counters that only grow; any thread may add to them. A forked child starts with zeros.
 
     - requests: attempts at a range, a stat or a page of a listing; bytes: of their payloads, with
       an estimate for those that lost against a hedge;

@@ -102,5 +102,5 @@ def _of_handle(handle: str, names: tuple[str, ...], values: dict[str, Any] | Non
     return credentials
 
 
-# By handle; weak, so that it keeps no credentials alive.
+# Credentials by handle; weak, so that it keeps none alive.
 _LIVE: WeakValueDictionary[str, Credentials] = WeakValueDictionary()

@@ -23,7 +23,7 @@ class FilePool:
     """The files used last.
 
     Any thread may call `get`. The least recently used file is dropped, and closed when its last
-    reader drops it. After a fork the child begins without files; a pool pickles with its options
+    reader drops it. After a fork the child starts without files; a pool pickles with its options
     and pins, and without its files.
     """
 
@@ -104,7 +104,7 @@ class _OpenFiles:
         self.files: OrderedDict[str, File] = OrderedDict()
 
 
-# A URL, and the arguments of `File.read_spans`: offsets, ends, begin.
+# A URL, and the arguments of `File.read_spans`: `offsets`, `ends`, `begin`.
 UrlRanges = tuple[str, list[int], list[int], int]
 
 
@@ -132,7 +132,7 @@ def read_files(pool: FilePool, reads: Sequence[UrlRanges], buffer: memoryview) -
         else:
             file.read_spans(offsets, ends, buffer, begin)
     if remote:
-        # All remote files of a pool are of one class: behind its cache, or without one.
+        # All remote files of a pool are of one class: cached, or without a cache.
         remote[0].file.read_many(remote, buffer)
 
 
@@ -144,14 +144,14 @@ def read_payloads(
     Args:
         pool: opens the files.
         reads: as in `read_files`.
-        starts: where each part begins in the buffer.
+        starts: where each part starts in the buffer.
         lengths: bytes of each; negative for None.
 
     Returns:
         The parts; None for files that can only be read into a buffer: local and cached ones.
 
     Raises:
-        DataError, StorageError: as `read_files` says.
+        DataError, StorageError: as for `read_files`.
     """
     files = [pool.get(url) for url, *_ in reads]
     cached = pool.options.cache is not None

@@ -1,6 +1,6 @@
-"""Formats that are known by the bytes they begin with: one table for all that take raw bytes.
+"""Formats that are known by the bytes they start with: one table for all that take raw bytes.
 
-A file that is no file of the expected format is called by its name, instead of damaged.
+A file of another format is reported by that format's name, instead of as damaged.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import re
 
 import numpy as np
 
-# How many bytes of a file tell its format.
+# The bytes of a file's start that identify its format.
 HEAD_BYTES = 1024
 
-# What begins so, and what opens or unpacks it, as a clause; "" where nothing here does.
+# First bytes, name, and what opens or unpacks it, as a clause; "" where nothing here does.
 _FORMATS: list[tuple[bytes, str, str]] = [
     (rb"\x1f\x8b\x08", "gzip", "unpack it with `gzip -d`"),
     (rb"BZh[1-9](1AY&SY|\x17rE8P\x90|$)", "bzip2", "unpack it with `bzip2 -d`"),
@@ -57,7 +57,7 @@ _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def known_format(head: bytes, *, num_bytes: int = -1, may_be_text: bool = False) -> str | None:
-    """What begins with these bytes, with what to do about it, as a clause; None if unknown.
+    """Name the format that starts with these bytes, and what to do, as a clause; None if unknown.
 
     Args:
         head: the first `HEAD_BYTES` of a file, or all of it.
@@ -85,7 +85,7 @@ def known_format(head: bytes, *, num_bytes: int = -1, may_be_text: bool = False)
 
 
 def _shard(head: bytes, num_bytes: int) -> str | None:
-    """Chunks of LitData and shards of MDS begin with a count and the bounds of their items."""
+    """Chunks of LitData and shards of MDS start with a count and the bounds of their items."""
     count, first = np.frombuffer(head, "<u4", 2).tolist() if len(head) >= 8 else (0, 0)
     last, end = 4 + 4 * count, 8 + 4 * count
     if not count or last + 4 > num_bytes:

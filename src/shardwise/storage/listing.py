@@ -28,7 +28,7 @@ def is_remote_pattern(url: str) -> bool:
         return False
     path = rest.partition("/")[2]
     if url.lower().startswith(WEB) and "?" in path:
-        # A query is no part of the name.
+        # A query is not part of the name.
         path = path.partition("?")[0]
         return bool(MAGIC.search(path))
     return not path or path.endswith("/") or bool(MAGIC.search(path))
@@ -56,7 +56,7 @@ def shards_among(names: Sequence[str], url: str, suffixes: tuple[str, ...]) -> l
     """The names in the directory at `url` that end in one of `suffixes`, hidden ones left out.
 
     Raises:
-        MissingShardError: there is none.
+        MissingShardError: no name matches.
     """
     matches = [name for name in names if name.endswith(suffixes) and not name.startswith(".")]
     if matches:

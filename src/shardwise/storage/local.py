@@ -1,9 +1,9 @@
 """A local file, read by byte ranges.
 
-Keeps I6: a range is read whole and of one version, or an error says where the file ended, or that
+Keeps I6: a range is read whole and of one version, or an error reports where the file ended or that
 it was written to. A file that is renamed over another leaves the open one as it is; one that is
 written in place has another length or time, which is looked at after reads, at most once in 10 ms.
-The file is opened at the first read and opened anew after a fork; an object owns each descriptor
+The file is opened at the first read and opened again after a fork; an object owns each descriptor
 and closes it when the last reader drops it, so no lock is needed, and `close` never interrupts a
 read.
 """
@@ -36,7 +36,7 @@ LOOK_EVERY_NS = 10_000_000
 
 
 def max_open_files() -> int:
-    """How many files a set of shards may keep open: a quarter of the process's limit, 4 to 2,048.
+    """The files that a set of shards may keep open: a quarter of the process's limit, 4 to 2,048.
 
     A window shuffle has some 1,000 shards in use at a time: where the limit (`ulimit -n`) is below
     5,000, some of them are opened again and again.
@@ -49,7 +49,7 @@ def max_open_files() -> int:
 class LocalFile:
     """A file on this machine, read at any offset by any thread; see `File` for what is raised.
 
-    It may be made before the file exists, is opened at the first read, and is opened anew in a
+    It may be made before the file exists, is opened at the first read, and is opened again in a
     forked child. It pickles by its name and version. The descriptor is closed by `close` or when
     the object is collected; a read in another thread that is under way ends well.
     """
@@ -88,7 +88,7 @@ class LocalFile:
         """Allow this version only, by length and time; StaleIndexError if another one is open."""
         opened, self._pinned = self._opened, stat
         if opened is not None:
-            # If it is another one, reads open the file anew, and compare it again.
+            # If it is another one, reads open the file again, and compare it again.
             self._opened = None
             require_same(stat, opened.stat, self.url)
             self._opened = opened
@@ -237,7 +237,7 @@ class _Descriptor:
             self._next_look_ns = now + LOOK_EVERY_NS
 
     def __del__(self) -> None:
-        # In a forked child, the number may belong to another file by now.
+        # The number may belong to another file by now, in a forked child.
         if self.fd >= 0 and self.pid == os.getpid():
             os.close(self.fd)
 
@@ -264,7 +264,7 @@ def _explained(error: OSError, url: str, verb: str) -> MissingShardError | Stora
 
 
 def in_directory(path: str) -> str:
-    """Where a relative path was looked for: a program may have changed its directory since."""
+    """The directory that a relative path was looked up in, as a clause: it may have changed."""
     if Path(path).is_absolute():
         return ""
     try:

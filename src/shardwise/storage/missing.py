@@ -1,4 +1,4 @@
-"""What to say of missing local files: how many of a list are, and which names are near.
+"""Messages for missing local files: how many of a list are missing, and which names are near.
 
 Only where a dataset is opened: a probe for a file that need not exist must stay cheap.
 """
@@ -27,7 +27,7 @@ _MAX_NAMES = 10_000
 
 @contextmanager
 def explain_missing(urls: Sequence[str]) -> Iterator[None]:
-    """Where one of these files is missing, say how many are, and what there is instead."""
+    """Extend the error of a missing file: how many are missing, and what there is instead."""
     try:
         yield
     except MissingShardError as error:

@@ -18,7 +18,7 @@ Redirects = Literal["any", "same-host", "none"]
 @suggest_names
 @dataclass(frozen=True, kw_only=True)
 class StorageOptions:
-    """How remote files are reached, read and kept.
+    """Options for remote files: how they are reached, read and kept.
 
     Args:
         config: the store's own settings, by the names that obstore gives them:
@@ -41,8 +41,8 @@ class StorageOptions:
 
     Raises:
         TypeError: an option is of another type.
-        ValueError: a number is not above 0 (`prefetch_bytes`: below 0), or `redirects` is none of
-            the three.
+        ValueError: a number is not above 0 (`prefetch_bytes`: below 0), or `redirects` is not one
+            of the three.
 
     Examples:
         >>> import shardwise as sw

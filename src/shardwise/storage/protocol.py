@@ -1,7 +1,7 @@
-"""What every file is to the rest of the library: exact byte ranges of one version.
+"""The file as the rest of the library sees it: exact byte ranges of one version.
 
-Keeps I6: a range is read whole, or an error says why not; and the bytes of two versions of a file
-are never mixed where the store has ETags, or times of change as local files have.
+Keeps I6: a range is read whole, or an error gives the reason; and the bytes of two versions of a
+file are never mixed where the store has ETags, or times of change as local files have.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class FileStat(NamedTuple):
 class File(Protocol):
     """A file that is read by byte ranges, by any thread.
 
-    It pickles without connections and descriptors. After a fork it works, or raises at once and
-    says what to do. All methods raise:
+    It pickles without connections and descriptors. After a fork it works, or raises at once
+    with what to do. All methods raise:
 
     - MissingShardError: nothing is there under the name;
     - StorageError: no access, no answer within the budget, any other failure of a store;
@@ -119,9 +119,9 @@ class File(Protocol):
     def read_spans(
         self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
     ) -> None:
-        """Fill a buffer from `begin` on with several ranges of the file, one behind the other.
+        """Fill a buffer from `begin` on with several ranges of the file, one after the other.
 
-        Range i begins at `offsets[i]` in the file and ends at `ends[i]` in the buffer; it begins
+        Range i starts at `offsets[i]` in the file and ends at `ends[i]` in the buffer; it starts
         where the one before ends.
         """
         ...
@@ -132,10 +132,10 @@ class File(Protocol):
 
 
 class BlockCache(Protocol):
-    """A cache of blocks, as a loader tells it what will be read."""
+    """A cache of blocks, which a loader informs of coming reads."""
 
     settings: Any
-    # What shares its blocks with other nodes, or None.
+    # The object that shares its blocks with other nodes, or None.
     peers: Any
 
     def expect(
@@ -172,7 +172,7 @@ class RemoteReads(ABC):
 
         They are kept until the owner withdraws them. A file of unknown version is left out.
         """
-        del owner, requests  # files that keep nothing read what they are asked for
+        del owner, requests  # files that keep nothing read on request
 
     def withdraw(self, owner: Hashable) -> None:
         """Drop what an owner announced."""

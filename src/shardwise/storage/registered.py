@@ -15,11 +15,11 @@ from shardwise.storage.urls import FAMILIES
 if TYPE_CHECKING:
     from shardwise.storage.client import Client
 
-    # Of a store's root and the user's `StorageOptions`.
+    # Called with a store's root and the user's `StorageOptions`.
     ClientFactory = Callable[[str, Any], Client]
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
-# The one state of a process that is no argument: a URL in a list names its store by the scheme
+# The one state of a process that is not an argument: a URL in a list names its store by the scheme
 # alone. It only grows.
 _FACTORIES: dict[str, ClientFactory] = {}
 
@@ -39,7 +39,7 @@ def register(scheme: str, factory: ClientFactory) -> None:
 
     Raises:
         TypeError: the factory can't be called.
-        ValueError: the scheme is no scheme, or one that this library reads itself.
+        ValueError: the scheme is malformed, or one that this library reads itself.
 
     Examples:
         ```python

@@ -55,12 +55,12 @@ class RemoteStorage(Protocol):
         ...
 
     def remove(self, url: str, options: StorageOptions) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Remove an object; a missing one is not an error."""
         ...
 
 
 def remote_storage(url: str) -> RemoteStorage:
-    """What reads and writes a URL of another machine.
+    """The storage that reads and writes a URL of another machine.
 
     Raises:
         MissingExtraError: the extension is not installed.

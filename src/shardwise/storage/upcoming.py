@@ -1,8 +1,8 @@
-"""What will be read, announced to storage before it is read.
+"""Coming reads, announced to storage before they are made.
 
 The plan knows which samples come next, and a source knows their byte ranges: storage guesses
 nothing. Announced ranges of remote files are fetched once, in the order of their announcement,
-within `StorageOptions.prefetch_bytes`; a range that was not announced is read when it is asked for.
+within `StorageOptions.prefetch_bytes`; a range that was not announced is read when it is requested.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shardwise.storage.protocol import File, ReadRequest, byte_ranges, num_bytes
 # Ranges of several files, and the pool that opens them.
 PoolRanges = tuple[FilePool, Sequence[UrlRanges]]
 
-# A scan announces its file in ranges of up to 32 MiB, each of which is freed once it was read.
+# A scan announces its file in ranges of up to 32 MiB, each freed once it was read.
 _SCAN_BYTES, _SCAN_LIMIT_BYTES = 32 << 20, 64 << 20
 
 
@@ -39,7 +39,7 @@ class Upcoming:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._limit_bytes = 1
-        # Of each request that was announced and is not finished: its bytes, and a file of each
+        # For each request that was announced and is not finished: its bytes, and a file of each
         # class that it reads.
         self._due: dict[Hashable, tuple[int, list[Any]]] = {}
         self._num_bytes = 0
@@ -120,12 +120,12 @@ class Scan:
         self._announced: deque[range] = deque()
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes at `offset`, and announce those behind it."""
+        """Fill a buffer with the bytes at `offset`, and announce the next ones."""
         stop = offset + len(buffer)
         if self._announced and not self._announced[0].start <= stop <= self._announced[-1].stop:
             self.close()  # the reader jumped
         at = self._announced[-1].stop if self._announced else stop
-        # As far ahead as was read: a reader of the beginning alone pays for little more.
+        # As far ahead as was read: a reader of the start alone pays for little more.
         while at < min(self._num_bytes, 2 * stop) and self._upcoming.has_room:
             part = range(at, min(at + min(_SCAN_BYTES, stop), self._num_bytes))
             request = ReadRequest(self._file, byte_ranges([part.start], [len(part)], 0))

@@ -1,4 +1,4 @@
-"""URL patterns expanded to the URLs of files: braces, globs, directories and lists of these.
+"""URL patterns expanded to the URLs of files: braces, globs, directories and lists of them.
 
 Keeps a part of I6: a pattern without a match, or a file named twice, is an error and never a
 shorter or longer epoch. Lists local directories, and stores for remote patterns; opens no file.
@@ -75,7 +75,7 @@ def expand(
 
 
 def refuse_json_lines(url: str) -> None:
-    """Raise `DataError` if a name is that of JSON lines, which have an opener of their own."""
+    """Raise `DataError` if a name is that of JSON lines, which have their own opener."""
     name = without_query(url).lower().removesuffix(".gz").removesuffix(".zst")
     if name.endswith(_JSON_LINES):
         raise DataError("JSON lines by its name: sw.jsonl opens it", url=url)
@@ -158,7 +158,7 @@ def _refuse_links(found: list[str]) -> list[str]:
         try:
             stat = os.stat(path)
         except OSError:
-            # Opening it says what is wrong.
+            # Opening it reports the error.
             continue
         other = seen.setdefault((stat.st_dev, stat.st_ino), path)
         if other != path:

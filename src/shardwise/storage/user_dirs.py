@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardwise.base.shown import base_name
 
-# File systems take 255 bytes a name, of which digest, version and suffix need some 40.
+# File systems take 255 bytes per name; digest, version and suffix need some 40 of them.
 _MAX_NAME_BYTES = 200
 
 
@@ -35,6 +35,6 @@ def user_cache_dir() -> Path:
     Source: XDG Base Directory Specification.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification says to ignore relative paths.
+    # Relative paths are ignored, as the specification demands.
     root = Path(base) if base.startswith("/") else Path("~").expanduser() / ".cache"
     return root / "shardwise"

@@ -43,7 +43,7 @@ def require_not_written_since(opened_ns: int, current: FileStat, url: str) -> No
     """Refuse a file that was written after its dataset was opened.
 
     For datasets whose index has no times or ETags, so that nothing is known of a file before its
-    first read. A time to come says nothing: it is of another clock, or was set by hand; nor do the
+    first read. A time to come proves nothing: it is of another clock, or set by hand. Nor do the
     10 s after the opening, by which the clock of a file server may be ahead of this one.
 
     Args:

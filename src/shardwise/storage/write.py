@@ -47,7 +47,7 @@ def upload(
 
 
 def remove(url: str, *, options: StorageOptions | None = None) -> None:
-    """Remove the object under a remote URL; one that is not there is no error.
+    """Remove the object under a remote URL; a missing one is not an error.
 
     Raises:
         StorageError: the store refuses.

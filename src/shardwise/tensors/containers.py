@@ -1,7 +1,7 @@
 """The tensors in a batch of any form, changed one by one: moved to a device, or page-locked.
 
-Dicts, lists, tuples, namedtuples and dataclasses are searched. Objects that have a method for the
-change of their own, such as `PackedSequence` or a batch of graphs, are changed by it.
+Dicts, lists, tuples, namedtuples and dataclasses are searched. Objects that have their own method
+for the change, such as `PackedSequence` or a batch of graphs, are changed by it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[st
     Args:
         batch: a dict of arrays and lists.
         pin_memory: put the tensors into page-locked memory; as in torch's DataLoader, nothing
-            happens where there is no accelerator.
+            happens without an accelerator.
 
     >>> to_tensors({"x": np.arange(3, dtype=np.float32), "__key__": ["a", "b", "c"]})
     {'x': tensor([0., 1., 2.]), '__key__': ['a', 'b', 'c']}

@@ -1,6 +1,6 @@
 """Batches on a device, with the copy of the next batch overlapping the program's computation.
 
-On CUDA a batch is copied from page-locked memory on a stream of its own; the consumer's stream
+On CUDA a batch is copied from page-locked memory on its own stream; the consumer's stream
 waits for that copy alone, on the device, and the program never does. The copy of batch k+1 is
 queued before batch k is yielded if batch k+1 is ready then; batch k never waits for it. The loader
 counts the batches that are yielded here (I4), and an error of batch k+1 is raised after batch k.
@@ -81,7 +81,7 @@ def look_ahead(
 ) -> Generator[Batch, None, None]:
     """Yield the same prepared batches with their data on the device, the next copy in progress.
 
-    Prefetches one batch if that is ready. An error of that batch is raised in its place, after the
+    Prefetches one batch if that is ready. An error of that batch is raised instead of it, after the
     batch before it was yielded. Closing this closes `batches`.
     """
     waiting: tuple[Batch, Any] | None = None
@@ -93,7 +93,7 @@ def look_ahead(
             try:
                 batch = next(batches, None)
                 following = None if batch is None else _begun(batch, copier)
-            except Exception:  # the next batch's own, whatever it is: raised in its place
+            except Exception:  # the next batch's own, whatever it is: raised instead of it
                 if waiting is not None:
                     yield _arrived(waiting, copier)
                 raise
@@ -153,7 +153,7 @@ class DirectCopier:
 class _InFlight(NamedTuple):
     """A batch that is being copied, the list of its tensors, and the event of the copy's end.
 
-    `has_objects` tells that it has objects that move themselves, and are not moved yet.
+    `has_objects` is true if it has objects that move themselves, and are not moved yet.
     """
 
     data: Any
@@ -163,11 +163,11 @@ class _InFlight(NamedTuple):
 
 
 class StreamCopier:
-    """Copies to a CUDA device on a stream of its own; begin and end never wait for the device.
+    """Copies to a CUDA device on its own stream; `begin` and `end` never wait for the device.
 
-    One a loader, used again in every epoch: torch keeps freed device memory for the stream that
-    it was taken on. Sources are held until the event of their copy: the engine reuses memory of its
-    own as soon as no one holds it, and torch protects only what its own allocator page-locked.
+    One per loader, used again in every epoch: torch keeps freed device memory for the stream that
+    it was taken on. Sources are held until the event of their copy: the engine reuses its own
+    memory as soon as no one holds it, and torch protects only what its own allocator page-locked.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -175,7 +175,7 @@ class StreamCopier:
         self.device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._locks = PageLocks(self.device)
-        # In the order of the stream.
+        # Sources of copies under way, in the order of the stream.
         self._sources: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
         # A copier that is dropped must not let go of them early; at the end of the interpreter
         # nothing does.
@@ -211,7 +211,7 @@ class StreamCopier:
             try:
                 moved = change_tensors(data, move, method="to", change_object=leave)
             finally:
-                # Also of a batch of which only a part found room.
+                # Also for a batch that found room only in part.
                 done = self._stream.record_event()
                 self._sources.append((done, sources))
         return _InFlight(moved, tensors, done, bool(objects))

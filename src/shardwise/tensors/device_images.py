@@ -2,7 +2,7 @@
 
 Two threads take the batches that are ready, and decode them, so that the program's thread only
 receives them. Each has a CUDA stream, and its batch is done when the device is. Experimental:
-docs/decoding.md says what was measured.
+docs/decoding.md has the measurements.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _logger = logging.getLogger("shardwise")
 
 # One decodes while the other resizes: 14,400 images/s in place of 8,000 with one (H100).
 _NUM_THREADS = 2
-# In place of a batch that is not even begun.
+# Stands for a batch that is not even started.
 _NONE_YET: Future[Batch] = Future()
 
 Requested = Generator[tuple[Batch, BatchRequest], None, None]
@@ -43,7 +43,7 @@ class DeviceImageDecoder(Protocol):
         """Decode files, uint8 `[bytes]` in host memory, to "rgb" or "gray" in the current stream.
 
         Returns:
-            uint8 `[channels, height, width]` on the device, one a file; None where it can't.
+            uint8 `[channels, height, width]` on the device, one per file; None where it can't.
         """
         ...
 
@@ -79,7 +79,7 @@ class NvJpegDecoder:
 
 
 def find_decoder(device: torch.device) -> DeviceImageDecoder | None:
-    """The decoder for a device: torchvision's, else torchcodec's; None where there is none."""
+    """The decoder for a device: torchvision's, else torchcodec's, else None."""
     if device.type != "cuda":
         return None
     vision, codec = (_decode_jpeg(name) for name in ("torchvision.io", "torchcodec.decoders"))
@@ -130,7 +130,7 @@ class DeviceImages:
         ]
 
     def run(self, batches: Requested) -> Generator[Batch, None, None]:
-        """Yield the batches in order, their images decoded; an error in its batch's place.
+        """Yield the batches in order, their images decoded; an error instead of its batch.
 
         A batch is yielded as soon as it is decoded, whether or not the next one is there; another
         for each thread is decoded ahead.
@@ -198,7 +198,7 @@ class DeviceImages:
         with torch.cuda.stream(stream):
             is_whole = all(self._decode_field(batch, *each) for each in self._images.items())
         if stream is not None:
-            # torchvision decodes on a stream of its own, into memory that this one has freed.
+            # torchvision decodes on its own stream, into memory that this one has freed.
             stream.synchronize()
         if not is_whole:
             batch = self._rebuild(request)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.codecs.image_decoder import Image
 
-# Of images that are resized together, padded to the largest: 256 MiB of float32.
+# Values of images that are resized together, padded to the largest: 256 MiB of float32.
 _MAX_NUMBERS = 1 << 26
 
 _Rows = NDArray[Any]
@@ -26,7 +26,7 @@ def resized(image: Image, rows: _Rows, pixels: Sequence[torch.Tensor]) -> torch.
     """Cut parts out of decoded images, and resize them.
 
     Args:
-        image: says the size and the way.
+        image: the size to resize to, and the way.
         rows: `[images]`, the parts, as `PackedImages` has them.
         pixels: uint8 `[channels, height, width]` of each image, all on one device.
 

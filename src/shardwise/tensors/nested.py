@@ -1,6 +1,6 @@
 """Ragged columns as torch's nested tensors, of the jagged layout.
 
-A column travels as two plain tensors, all values behind one another and where each sample's begin,
+A column travels as two plain tensors, the concatenated values and the offsets of samples,
 so that it is copied to a device like any other; the nested tensor is made of them at the end.
 """
 
@@ -23,7 +23,7 @@ class Jagged(NamedTuple):
 
     Attributes:
         values: `[sum of lengths, ...]`.
-        offsets: int64 `[B + 1]`, where each sample's values begin and end.
+        offsets: int64 `[B + 1]`, where each sample's values start and end.
     """
 
     values: torch.Tensor

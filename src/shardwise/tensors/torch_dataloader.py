@@ -1,7 +1,7 @@
 """A loader that is an instance of torch's DataLoader, for code that checks the type.
 
 Prefer `shardwise.DataLoader` itself: Accelerate, Lightning and Ray rebuild instances of torch's
-class around their `.dataset` in some of their calls. This one tells Lightning by its sampler that
+class around their `.dataset` in some of their calls. This one shows Lightning by its sampler that
 the data is divided already, and refuses to be rebuilt.
 """
 
@@ -25,7 +25,7 @@ class StorageOrderSampler(EpochSampler, SequentialSampler):
 
 
 class DividedSampler(EpochSampler, DistributedSampler[Any]):
-    """The sampler of a `TorchDataLoader`: who finds a DistributedSampler doesn't put in another."""
+    """The sampler of a `TorchDataLoader`: code that finds a DistributedSampler adds no other."""
 
 
 class StorageOrderDividedSampler(StorageOrderSampler, DividedSampler):
@@ -33,7 +33,7 @@ class StorageOrderDividedSampler(StorageOrderSampler, DividedSampler):
 
 
 class PositionedLoader(torch.utils.data.DataLoader[Any]):
-    """A loader of torch's class that goes on in mid-epoch by its own state.
+    """A loader of torch's class that continues in mid-epoch by its own state.
 
     Accelerate's `skip_first_batches` and the `with_sampler` of Ray's `prepare_data_loader` ask for
     the generator, to make another loader of the parts.
@@ -91,10 +91,10 @@ class TorchDataLoader(PositionedLoader):
         return iter(self.loader)
 
     def _first_batch(self) -> Iterator[Any]:
-        """What Keras's `fit` builds the model from before it trains; the position stays."""
+        """Yield the batch that Keras's `fit` builds the model from first; the position stays."""
         state = self.loader.state_dict()
         for batch in self.loader:
-            # A pass whose only batch was handed out would be over.
+            # A pass whose only batch was returned would be over.
             self.loader.load_state_dict(state)
             yield batch
             return

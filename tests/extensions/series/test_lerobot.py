@@ -13,7 +13,7 @@ import pytest
 
 import shardwise as sw
 from tests.extensions.remote.stores.test_hub import hub
-from tests.support.media import needs_ffmpeg, number_in, numbers_in
+from tests.support.media import needs_ffmpeg, number_in, numbers_in, zeroed
 from tests.support.robots import CAMERAS, FPS, PICTURE, TOP, WRIST, number_of, write_robots
 
 DELTAS = {
@@ -144,6 +144,17 @@ def change_episodes(root, name, change):
     table = pq.read_table(path)
     values = change(table.column(name).to_pylist())
     pq.write_table(table.set_column(table.column_names.index(name), name, [values]), path)
+
+
+def test_a_damaged_picture_names_its_video(copy):
+    [path] = (copy / "videos" / WRIST).rglob("*.mp4")
+    data = path.read_bytes()
+    for number in range(40):
+        data = zeroed(data, number, keep=0)
+    path.write_bytes(data)
+    with pytest.raises(sw.DataError) as caught:
+        sw.lerobot(copy)[5]
+    assert (caught.value.url, caught.value.field) == (str(path), WRIST)
 
 
 def test_parts_that_do_not_fit_are_refused(copy):

@@ -241,10 +241,20 @@ def test_rows_of_a_series_that_are_apart_are_refused():
     with pytest.raises(ValueError, match=r"by='run'.*rows of 0 are not neighbours"):
         sw.windows(rows, by="run", deltas={"x": [0]}, fps=1)
     two = sw.concat([sw.wrap(samples((2, 2)))] * 2)
-    with pytest.raises(ValueError, match=r"concat\(\) the windows"):
+    with pytest.raises(ValueError, match=r"concat\(\) windows"):
         sw.windows(two, by="run", deltas={"x": [0]})
     both = sw.concat([windowed((2, 2), {"x": [0, 0.1]})] * 2)
     assert [sample["x"].tolist() for sample in both][3:5] == [[3, 3], [0, 1]]
+
+
+def test_kept_columns_are_of_their_own_deltas(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pq.write_table(pa.table({"run": [0] * 5, "x": list(range(5))}), tmp_path / "t.parquet")
+    rows = sw.parquet(tmp_path / "t.parquet")
+    for delta in (1, 2, 1):
+        ds = sw.windows(rows, by="run", deltas={"x": [0, delta]}, fps=1)
+        last = ds.column("last", lambda sample: int(sample["x"][-1]))
+        assert last.tolist() == [min(n + delta, 4) for n in range(5)]
 
 
 def test_a_mask_may_not_hide_a_field():

@@ -1,7 +1,7 @@
 """The files of a coverage directory, summed up while they are read: memory grows with the files.
 
-A file has the lines of one loader of one rank. Its first and last lines say which run it belongs
-to; then it is read once, a pass after the other. Of a pass only the sums up to some positions are
+A file has the lines of one loader of one rank. Its first and last lines show which run it belongs
+to; then it is read once, pass by pass. Only the sums of a pass up to some positions are
 kept: the positions at which other files start, and the last ones.
 """
 
@@ -21,11 +21,11 @@ from shardwise.plan.tallied import Tallied
 
 # Ranks stand a few lines apart when they are killed.
 _NUM_LAST = 64
-# A longer line is no line of coverage: a foreign file may have no line's end at all.
+# A longer line is not a line of coverage: a foreign file may have no line breaks at all.
 _MAX_LINE_BYTES = 1 << 24
-# What is wrong is listed as often as that: a foreign file may have nothing but such lines.
+# At most this many faults are listed: a foreign file may have nothing but such lines.
 _MAX_LISTED = 1000
-# What all lines of one pass have in common. A line that differs is of a pass of its own.
+# The values that all lines of one pass share. A line that differs belongs to another pass.
 _pass_of = attrgetter(
     "number", "is_shared", "world_size", "batch_size", "remainder", "epoch", "begin",
     "num_samples", "resumed",
@@ -125,7 +125,7 @@ class Process:
 
 @dataclass(slots=True)
 class Coverage:
-    """What a directory holds: processes, and what is wrong with lines of it, in words.
+    """The content of a directory: processes, and the faults of its lines, in words.
 
     `kept` has where files start, as (epoch, position) and as pasts: only there runs may resume.
     """
@@ -197,7 +197,7 @@ class Coverage:
             yield current
 
     def _lines(self, path: Path) -> Iterator[tuple[str, CoverageLine]]:
-        """The lines of a file, each with its place in words; others are reported.
+        """The lines of a file, each with its position in words; invalid lines are reported.
 
         Raises:
             StorageError: it can't be read.

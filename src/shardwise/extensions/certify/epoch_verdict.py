@@ -13,14 +13,14 @@ from shardwise.plan.tallied import MODULUS, Counted, Tallied
 
 @dataclass(slots=True)
 class EpochVerdict:
-    """What the lines say of an epoch.
+    """The verdict of the lines on an epoch.
 
     Attributes:
         begin, reached: the positions from and up to which it was read in this order; `begin` is
-            not 0 where it goes on from another order.
+            not 0 where it continues from another order.
         counted, planned: what became of its samples, and what the plan gives.
         is_once: whether its samples are the data's, each once.
-        num_given: of those handed out, indices that were given to torch's DataLoader.
+        num_given: samples returned as indices, to torch's DataLoader.
         excluded: samples that `exclude` left out, or that were removed (`num_removed`).
         runs, world_sizes, num_lines: those that count.
     """

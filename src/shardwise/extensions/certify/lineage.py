@@ -1,7 +1,7 @@
-"""Which segments of a training count: from its last position back to its first.
+"""The segments of a training that count: from its last position back to its first.
 
-The last segment counts as far as all its ranks reached. Its run says of which run it loaded a
-state: that one counts up to there, and so on. Where a run does not say so, it resumed from the
+The last segment counts as far as all its ranks reached. Its run names the run whose state
+it loaded: that one counts up to there, and so on. A run that names none resumed from the
 newest older run with a line there. Other lines were undone by going back to an older checkpoint,
 or are of a training that was given up.
 
@@ -58,8 +58,8 @@ class Stretch:
 def lineage_of(runs: list[Run], others: Sequence[Run]) -> dict[int, list[Stretch]]:
     """The stretches that count, by epoch, each epoch's in order.
 
-    The first one begins later than its epoch where it goes on from another order, or where no line
-    says who read what was before.
+    The first one starts later than its epoch if it continues from another order, or if no line
+    shows who read the samples before it.
 
     Args:
         runs: of one data and order.
@@ -90,7 +90,7 @@ def lineage_of(runs: list[Run], others: Sequence[Run]) -> dict[int, list[Stretch
 
 
 def _before_other_order(run: Run, others: Sequence[Run]) -> Stretch | None:
-    """What a run of another order went on from: lines of all ranks with its past."""
+    """The stretch of another order that a run continues: lines of all ranks with its past."""
     past = run.segments[0].line.begin_past
     parents = [each for each in others if past and run.resumed in ("", each.id)]
     for parent in sorted(parents, key=lambda each: each.began, reverse=True):
@@ -102,7 +102,7 @@ def _before_other_order(run: Run, others: Sequence[Run]) -> Stretch | None:
 
 
 def _up_to_end(segments: list[Segment]) -> Stretch:
-    """How far the last segment that counts was read, and the ranks that lack lines there."""
+    """The last segment that counts, as far as it was read, and the ranks without lines there."""
     segment = ([each for each in segments if each.counts] or segments)[-1]
     stretch = Stretch(segment, segment.reached)
     if torn := segment.torn():
@@ -113,10 +113,10 @@ def _up_to_end(segments: list[Segment]) -> Stretch:
 
 
 def _earlier(segment: Segment, runs: list[Run]) -> list[Segment]:
-    """The segments that another one may have gone on from, the likeliest last.
+    """The segments that another one may have continued from, the likeliest last.
 
-    Those of its own run and of the one whose state it loaded; where that is not known, of all runs
-    that began before it by their clocks, and then of those that may have.
+    In order: segments of the run whose state it loaded, or if that is unknown, of runs that may
+    have started before it, then of runs that did by their clocks; last, those of its run.
     """
     run = segment.run
     if run.resumed:
@@ -130,7 +130,7 @@ def _earlier(segment: Segment, runs: list[Run]) -> list[Segment]:
 
 
 def _epoch_before(earlier: list[Segment], later: Segment) -> Stretch | None:
-    """What counts of the newest epoch before a segment, if there are lines of one."""
+    """The stretch that counts in the newest epoch before a segment's; None without lines of one."""
     before = [each for each in earlier if each.line.epoch < later.line.epoch]
     before = [each for each in before if each.run is later.run] or before
     epoch = max((each.line.epoch for each in before), default=0)
@@ -148,7 +148,7 @@ def _epoch_before(earlier: list[Segment], later: Segment) -> Stretch | None:
 
 
 def _stretch_before(earlier: list[Segment], child: Stretch) -> Stretch | None:
-    """What counts before a stretch that began in the middle of an epoch, if that is known."""
+    """The stretch before one that started in the middle of an epoch; None if it is unknown."""
     position, epoch, run = child.first, child.segment.line.epoch, child.segment.run
     goes_on = f"run {run.id} goes on from position {position}"
     candidates = [s for s in earlier if s.line.epoch == epoch and s.furthest >= position]

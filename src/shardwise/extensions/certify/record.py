@@ -51,7 +51,7 @@ def _sum(epochs: Sequence[Mapping[str, Any]], name: str) -> int:
 
 
 def _describe(data: Any) -> dict[str, Any]:
-    """Names, fingerprints and versions of a dataset, or of those of a mixture."""
+    """Names, fingerprints and versions of a dataset, or of a mixture's datasets."""
     mixed, source = having(data, MixedSamples), having(data.source, HasVersion)
     return {
         "name": shown_in(repr(data)),
@@ -66,7 +66,7 @@ def _describe(data: Any) -> dict[str, Any]:
 def finish_comparison(one: str, other: str) -> None:
     """End the command with the entries in which two records differ."""
     before, after = (dict(_entries(_read(path), "")) for path in (one, other))
-    # Each run has a name of its own.
+    # Each run has its own name.
     names = [n for n in before | after if before.get(n) != after.get(n) and ".runs." not in n]
     differences = [{"entry": n, "one": before.get(n), "other": after.get(n)} for n in sorted(names)]
     document = {"ok": not differences, "differences": differences}

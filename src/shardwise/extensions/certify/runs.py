@@ -2,7 +2,7 @@
 
 A run is one start of a training, on all of its ranks; loading a state starts another. Ranks know
 their run by the id that a process group or a launcher gave all of them. Without one, each rank has
-an id of its own: their n-th starts then belong together, where they were at work at the same time.
+its own id: the n-th starts of all then belong together, if they ran at the same time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLOCK_SKEW_S = 10.0
 
 
 class RankCounts:
-    """How often each rank was added, ranks ascending: (first, end, times) of ranks in a row."""
+    """The additions of each rank, ranks ascending: (first, end, times) of consecutive ranks."""
 
     __slots__ = ("_rows",)
 
@@ -37,7 +37,7 @@ class RankCounts:
         self._rows: list[tuple[int, int, int]] = []
 
     def add(self, rank: int) -> bool:
-        """Add a rank, none of which was above it; returns whether it is new."""
+        """Add a rank, not below any earlier one; returns whether it is new."""
         rows, times = self._rows, 1
         if rows and rows[-1][1] == rank + 1:
             first, _, times = rows.pop()
@@ -51,11 +51,11 @@ class RankCounts:
         return times == 1
 
     def of(self, rank: int) -> int:
-        """How often a rank was added."""
+        """The number of times that a rank was added."""
         return next((times for first, end, times in self._rows if first <= rank < end), 0)
 
     def max(self) -> int:
-        """How often the rank was added that was added most."""
+        """The largest number of times that any rank was added."""
         return max((times for _, _, times in self._rows), default=0)
 
     def below(self, least: int, num_ranks: int) -> list[int]:
@@ -84,10 +84,10 @@ class Ends:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """What all ranks of a run read from one position of an epoch on, summed up over them.
+    """The reads of all ranks of a run from one position of an epoch on, summed up over ranks.
 
     Attributes:
-        line: any line, for what they all have in common: epoch, begin, world size, data.
+        line: any line, for what they all have in common: epoch, start, world size, data.
         ranks: those with lines, once for each process that has the rank: those of a group that
             holds one model between them (tensor parallel) get equal batches.
         gaps: ranks that lack lines between others.
@@ -130,7 +130,7 @@ class Segment:
         ]
 
     def add_repeated(self, each: Pass) -> None:
-        """Report the positions of a pass that its process had handed out already."""
+        """Report the positions of a pass that its process had returned already."""
         assert each.repeats is not None
         line, (number, last) = each.line, each.repeats
         text = (
@@ -148,7 +148,7 @@ class Segment:
 
     @property
     def reached(self) -> int:
-        """The last position at which every process has a line that ends; else the beginning."""
+        """The last position at which every process has a line that ends; else the start."""
         ends = sorted(self.ends, reverse=True)
         return next((end for end in ends if not self.lacking(end)), self.line.begin)
 
@@ -172,7 +172,7 @@ class Segment:
 class Run:
     """One start of a training, with the name and clock of its lowest rank; segments by start.
 
-    `doubt` says in words why its ranks may be those of several runs, or nothing.
+    `doubt` is the reason, in words, why its ranks may be those of several runs, or "".
     """
 
     id: str
@@ -183,7 +183,7 @@ class Run:
 
 
 def _read_run(coverage: Coverage, ranks: dict[int, list[Process]], doubt: str = "") -> Run:
-    """Read a run of these processes of each rank."""
+    """Read a run from the processes of each rank."""
     lowest = ranks[min(ranks)]
     line = lowest[0].line
     run = Run(line.run, line.resumed, min(process.began for process in lowest), doubt, [])
@@ -195,7 +195,7 @@ def _read_run(coverage: Coverage, ranks: dict[int, list[Process]], doubt: str = 
             segment = segments.setdefault(key, Segment(run, each.line))
             if each.repeats is not None:
                 segment.add_repeated(each)
-            # Of passes from one position the first counts; the others are repeats.
+            # The first pass from a position counts; later ones are repeats.
             if key not in starts:
                 starts.add(key)
                 segment.add(each)
@@ -223,7 +223,7 @@ def read_runs(coverage: Coverage, processes: Iterable[Process]) -> list[Run]:
 
 
 def _matched(coverage: Coverage, ranks: dict[int, list[Process]]) -> list[Run]:
-    """Runs of ranks without an id in common that began at one position, the newest first."""
+    """Runs of ranks without an id in common that started at one position, the newest first."""
     for processes in ranks.values():
         processes.sort(key=lambda process: process.began)
     runs = []
@@ -272,7 +272,7 @@ def runs_at_once(processes: Iterable[Process]) -> list[str]:
     ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank, runs in sorted(times.items()):
         spans = sorted((min(span), max(span), run) for run, span in runs.items())
-        # Where any two overlap, two neighbours do.
+        # If any two overlap, two neighbours do.
         for (_, written, one), (began, _, other) in pairwise(spans):
             if began < written - CLOCK_SKEW_S:
                 ranks[one, other].append(rank)

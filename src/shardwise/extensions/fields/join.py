@@ -141,30 +141,28 @@ def _find_matches(left: Dataset, right: Dataset, by: tuple[str, str]) -> _Matche
 
 
 def _match(sides: tuple[tuple[Dataset, str], ...], asked: _Ids) -> _Matches:
-    kept = [np.setdiff1d(np.arange(len(side)), side.removed) for side, _ in sides]
-    pairs = list(zip(sides, kept, strict=True))
-    wanted, keys = (side.column(name, progress=False)[rows] for (side, name), rows in pairs)
+    wanted, keys = (side.column(name, progress=False) for side, name in sides)
     kinds = {"i" if part.dtype.kind in "iu" else part.dtype.kind for part in (wanted, keys)}
     if len(wanted) and len(keys) and kinds not in ({"i"}, {"U"}):
         raise TypeError(
             f"join(): the keys are {wanted.dtype} on the left and {keys.dtype} on the right: take "
             "texts, or whole numbers, for both"
         )
-    left_ids, right_ids = (_ids_of(side)[rows] for (side, _), rows in pairs)
+    left_ids, right_ids = (_ids_of(side) for side, _ in sides)
     left, right = (side.manifest.num_samples for side, _ in sides)
     rows = np.full(left, -1, np.int32 if right < 2**31 else np.int64)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    _refuse_doubled("right", *sides[1], kept[1][order[1:][keys[1:] == keys[:-1]]])
+    _refuse_doubled("right", *sides[1], order[1:][keys[1:] == keys[:-1]])
     if len(keys):
         places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         found = np.flatnonzero(keys[places] == wanted)
         places = places[found]
-        _refuse_doubled("left", *sides[0], kept[0][found[np.bincount(places)[places] > 1]])
+        _refuse_doubled("left", *sides[0], found[np.bincount(places)[places] > 1])
         rows[left_ids[found]] = right_ids[order[places]]
-    # Removed samples of the left keep their positions: what their keys were is unknown.
-    is_gone = np.isin(asked, removed_of(sides[0][0].source))
-    return _Matches(rows, asked[np.greater_equal(rows[asked], 0) | is_gone])
+    # A removed sample of the left keeps its id, whatever it matched.
+    gone = np.isin(asked, removed_of(sides[0][0].source))
+    return _Matches(rows, asked[np.greater_equal(rows[asked], 0) | gone])
 
 
 def _refuse_doubled(side: str, data: Dataset, by: str, indices: _Ids) -> None:
@@ -179,12 +177,17 @@ def _refuse_doubled(side: str, data: Dataset, by: str, indices: _Ids) -> None:
 
 
 def _all_of(dataset: Dataset) -> Dataset:
-    """Each sample once, with the fields that select() left out, of which one may have the keys."""
+    """Each sample once, with the fields that select() left out, of which one may have the keys.
+
+    Without removed samples, whose keys no column has.
+    """
     indices = dataset.transforms.indices
     if indices is not None and (np.diff(indices) <= 0).any():
         indices = np.unique(indices)
     made = replace(dataset.transforms, selected=None, required=frozenset(), indices=indices)
-    return Dataset(dataset.source, _transforms=made)
+    every = Dataset(dataset.source, _transforms=made)
+    gone = every.removed
+    return every.subset(np.delete(np.arange(len(every)), gone)) if len(gone) else every
 
 
 def _ids_of(dataset: Dataset) -> _Ids:

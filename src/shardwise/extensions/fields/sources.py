@@ -69,14 +69,14 @@ class SameSamples(ReadsEpochs):
         return self.sources[0].manifest
 
     @property
-    def directory(self) -> str | None:
-        """The first source's."""
-        return directory_of(self.sources[0])
-
-    @property
     def removed(self) -> _Ids:
         """The first source's."""
         return removed_of(self.sources[0])
+
+    @property
+    def directory(self) -> str | None:
+        """The first source's."""
+        return directory_of(self.sources[0])
 
     def version(self) -> str:
         """The versions of all sources."""

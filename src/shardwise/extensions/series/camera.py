@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -26,41 +27,43 @@ class VideoFiles(FilesSource):
 
     def __init__(self, root: str, names: Sequence[str], storage: StorageOptions) -> None:
         super().__init__(root, storage=storage)
-        shards, opened_ns = [("videos", len(names))], time.time_ns()
+        shards, opened_ns = [(name, 1) for name in names], time.time_ns()
+        self.lone = LoneFiles(self, "mp4")
         self._files = Listing(root, Names(names), "mp4", {}, shards, opened_ns=opened_ns)
 
     def _list(self) -> Listing:
         return self._files
 
 
+@dataclass(frozen=True, eq=False)
 class Camera:
     """The pictures of a camera by row: the frame nearest to (row of the episode) / fps."""
 
-    def __init__(
-        self,
-        files: VideoFiles,
-        numbers: NDArray[np.int64],  # by episode
-        begins_s: NDArray[np.float64],
-        bounds: NDArray[np.int64],
-        fps: float,
-    ) -> None:
-        self._files, self._fps = LoneFiles(files, "mp4"), fps
-        self._numbers, self._begins_s, self._bounds = numbers, begins_s, bounds
+    videos: VideoFiles
+    numbers: NDArray[np.int64]  # the file of each episode
+    begins_s: NDArray[np.float64]  # and where it begins there
+    bounds: NDArray[np.int64]  # and its rows
+    fps: float
+
+    def owner_of(self, row: int) -> tuple[VideoFiles, int]:
+        """The file that has the picture of a row."""
+        return self.videos, int(self.numbers[np.searchsorted(self.bounds, row, side="right") - 1])
 
     def read(self, rows: NDArray[np.int64]) -> tuple[list[Clip], int]:
         """Read ranges with the frames of windows of rows, `[windows, T]`, and count bytes."""
-        episodes = np.searchsorted(self._bounds, rows[:, 0], side="right") - 1
-        seconds = (rows - self._bounds[episodes, None]) / self._fps + self._begins_s[episodes, None]
+        episodes = np.searchsorted(self.bounds, rows[:, 0], side="right") - 1
+        seconds = (rows - self.bounds[episodes, None]) / self.fps + self.begins_s[episodes, None]
         clips = []
-        for number, own in zip(self._numbers[episodes].tolist(), seconds, strict=True):
+        for number, own in zip(self.numbers[episodes].tolist(), seconds, strict=True):
             try:
-                index = self._files.index(number)
-                frames = _frames_at(index.first("video"), own, self._fps)
+                index = self.videos.lone.index(number)
+                frames = _frames_at(index.first("video"), own, self.fps)
             except DataError as error:
-                raise DataError(error.reason, url=self._files.place(number)[0]) from error
+                error.url, error.index = self.videos.lone.place(number)[0], None
+                raise
             clips.append(ChosenClip(number, index, frames, (0, Fraction(0))))
         held, num_bytes = hold_ranges(
-            self._files,
+            self.videos.lone,
             [(each.sample, each.index, each.ranges(pictures=True, sound=False)) for each in clips],
         )
         return list(map(Clip, held, clips)), num_bytes

@@ -58,7 +58,6 @@ def lerobot(
         storage: as for `tar`.
 
     Raises:
-        MissingShardError: a part of the set is not there.
         DataError: the set is of another version, or its parts do not fit together.
         ValueError: there is no such field, or a delta lies between two rows.
     """
@@ -108,7 +107,6 @@ def _read_info(url: str, options: StorageOptions) -> tuple[float, dict[str, Any]
         version, fps = str(info["codebase_version"]), float(info["fps"])
         features = info.get("features", {}).items()
         images = [str(name) for name, each in features if each["dtype"] == "image"]
-        # [height, width, channels] or [channels, height, width].
         sides = {n: tuple(int(m) for m in each.get("shape", ()) if m > 4) for n, each in features}
         sizes = {name: pair for name, pair in sides.items() if len(pair) == 2}
     if not version.startswith("v3.") or not 1e-9 <= fps <= 1e9:

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # A delta may be this far from a row, as rounded seconds are; LeRobot has the same bound.
-_TOLERANCE_S = 1e-4
-_MAX_ROWS = 1 << 31
+_TOLERANCE_S, _MAX_ROWS = 1e-4, 1 << 31
 _NONE = np.empty(0, np.int64)
 
 
@@ -28,9 +27,9 @@ def cut_series(
     is_first = (values[1:] != values[:-1]) | is_gone[1:] | is_gone[:-1]
     firsts = np.flatnonzero(np.append(True, is_first)[: len(values)])
     if counts.max(initial=1) > 1:
+        odd = f"the rows of {found[counts.argmax()]!s:.60} are not neighbours: order them by "
         raise ValueError(
-            f"windows(by={name!r}): the rows of {found[counts.argmax()]!s:.60} are not neighbours: "
-            "order them by subset(), and concat() the windows of several sets"
+            f"windows(by={name!r}): {odd}subset(), or concat() windows of several sets"
         )
     return np.append(firsts, len(values))
 
@@ -68,8 +67,7 @@ def row_offsets(deltas: Any, fps: float) -> dict[str, NDArray[np.int64]]:
             rows = np.empty(0)
         if rows.ndim != 1 or not len(rows) or not (np.abs(rows) < _MAX_ROWS).all():
             raise ValueError(f"deltas[{field!r}]={seconds!r:.60}: a list of seconds, as [-0.1, 0]")
-        near = np.rint(rows)
-        off = np.abs(rows - near)
+        near, off = np.rint(rows), np.abs(rows - np.rint(rows))
         if off.max() > _TOLERANCE_S * fps:
             odd = f"{rows[off.argmax()] / fps:g} s lies between two rows, {1 / fps:g} s apart"
             raise ValueError(f"deltas[{field!r}]: {odd}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from shardwise.base.arguments import no_such_field, suggest_names
 from shardwise.base.columns import Column, Columns, mask_of, values_of
 from shardwise.base.stages import Stages
 from shardwise.dataset import Dataset
+from shardwise.dataset.code_digest import held_digest
 from shardwise.extensions.series.series import cut_series, find_rate, row_offsets, rows_around
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import ReadsEpochs, traits_of, value_fields_of
@@ -39,15 +41,13 @@ def windows(
             `fps=1` deltas count rows.
 
     Raises:
-        ValueError: there is no such field, a delta lies between two rows, or the rows of a series
-            are not neighbours.
+        ValueError: there is no such field, or a delta or a series that the rows do not have.
 
     Examples:
         >>> import shardwise as sw
         >>> ds = sw.wrap([{"run": n // 3, "x": n} for n in range(6)])
-        >>> sample = sw.windows(ds, by="run", deltas={"x": [-1, 0, 1]}, fps=1)[3]
-        >>> sample["x"], sample["x.mask"]
-        (array([3, 3, 4]), array([False,  True,  True]))
+        >>> sw.windows(ds, by="run", deltas={"x": [-1, 0, 1]}, fps=1)[3]["x"]
+        array([3, 3, 4])
     """
     if not isinstance(dataset, Dataset) or dataset.sampler is not None:
         raise TypeError(f"windows({dataset!r:.60}): wrap it with sw.wrap, or mix() its windows")
@@ -66,9 +66,8 @@ def windows(
 class WindowSource(ReadsEpochs):
     """Windows around the rows of a dataset; satisfies `shardwise.sources.protocol.Source`.
 
-    All values of a batch are read by one call of the dataset; fields that are decoded, or bytes,
-    by one call for each of the `offsets`, int64 `[T]`: their rows cost more than a call. `cameras`
-    read other fields by row, `aliases` are fields with the values of others.
+    All values of a batch are one read of the dataset; fields that are decoded, or bytes, are one
+    for each of the `offsets`, int64 `[T]`. `aliases` are fields with the values of others.
     """
 
     def __init__(
@@ -101,7 +100,10 @@ class WindowSource(ReadsEpochs):
         sizes, is_known = dataset.shard_sizes, dataset.cost.row_bytes is not None
         urls, lengths = inner.urls[: len(sizes)], inner.shard_bytes[: len(sizes)] * is_known
         self.manifest = Manifest.of_columns(f"windows {dataset.fingerprint}", urls, sizes, lengths)
-        self._parts: dict[tuple[str, ...], Dataset] = {}
+        # What kept columns depend on beside the rows.
+        made = [f"{name} {held_digest(each)}" for name, each in dataset.transforms.decoders.items()]
+        made += [f"{name} {rows.tolist()}" for name, rows in offsets.items()]
+        self.content_key, self.sources = (*made, crc32(bounds.tobytes())), (dataset.source,)
 
     def __repr__(self) -> str:
         return f"WindowSource({self.dataset!r}, {len(self._bounds) - 1} series)"
@@ -111,18 +113,28 @@ class WindowSource(ReadsEpochs):
         """The removed rows."""
         return self.dataset.removed
 
+    def owner_of(self, row: int, field: str | None = None) -> Any:
+        """The file of a camera's pictures; else the row."""
+        if (camera := self._cameras.get(field or "")) is not None:
+            return camera.owner_of(row)
+        indices = self.dataset.transforms.indices
+        return self.dataset.source, row if indices is None else int(indices[row])
+
     def read_epoch(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: Any
     ) -> Columns:
         """Read windows; decoders and functions of the dataset run once for each row."""
         names = self.fields if fields is None else fields
-        columns: dict[str, Any] = {}
-        stats = Stages()
+        data, columns, stats = self.dataset, dict[str, Any](), Stages()
+        required = data.transforms.required
         for group in self._groups(names):
             rows = [self._rows(name, ids) for name in group]
             flat = np.concatenate([own.reshape(-1) for own in rows])
             unique, places = np.unique(flat, return_inverse=True)
-            loaded = self._part(group).load(unique, stats=stats, **epoch)
+            owners = [n.removesuffix(".mask") if n in data.mask_fields else n for n in group]
+            chosen = data.transforms.select([n for n in owners if n != "__key__"], data.fields)
+            part = Dataset(data.source, _transforms=replace(chosen, required=required))
+            loaded = part.load(unique, stats=stats, **epoch)
             for name, own in zip(group, rows, strict=True):
                 at, places = places[: own.size].reshape(own.shape), places[own.size :]
                 columns[name] = _picked(loaded.get(name, [None] * len(unique)), at)
@@ -151,17 +163,6 @@ class WindowSource(ReadsEpochs):
                 key = None if own in self._values else tuple(self.offsets.get(own, ()))
                 groups.setdefault(key, {})[own] = None
         return [tuple(group) for group in groups.values()]
-
-    def _part(self, names: tuple[str, ...]) -> Dataset:
-        """The dataset with these fields alone; what samples may lack they still may."""
-        rows = self.dataset
-        if names not in self._parts:
-            masks = rows.mask_fields
-            owners = [n.removesuffix(".mask") if n in masks else n for n in names if n != "__key__"]
-            chosen = rows.transforms.select(owners, rows.fields)
-            transforms = replace(chosen, required=rows.transforms.required)
-            self._parts[names] = Dataset(rows.source, _transforms=transforms)
-        return self._parts[names]
 
 
 def _picked(column: Column, at: NDArray[np.intp]) -> Column:

@@ -98,6 +98,8 @@ class Sharing(Peers):
     ) -> None:
         """Compute who holds the blocks of an epoch."""
         manifest, facts, epoch = samples.source.manifest, dict(self._nodes_facts), plan.epoch
+        if not facts:
+            return  # the first pass has said why
         if len(set(manifest.urls)) < len(manifest.urls):
             raise ValueError("several shards lie in one file, at places that are not known")
         if self._server is not None:
@@ -134,6 +136,7 @@ class Sharing(Peers):
             return
         if self._server is not None:
             self._server.close()
+        self._job, self._nodes_facts = job, {}
         self._server, self._joined_epoch = None, plan.epoch
         secret = shared_name("shardwise/share/token", new_nonce()) or ""
         token = read_token(settings.token_file) if settings.token_file else secret.encode()
@@ -159,7 +162,6 @@ class Sharing(Peers):
                 f"the ranks did not meet within {JOIN_S:.0f} s: share=True needs a process group "
                 "all of whose ranks iterate, or peers="
             )
-        self._job = job
         # Several ranks may read as one rank of the data, as those of tensor parallelism do.
         names = [*dict.fromkeys(each[1] for each in every)]
         reading = {each[0]: names.index(each[1]) for each in reversed(every)}

@@ -1,5 +1,5 @@
 """Files as samples: class folders, and lists of paths and labels.
 
-The bytes of a file are one field of its sample. For data that is not worth packing, and for what
+The bytes of a file are one field of its sample. For data that is not worth packing, or that
 others keep this way; a million small files read far faster from tar shards.
 """

@@ -54,7 +54,7 @@ class _Pairs:
     def __init__(self, root: str, suffixes: Collection[str] | None) -> None:
         self._root = root
         self._suffixes = suffixes
-        # By stem and field.
+        # Files by stem and field.
         self._beside: dict[str, dict[str, _File]] = {}
 
     def main(self, files: Iterable[_File]) -> list[_File]:
@@ -75,7 +75,7 @@ class _Pairs:
         return kept
 
     def columns(self, names: Sequence[str], taken: Collection[str]) -> dict[str, Beside]:
-        """For each field the files beside these; the log says how many there are not."""
+        """The files beside the named ones, by field; warns of samples that lack a field."""
         stems = [os.path.splitext(name)[0] for name in names]  # noqa: PTH122
         known = set(stems)
         alone = [stem for stem, found in self._beside.items() if found and stem not in known]
@@ -117,7 +117,7 @@ def list_folder(
 
     The directories in it are the classes, in the order of their names; the files of a class lie in
     it or below it, at any depth, and are ordered by name. Without directories the files have no
-    class. Names that begin with a dot are left out. Links to files and to classes are followed.
+    class. Names that start with a dot are left out. Links to files and to classes are followed.
     """
     counted = None if suffixes is None else {suffix.lower() for suffix in suffixes}
     paired = _Pairs(root, counted) if pairs else None

@@ -26,7 +26,7 @@ from shardwise.sources.files.speech_lists import flat_row, kaldi_rows
 from shardwise.storage import StorageOptions, read_whole
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", "wav.scp")
-# Names of the column of paths, unless path= says it.
+# Names of the column of paths, unless path= names it.
 _PATH_COLUMNS = ("path", "file_name", "filename", "file", "audio_filepath")
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -99,7 +99,7 @@ def _read_rows(url: str, data: bytes) -> list[dict[str, Any]]:
     if name.endswith((".csv", ".tsv")):
         return _read_csv(url, text, "\t" if name.endswith(".tsv") else ",")
     rows = []
-    # By line feeds alone: U+2028 and others may stand in a string.
+    # Split at line feeds alone: U+2028 and others may stand in a string.
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue

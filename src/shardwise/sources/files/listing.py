@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shardwise.base.columns import Column
 from shardwise.base.errors import DataError
 
-# Files a shard, where there are no classes.
+# Files per shard, without classes.
 _RUN = 1024
 _KINDS = {
     "image": "jpg jpeg png webp gif bmp tif tiff ppm pgm jp2 avif heic",
@@ -65,7 +65,7 @@ class Listing:
         columns: all other fields: an array, or a list with None where a value is missing.
         shards: (name, number of files), in order.
         stats: int64 `[files, 2]`, bytes and modification time in ns; None if they are unknown.
-        classes: the names of the classes; () if there are none.
+        classes: the names of the classes; () without classes.
         opened_ns: when they were listed without stats.
         beside: for each field of pairs its files.
     """

@@ -1,6 +1,6 @@
-"""The source of files: one sample a file, read whole.
+"""The source of files: one sample per file, read whole.
 
-Lists at the first use, once a process.
+Lists at the first use, once per process.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class FilesSource:
         return Columns(ids, keys, columns, num_bytes)
 
     def file_of(self, sample: int) -> tuple[str, str, FileStat | None]:
-        """Key and URL of a sample's file, and its version where the listing says it."""
+        """Key and URL of a sample's file, and its version where the listing has it."""
         listing = self.listing
         key = listing.names[sample]
         stat = None if listing.stats is None else FileStat(*listing.stats[sample].tolist())
@@ -164,7 +164,7 @@ class FilesSource:
     ) -> Iterator[tuple[File, FileStat]]:
         """A sample's file, held to the version that was listed, and its stat; closed at the end.
 
-        `storage` says how it is reached, if not as the source's others.
+        `storage` is how it is reached; None for the source's own options.
         """
         _, url, stat = self.file_of(index)
         with self._opened(index, url, stat, storage or self.storage) as opened:

@@ -11,12 +11,12 @@ from typing import Any
 
 from shardwise.base.errors import DataError, MissingShardError
 
-# Files beside `wav.scp` with one value an utterance, and what the values are called.
+# Files beside `wav.scp` with one value per utterance, and what the values are called.
 _BESIDE = {"text": "text", "utt2spk": "speaker", "utt2lang": "language"}
 
 
 def flat_row(row: dict[str, Any], number: int, url: str) -> dict[str, Any]:
-    """A row of JSONL, of a cut of lhotse its path, offset, duration and what was said.
+    """Flatten a row of JSONL: a cut of lhotse becomes its path, id, offset, duration and text.
 
     >>> cut = {"id": "a-1", "start": 2.5, "duration": 1.5, "channel": 0, "supervisions":
     ...        [{"text": "yes", "speaker": "x"}],

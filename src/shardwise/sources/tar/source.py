@@ -1,6 +1,6 @@
 """The source of tar shards: samples by id, from byte ranges of the shards.
 
-The shards are opened at the first use, once a process.
+The shards are opened at the first use, once per process.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TarSource:
     opened when they are first read, and held against their entries then. One key may stand in two
     shards, as two samples; within a shard that is an error.
 
-    `shardwise.tar` says what the arguments are; `check_all` is its `check="all"`. `urls` may also
+    `shardwise.tar` documents the arguments; `check_all` is its `check="all"`. `urls` may also
     be a shard list in JSON of wids, open_clip or timm (`"index.json"`, `"info.json#train"`), whose
     counts must be those of the shards. Manifest files and shards may stand in one list.
     """
@@ -80,8 +80,8 @@ class TarSource:
         directory = None if index is None else directory_text("index", index)
         self._store = IndexStore(directory, storage, accept_unfinished)
         self._check_all = check_all
-        # In order: names of shards, or what is known of opened and of listed ones; and what shard
-        # lists (.json) say.
+        # In order: names of shards, or what is known of opened and of listed ones; and the entries
+        # of shard lists (.json).
         self._items, self._listed = named_items(urls, self._store, version)
         for url in example_names(self._items):
             refuse_compressed(url)
@@ -130,7 +130,7 @@ class TarSource:
 
     @property
     def directory(self) -> str | None:
-        """Where columns of the samples are kept: beside the indexes, if that is local."""
+        """The directory for columns of the samples: beside the indexes, if that is local."""
         place = self._store.published_path(self.urls[0])
         return os.path.dirname(local_path(place)) or "." if is_local(place) else None  # noqa: PTH120 - keeps './'
 
@@ -151,7 +151,7 @@ class TarSource:
     def media_files(self, field: str) -> Any:
         """The media files of a field, by ranges; their indexes are in the shards' sidecars."""
         sidecar: Sidecar = find("sidecars", "media")
-        # The shards are opened when they are first asked for; a partial pickles.
+        # The shards are opened when they are first requested; a partial pickles.
         shards = partial(getattr, self, "shards")
         return sidecar.open_files(field, shards, store=self._store, pool=self._pool)
 

@@ -25,8 +25,8 @@ from shardwise.base.foreign_bytes import is_signal
 
 # Samples are read twice, and up to 8 times within 0.1 s: a random flip may agree by chance.
 _MAX_READS, _READING_S = 8, 0.1
-# Of large values 64 KiB at both ends are hashed, of floats 16 by two digits: processors differ in
-# the last ones.
+# Large values are hashed by 64 KiB at both ends, floats by two digits of 16 values: processors
+# differ in the last digits.
 _END_BYTES, _MAX_ITEMS, _NUM_FLOATS, _MAX_DEPTH = 1 << 16, 64, 16, 6
 
 

@@ -28,7 +28,7 @@ def _kind_of(dataset: Any) -> str:
 
 
 class WrapSource:
-    """A map-style dataset, seen as one shard of objects; `shardwise.wrap` says what its fields are.
+    """A map-style dataset, seen as one shard of objects; `shardwise.wrap` documents its fields.
 
     The fields are those of item 0; a value None counts as a field that the sample lacks.
     `__getitems__` is used where the dataset has it. Several threads may read at once, as with any
@@ -155,7 +155,7 @@ class WrapSource:
 
 
 def _refuse_table(dataset: Any) -> None:
-    """Say what to do with what has a length and items, and whose items are no samples."""
+    """Refuse objects with a length and items that are not samples, with what to do instead."""
     if isinstance(dataset, str | bytes | os.PathLike):
         raise TypeError(
             f"wrap() needs a dataset, not a {type(dataset).__name__}: a path is opened by "

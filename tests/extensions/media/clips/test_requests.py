@@ -25,7 +25,8 @@ def ranges_of(asked):
         and path.rpartition(".")[2] in ("mp4", "mkv", "flac", "wav", "mp3", "tar")
     ]
     asked.clear()
-    return [(int(first), int(last) + 1) for first, last in found]
+    # A busy machine is late, and a request is hedged: sent again for the same range.
+    return sorted({(int(first), int(last) + 1) for first, last in found})
 
 
 @pytest.fixture(scope="module")

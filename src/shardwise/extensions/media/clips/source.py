@@ -25,6 +25,7 @@ from shardwise.extensions.media.files.sound_window import open_sound
 from shardwise.extensions.media.files.timeline import Span
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import ReadsEpochs, Source, SourceTraits
+from shardwise.sources.samples import removed_of
 
 MEDIA = "__media__"
 # Videos that are looked at for the form of the silence of others.
@@ -116,6 +117,12 @@ class ClipSource(ReadsEpochs):
         for name in ("videos", "firsts", "stops", "counts"):
             digest.update(np.ascontiguousarray(getattr(self.table, name)).data)
         return self._owners.manifest("clips", digest.hexdigest(), self.table.clips_by)
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The clips of removed videos."""
+        gone = np.isin(self._owners.ids(self.table.videos), removed_of(self.source))
+        return np.flatnonzero(np.repeat(gone, self.table.counts))
 
     def owner_of(self, clip: int, *_field: object) -> tuple[Source, int]:
         """The sample of a clip's video."""

@@ -1,4 +1,4 @@
-"""What is wrong or odd about a shard; oddities, which reading may take, are counted by a scan."""
+"""Defects and oddities of a shard; a scan counts the oddities, which a reader may accept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwise.sources.tar.scan.names import split_names
 
 @dataclass(frozen=True)
 class Problem:
-    """A defect or oddity of a shard or its index, its place, and what to do (`hint`, or "")."""
+    """A defect or oddity of a shard or its index, its position, and what to do (`hint`, or "")."""
 
     url: str
     message: str
@@ -71,7 +71,7 @@ _IGNORED_HINTS = {
 
 
 class Oddities:
-    """Counts of one shard's members and samples, and the first place of each oddity."""
+    """Counts of one shard's members and samples, and the first position of each oddity."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -56,7 +56,7 @@ class ShardReport:
 
     @property
     def findings(self) -> list[Problem]:
-        """What is odd, or the damage alone where the headers could not be scanned to the end."""
+        """The oddities, or the damage alone if the headers could not be scanned to the end."""
         findings = [] if self.damage is None else [self.damage]
         if self.oddities.is_complete:
             has_end = self.built is None or self.built.header.has_end
@@ -87,8 +87,8 @@ def verify_shard(
 ) -> ShardReport:
     """Read a shard and its index whole and compare them.
 
-    The headers with their checksums, the end (no problem if there is none and that is accepted),
-    what the index says of each sample and, where the index has digests, every payload. `progress`
+    Checks the headers with their checksums, the end (which may be missing if accepted), the
+    index's entry for each sample and, where the index has digests, every payload. `progress`
     is called with the bytes of payloads read since its last call. The report's `problems` are empty
     for a sound shard.
     """
@@ -125,7 +125,7 @@ def header_problems(
 
 
 def _differences(url: str, saved: ShardIndex, built: ShardIndex) -> Iterator[Problem]:
-    """Samples of which the index and the shard say different things."""
+    """Yield a problem for each sample that differs between the index and the shard."""
     command = f"shardwise index --force {in_command(url)}"
     hint = f"get the shard anew, or make its index anew with `{command}`"
     if (saved.num_samples, saved.fields) != (built.num_samples, built.fields):

@@ -1,7 +1,7 @@
 """Making indexes: one shard at a time, or many in parallel.
 
 Each index is published whole when its shard is done, so a killed run leaves whole indexes only and
-the next one goes on from there.
+the next one continues from there.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ def build_index(
 
 
 def index_for(url: str, store: IndexStore) -> ShardIndex:
-    """Scan a shard as a store says: how it is reached, and whether it may lack an end."""
+    """Scan a shard with a store's options: how it is reached, and whether it may lack an end."""
     return build_index(url, options=store.options, accept_unfinished=store.accept_unfinished)
 
 
 def index_of(table: SampleTable, stat: FileStat, *, has_end: bool) -> ShardIndex:
-    """The index of a shard of which all members are in a table."""
+    """The index of a shard whose members are all in a table."""
     columns, optional = table.finish(has_end=has_end)
     header = IndexHeader(
         name=base_name(table.url),
@@ -140,13 +140,13 @@ def build_indexes(
 ) -> list[BuildResult]:
     """Bring the indexes of shards up to date, in parallel; fresh ones are left as they are.
 
-    Each index is published when its shard is done: a run that is stopped or killed goes on from
+    Each index is published when its shard is done: a run that is stopped or killed continues from
     there the next time. A shard that fails does not stop the others.
 
     Args:
         urls: shards, as `shardwise.tar` takes them.
         index: as of `shardwise.tar`. Of remote indexes a copy is kept here; where the store takes
-            none, that is all there is, and the result's `note` says so.
+            none, that is all there is, which the result's `note` reports.
         digests: whether to keep a CRC-32 of every payload; an index without is not fresh then.
         force: whether to make fresh ones again too.
         jobs: processes, spawned, or threads where shards are remote; 1 works in this one; None
@@ -183,7 +183,7 @@ def _choose_jobs(shards: Sequence[str], store: IndexStore, *, are_local: bool) -
         return _REMOTE_THREADS
     num_bytes = 0
     for url in shards:
-        # A shard without a size is no reason for processes; indexing it reports the error.
+        # A shard without a size does not justify processes; indexing it reports the error.
         with contextlib.suppress(ShardwiseError):
             num_bytes += store.stat(url).num_bytes
         if num_bytes >= _PARALLEL_BYTES:

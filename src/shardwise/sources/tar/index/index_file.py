@@ -40,7 +40,7 @@ _HASHED_NAME = re.compile(r"(.*)/([^/]*)-[0-9a-f]{12}", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class IndexHeader:
-    """The part of an index that is about the shard as a whole; docs/format.md has what it says.
+    """The part of an index that is about the shard as a whole; docs/format.md defines it.
 
     `removed` has the rows of samples that were removed, ascending: their payloads are zeros.
     """
@@ -73,7 +73,7 @@ class IndexHeader:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> IndexHeader:
-        """The reverse."""
+        """Parse the metadata of a file."""
         try:
             removed = tuple(map(int, json.loads(metadata.get("removed", "[]"))))
             require_format(metadata, _FORMAT, _VERSION_REMOVED if removed else _VERSION)
@@ -142,5 +142,5 @@ def _remedy(path: str) -> str:
     hashed = _HASHED_NAME.fullmatch(shard)
     if hashed is None:
         return f"shardwise index --force {in_command(shard)}"
-    # In a directory of indexes, the name tells the shard's base name only.
+    # A name in a directory of indexes holds the shard's base name only.
     return f"shardwise index --force --index {in_command(hashed[1] or '/')} <path of {hashed[2]}>"

@@ -1,9 +1,9 @@
-"""Where the indexes of shards are kept: loaded, compared with their shards, published.
+"""The store of shard indexes: they are loaded, compared with their shards, and published.
 
 An index lies beside its shard, or in the directory that the user names. Indexes of remote shards
 are copied to this machine, so that every process maps one file and a second run reads nothing of
 the shard: into the user's directory if that is a local one, else into the user's cache directory.
-An index that is loaded is of the shard that lies there now, or it is an error or is built anew.
+A loaded index matches the shard that is there now; otherwise it is an error or is built again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SavedIndex:
 
 @dataclass(frozen=True)
 class IndexStore:
-    """Where the indexes of a dataset are, and how its files are reached. Immutable; pickles.
+    """The location of a dataset's indexes, and how its files are reached. Immutable; pickles.
 
     `directory` is a path or a URL, or None for beside the shards; with `accept_unfinished` shards
     without an end are taken as they are.
@@ -64,7 +64,7 @@ class IndexStore:
     accept_unfinished: bool = False
 
     def published_path(self, url: str) -> str:
-        """Where the index of a shard is published: a path or a URL."""
+        """The path or URL where the index of a shard is published."""
         return index_path(url, self.directory)
 
     def path(self, url: str) -> str:
@@ -75,7 +75,7 @@ class IndexStore:
         return index_path(url, str(user_cache_dir() / "index"))
 
     def origin(self, url: str) -> str | None:
-        """The URL of a remote index, of which `path` may be a copy; None where there is none."""
+        """The URL of a remote index that `path` may be a copy of; None without one."""
         places = (self.published_path(url), index_path(url))
         return next((place for place in places if not is_local(place)), None)
 
@@ -114,11 +114,11 @@ class IndexStore:
         return index.header
 
     def load(self, url: str, stat: FileStat, *, check: bool = True) -> ShardIndex | None:
-        """The index of a shard, whether it fits or not; None if there is none.
+        """The index of a shard, whether it fits or not; None without one.
 
-        Of a shard of the indexed size and another time, some headers are compared: if they are
-        where the index says, it is the same shard, copied, and the index gets its new time. An
-        outdated index in the user's cache counts as none.
+        If a shard has the indexed size and another time, some headers are compared: if they match
+        the index, it is the same shard, copied, and the index gets its new time. An outdated
+        index in the user's cache counts as missing.
         """
         index: ShardIndex | None = None
         try:
@@ -126,7 +126,7 @@ class IndexStore:
         except OSError:
             pass
         except DataError:
-            # A damaged index in the user's cache counts as none.
+            # A damaged index in the user's cache counts as missing.
             if not self._is_own(url):
                 raise
         else:
@@ -228,7 +228,7 @@ class IndexStore:
         ):
             return index
         shard = open_uncached(url, self.options)
-        # Replaced since `stat`, it would be said to be cut.
+        # If it was replaced since `stat`, it would be reported as cut.
         shard.pin(stat)
         if not has_headers_of(index, shard):
             return index

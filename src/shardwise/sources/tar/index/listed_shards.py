@@ -95,7 +95,7 @@ class ListedShards:
 
     @property
     def content(self) -> ManifestFile:
-        """What the file says."""
+        """The content of the file."""
         return self._open()[0]
 
     @property
@@ -105,11 +105,11 @@ class ListedShards:
 
     @property
     def manifest(self) -> Manifest:
-        """The shards with their counts; the fingerprint is of a dataset of these alone."""
+        """The shards with their counts; the fingerprint is that of a dataset of them alone."""
         return self._open()[1]
 
     def _open(self) -> tuple[ManifestFile, Manifest]:
-        """Read the file once a process, at the first look: errors come from reads, not pickles."""
+        """Read the file once per process, at the first use: errors come from reads, not pickles."""
         if self._opened is not None:
             return self._opened
         content, version = self._load()
@@ -216,7 +216,7 @@ class ListedShards:
         )
 
     def _load(self) -> tuple[ManifestFile, str]:
-        """The file's content, and what tells it from any other."""
+        """The file's content, and a text that identifies it."""
         if self._number is not None:
             return self._load_version()
         if is_local(self.url):
@@ -249,7 +249,7 @@ class ListedShards:
         return _decode(read_whole(path, options=options), path)
 
     def _copy(self, version: str) -> str:
-        """Where this machine has a copy of one version of a remote file."""
+        """The path of this machine's copy of one version of a remote file."""
         name = name_beside(self.url, without_query(self.url))
         return str(user_cache_dir() / "manifests" / f"{name}-{version}.swm")
 
@@ -275,7 +275,7 @@ def _decode(data: mmap.mmap | bytes, path: str) -> tuple[ManifestFile, str]:
 
 
 def _urls_of(names: Sequence[str], manifest: str) -> ShardNames:
-    """The URLs of names that are relative to a manifest's place, or absolute."""
+    """The URLs of names that are relative to a manifest's location, or absolute."""
     base = without_query(manifest)
     assert isinstance(names, ShardNames)
     parts: list[Sequence[str]] = []
@@ -285,14 +285,14 @@ def _urls_of(names: Sequence[str], manifest: str) -> ShardNames:
             continue
         place_of(part[-1], base)
         url = place_of(part[0], base)
-        # What a name gets in front of it, or loses: the same for all of the pattern.
+        # All names of the pattern gain, or lose, the same prefix.
         kept = len(part[0]) - len(part.prefix)
         parts.append(replace(part, prefix=url[: len(url) - kept]))
     return ShardNames(parts)
 
 
 class _Placed(LazyNames):
-    """Names that become URLs, and are checked, when they are asked for."""
+    """Names that become URLs, and are checked, on request."""
 
     __slots__ = ("_base", "_names")
 

@@ -1,7 +1,7 @@
 """Patterns to shards; an index whose shard is gone is an error.
 
-A directory or a glob stands for the files that lie there, so a shard that was lost would make a
-shorter epoch without a word. Its index, if it is still there, shows that there was one.
+A directory or a glob stands for the files that lie there, so a shard that was lost would silently
+make a shorter epoch. Its index, if it is still there, shows that there was one.
 """
 
 # URLs are text, as in `shardwise.storage.urls`.

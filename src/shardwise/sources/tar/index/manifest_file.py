@@ -1,7 +1,7 @@
 """The format of a manifest file, `train.swm`: what is known of each shard of a dataset.
 
-A file of columns (`column_file`), 20 to 40 bytes a shard. It holds names relative to its own place,
-counts, and by which version of each shard and index a reader tells them from others. It holds no
+A file of columns (`column_file`), 20 to 40 bytes per shard. It holds names relative to its own
+location, counts, and tags of the version of each shard and index, to detect others. It holds no
 query of a URL: that may be a signature.
 """
 
@@ -70,7 +70,7 @@ class ManifestFile:
 
 
 def version_path(url: str, number: int) -> str:
-    """Where an earlier version of a manifest file is kept: train.swm.1, train.swm.2, ..."""
+    """The path of an earlier version of a manifest file: train.swm.1, train.swm.2, ..."""
     return f"{without_query(url)}.{number}"
 
 
@@ -110,7 +110,7 @@ def encode(content: ManifestFile) -> bytes:
     columns = {
         "tag": shrink(content.tags),
         "index_digest": shrink(content.index_digests),
-        # In full: the length of the file bounds how many shards it speaks of.
+        # Stored in full: the length of the file bounds how many shards it lists.
         "samples": narrow(content.samples),
         "bytes": shrink(narrow(content.lengths)),
         "index_bytes": shrink(narrow(content.index_bytes)),
@@ -200,7 +200,7 @@ def _content(metadata: Mapping[str, str], columns: Mapping[str, NDArray[Any]]) -
         ("samples", samples, num_samples),
         ("bytes", content.lengths, num_bytes),
     ):
-        # In floating point first: the sum of hostile numbers may not fit into 64 bits.
+        # Add up in floating point first: the sum of hostile numbers may not fit into 64 bits.
         if float(column.sum(dtype=np.float64)) > _MAX_COUNT or int(column.sum()) != stated:
             raise ValueError(f"the {name} of the shards do not sum up to {stated}")
     return content

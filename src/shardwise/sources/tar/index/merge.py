@@ -139,7 +139,7 @@ class ManifestBuilder:
             base = base[: base.rfind("/") + 1]
         name = path.removeprefix(base) if path.startswith(base) else path
         if name != path and not _is_placed(name, base, path):
-            # Such as a name that begins with "~", or that looks like a URL.
+            # Such as a name that starts with "~", or that looks like a URL.
             name = path
         if not is_local(url) and shown(name) != name:
             raise ValueError(
@@ -174,7 +174,7 @@ def merge_indexes(path: str, urls: Iterable[str], *, store: IndexStore) -> Manif
 
 
 def manifest_path(pattern: str) -> str:
-    """Where the manifest of a pattern's shards lies: its text up to the number, else a plain name.
+    """The manifest's path for a pattern of shards: its text up to the number, else a plain name.
 
     >>> manifest_path("out/train-{shard:06d}.tar"), manifest_path("out/{shard}.tar")
     ('out/train.swm', 'out/manifest.swm')

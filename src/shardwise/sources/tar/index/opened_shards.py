@@ -1,7 +1,7 @@
 """Shards that were opened one by one: their indexes' headers as columns, compared with the shards.
 
-Before the first sample is read, every shard is there and is the one that was indexed. Of a header
-that is like those before it, only the numbers are kept: 100,000 shards take some 10 MB.
+Before the first sample is read, every shard is there and is the one that was indexed. If a header
+is like those before it, only its numbers are kept: 100,000 shards take some 10 MB.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ REMOTE_THREADS = 64
 _REMOTE_SCANS = 16
 # Local shards that are opened before it is decided whether threads help.
 _SAMPLE = 64
-# In the page cache, opening a shard computes; threads would only wait for the GIL.
+# Opening a shard in the page cache computes; threads would only wait for the GIL.
 _MIN_WAIT_SHARE = 0.5
 
-# What opening one shard gives: its number, its header if it has an index, and the shard.
+# The result of opening one shard: its number, its header if it has an index, and the shard.
 _Found: TypeAlias = tuple[int, IndexHeader | None, FileStat]
 
 
@@ -49,7 +49,7 @@ class OpenedShards:
     """Shards as they were when they were opened. Pickles as narrow columns.
 
     Opening them loads their indexes, compares them with the shards, and builds the missing ones,
-    which are `unsaved` where they can't be written. A None among `key_lengths` is no one length.
+    which are `unsaved` where they can't be written. A None in `key_lengths` means several lengths.
     """
 
     def __init__(self, urls: Sequence[str], store: IndexStore) -> None:
@@ -59,7 +59,7 @@ class OpenedShards:
         self.key_lengths: set[int | None] = set()
         self.has_digests = False
         self.unsaved: dict[int, ShardIndex] = {}
-        # By the fields of a shard: the first that has these.
+        # The first shard with each set of fields.
         first: dict[tuple[str, ...], int] = {}
         endless: list[int] = []
         ignored: Counter[str] = Counter()
@@ -115,7 +115,7 @@ class OpenedShards:
         """Raise ValueError where two URLs of one shard differ in their queries only."""
         seen: set[tuple[str, str]] = set()
         for url, stat in self.pins():
-            # A query may name the shard, too: then each has an ETag of its own.
+            # A query may name the shard, too: then each has its own ETag.
             version = (without_query(url), stat.etag)
             if version in seen:
                 raise ValueError(
@@ -132,7 +132,7 @@ class OpenedShards:
 def _open(
     urls: Sequence[str], store: IndexStore, unsaved: dict[int, ShardIndex]
 ) -> Iterator[tuple[int, IndexHeader, FileStat]]:
-    """Each shard with its index, which is built where there is none, in any order."""
+    """Each shard with its index, which is built if it is missing, in any order."""
     are_local = all(map(is_local, urls))
     missing: list[int] = []
     with explain_missing(urls):

@@ -1,6 +1,6 @@
 """The index of a shard: where each field of each sample lies.
 
-At most 8 bytes a field besides the keys, for common shards: offsets are counted in blocks of 512
+At most 8 bytes per field besides the keys, for common shards: offsets are counted in blocks of 512
 bytes, those of a sample's fields from its first payload; each column has the smallest dtype that
 holds it. Columns are memory-mapped, so that only pages in use take memory.
 """
@@ -27,20 +27,20 @@ from shardwise.storage.column_file import encode_columns, map_file, spread
 from shardwise.storage.urls import scheme_of
 from shardwise.storage.user_dirs import name_beside
 
-# What gives the offset and the size of a row, and the size that marks a missing field.
+# Functions for the offset and the size of a row, and the size that marks a missing field.
 _Scalars: TypeAlias = tuple[Callable[[int], int], Callable[[int], int], int]
 _ABSENT: _Scalars = (lambda _: 0, lambda _: -1, -1)
 
 
 def index_path(url: str, index_dir: str | None = None) -> str:
-    """Where the index of a shard lies.
+    """The path or URL of a shard's index.
 
     Beside the shard, as `<shard>.swi`; or in `index_dir`, named after the shard and a hash of its
     whole URL, so that `train/000.tar` and `val/000.tar` do not meet. Either may be remote.
     """
     if is_local(url):
         url = local_path(url)
-    # A query may be a signature, which is no part of the name; or it may name the shard.
+    # A query may be a signature, which is not a part of the name; or it may name the shard.
     path, mark, query = url, "", ""
     if scheme_of(url) in ("http", "https"):
         url = url.partition("#")[0]
@@ -61,7 +61,7 @@ def missing_mark(dtype: np.dtype[Any]) -> int:
 
 
 class ShardIndex:
-    """Where each field of each sample of one shard lies. Immutable, may be used by any thread.
+    """The position of each field of each sample in one shard. Immutable; any thread may use it.
 
     The columns are those of docs/format.md; `path` is where they came from, for messages.
     """

@@ -1,4 +1,4 @@
-"""What a user names as tar shards: patterns, shard lists and manifest files, each shard once."""
+"""The tar shards that a user names: patterns, shard lists and manifest files, each shard once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def named_items(
 
 
 def _kind(name: object) -> Literal["manifest", "list", "shards"]:
-    """What a name is of; `expand_shards` refuses one that is no text."""
+    """The kind of item that a name is for; `expand_shards` refuses one that is not a text."""
     text = os.fspath(name) if isinstance(name, str | os.PathLike) else name
     if not isinstance(text, str):
         return "shards"

@@ -1,6 +1,6 @@
 """Shard lists in JSON that other tools write, so that a dataset can be opened by them.
 
-Their content tells which tool wrote them:
+Their content shows which tool wrote them:
 
 - wids 1: `{"wids_version": 1, "shardlist": [{"url": ..., "nsamples": ..., "filesize": ...}]}`;
 - open_clip's `sizes.json`: `{"00000.tar": 1000, ...}`;
@@ -34,7 +34,7 @@ _TAR_NAME = re.compile(r".*\.(tar|tar\.\w+|tgz)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ListedShard:
-    """A shard as a list states it: its path or URL, and its counts, None where it says nothing."""
+    """A shard as a list states it: its path or URL, and its counts, None where it has none."""
 
     url: str
     num_samples: int | None
@@ -198,7 +198,7 @@ def _beside(path: str, name: str) -> str:
 
 
 def place_of(url: str, path: str) -> str:
-    """Where a shard lies that the list at `path` names: relative to it, absolute, or by a URL."""
+    """The location of a shard in the list at `path`: relative to the list, absolute, or a URL."""
     scheme = scheme_of(url)
     if not url or scheme == "pipe" or "\0" in url:
         raise DataError(f"the name {url!r} is no file's: commands are not run", url=path)

@@ -1,8 +1,8 @@
 """Whether an index is of the shard that lies there now, and the messages where it is not.
 
 A copy has another time than the original (`cp -r`, `git clone`, `tar x`, a container layer), and so
-have a shard that was uploaded and one that was written anew. The size, the headers of the first,
-the middle and the last sample, and the bytes behind the last one tell them apart. They do not show
+have a shard that was uploaded and one that was written again. The size, the headers of the first,
+the middle and the last sample, and the bytes after the last one tell them apart. They do not show
 other payloads or names between those samples, in a shard of the same layout.
 """
 
@@ -46,7 +46,7 @@ def fits(header: IndexHeader, url: str, stat: FileStat) -> bool:
 
 
 def changed(header: IndexHeader, stat: FileStat) -> str:
-    """How the shard differs from the one that was indexed, for messages."""
+    """Describe how the shard differs from the one that was indexed, for messages."""
     is_compared = header.num_bytes == stat.num_bytes and not (header.etag and stat.etag)
     return (
         f"the shard has changed since it was indexed: {described(header.stat)} then, "
@@ -69,16 +69,16 @@ def require_end(header: IndexHeader, url: str) -> None:
         raise DataError(unfinished(header.num_samples), url=url, offset=header.num_bytes)
 
 
-# Longer names stand in a header of their own, larger sizes in a PAX record.
+# Longer names stand in their own header, larger sizes in a PAX record.
 _MAX_PLAIN_NAME = 100
 _MAX_PLAIN_SIZE = 0o77777777777
 
 
 def has_headers_of(index: ShardIndex, file: File) -> bool:
-    """Whether a file of the indexed size has headers where the index says.
+    """Whether a file of the indexed size has the headers that its index expects.
 
-    Reads one header for each field of three samples, and the block behind the last payload. If they
-    are others, reads all headers: a hard link has its payload behind another member's header.
+    Reads one header for each field of three samples, and the block after the last payload. If they
+    are others, reads all headers: a hard link has its payload after another member's header.
     """
     count = file.read(COUNT.start, COUNT.stop - COUNT.start) if index.num_bytes else b""
     if count.isdigit() and int(count) > len(index.header.removed):

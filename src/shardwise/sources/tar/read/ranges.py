@@ -20,9 +20,9 @@ class ReadPlan:
 
     Attributes:
         files: int64 `[reads]`, which file each read is from.
-        offsets: int64 `[reads]`, where it begins in the file.
-        ends: int64 `[reads]`, where it ends in the buffer; it begins where the one before ends.
-        starts: int64 `[payloads]`, where each payload begins in the buffer.
+        offsets: int64 `[reads]`, where it starts in the file.
+        ends: int64 `[reads]`, where it ends in the buffer; it starts where the one before ends.
+        starts: int64 `[payloads]`, where each payload starts in the buffer.
     """
 
     files: NDArray[np.int64]
@@ -56,7 +56,7 @@ def plan_reads(
     Args:
         files: int64 `[payloads]`, the number of the file of each. The largest number and the
             largest offset take 62 bits together: 2**20 files of 4 TiB, or 2**32 of 1 GiB.
-        offsets: int64 `[payloads]`, where it begins in that file.
+        offsets: int64 `[payloads]`, where it starts in that file.
         sizes: int64 `[payloads]`, bytes; 0 or less for nothing to read.
     """
     payload_starts = np.zeros(len(sizes), np.int64)
@@ -66,13 +66,13 @@ def plan_reads(
         return ReadPlan(empty, empty, empty, payload_starts)
     offsets, sizes = offsets[rows], sizes[rows]
     # One int64 holds file and offset, with more than a gap between the ends of one file and the
-    # beginning of the next.
+    # start of the next.
     bits = (int((offsets + sizes).max()) + GAP_BYTES).bit_length()
     begins = (files[rows] << bits) + offsets
     if (begins[1:] < begins[:-1]).any():
         order = np.argsort(begins, kind="stable")
         rows, begins, sizes = rows[order], begins[order], sizes[order]
-    # Payloads may overlap: the same sample may be asked for twice.
+    # Payloads may overlap: the same sample may be requested twice.
     reach = np.maximum.accumulate(begins + sizes)
     is_first = np.ones(len(begins), np.bool_)
     is_first[1:] = begins[1:] > reach[:-1] + GAP_BYTES

@@ -22,16 +22,16 @@ from shardwise.sources.tar.read.ranges import GAP_BYTES, ReadPlan, plan_reads
 from shardwise.sources.tar.read.shards import ShardSet
 from shardwise.storage import File, FilePool, PoolRanges, is_local, read_files, read_payloads
 
-# Above 16 MiB reads are rare, and each gets memory of its own.
+# Above 16 MiB reads are rare, and each gets its own memory.
 _MAX_BYTES = 16 << 20
 _MIN_BYTES = 64 << 10
 
 
 class ReusedBuffer(threading.local):
-    """One buffer a thread: the system zeroes and maps fresh pages, which costs more than reading.
+    """One buffer per thread: the system zeroes and maps fresh pages, which costs more than reading.
 
-    Arrays and memoryviews over a buffer hold a reference to it each. It is reused only when there
-    are none, so that columns that a caller keeps do not change.
+    Arrays and memoryviews over a buffer hold a reference to it each. It is reused only when none
+    is left, so that columns that a caller keeps do not change.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class ReusedBuffer(threading.local):
 
 # Below 6 rows of a shard, ints cost less than numpy calls on arrays.
 _FEW_ROWS = 6
-# From 16 KiB a payload on, an object each saves a copy of the bytes.
+# Payloads of 16 KiB or more on average are separate objects, which saves a copy of the bytes.
 _LARGE_BYTES = 16 << 10
 
 
@@ -90,7 +90,7 @@ class Reader:
     def read_one(
         self, sample: int, names: tuple[str, ...]
     ) -> tuple[str, list[bytes | None]] | None:
-        """One sample by one read: key, payload per field; None where `read` must do or say it."""
+        """One sample by one read: key, payload per field; None where `read` must do it or raise."""
         shard, row = self.shards.locate(sample)
         index = self.shards.index(shard)
         payloads = index.locate_one(names, row)
@@ -171,7 +171,7 @@ class Reader:
         # Flat positions and payloads of rows that are located one by one.
         positions: list[int] = []
         payloads: list[tuple[int, int]] = []
-        # Lists, not arrays: over many shards most of these groups have one row.
+        # Lists, not arrays: over many shards most groups have one row.
         for shard, group in groupby(order, key=shards.__getitem__):
             columns = list(group)
             index = self.shards.index(shard)
@@ -193,7 +193,7 @@ class Reader:
     def _read_together(self, request: _Request) -> dict[str, BytesColumn]:
         plan = request.plan
         ranges = plan.by_url(self.shards.manifest.urls)
-        # With digests a wrong payload is read again in place, which takes a buffer.
+        # A shard with digests needs a buffer, as a wrong payload is read again in place.
         if plan.num_bytes >= _LARGE_BYTES * request.sizes.size and not self.shards.has_digests:
             lengths = request.sizes.ravel().tolist()
             values = read_payloads(self._pool, ranges, plan.starts.tolist(), lengths)
@@ -208,7 +208,7 @@ class Reader:
         return request.columns(buffer)
 
     def _read_singly(self, request: _Request) -> dict[str, BytesColumn]:
-        """Read the payloads of a request one by one, to say which of them fails."""
+        """Read the payloads of a request one by one, to report which of them fails."""
         buffer = self._buffer.take(request.plan.num_bytes)
         starts = request.plan.starts.reshape(request.sizes.shape)
         # Row by row in the order of the shards.
@@ -265,7 +265,7 @@ class Reader:
 
 
 def _refetch(file: File, offset: int, payload: memoryview, digest: int) -> bool:
-    """Read a wrong payload anew where a cache may hold it; whether it has its digest then.
+    """Read a wrong payload again where a cache may hold it; returns whether its digest fits then.
 
     A cache's checksum shows what the disk did to a block, not that wrong bytes were fetched.
     """

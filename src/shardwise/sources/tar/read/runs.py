@@ -1,6 +1,6 @@
 """Samples in storage order: long reads of one local shard, shared by many rows.
 
-A sample of 1 kB costs less than a read of its own: a piece of some 150 samples is read once, and
+A sample of 1 kB costs less than its own read: a piece of some 150 samples is read once, and
 their payloads are cut from it.
 """
 
@@ -18,7 +18,7 @@ from shardwise.sources.tar.read.reader import Reader
 
 # A piece stays in the processor's L2 cache between being read and being cut.
 _PIECE_BYTES = 512 << 10
-# Rows that are located at a time: 64 KiB of numbers a field.
+# Rows that are located at a time: 64 KiB of numbers per field.
 _MAX_ROWS = 4096
 # Payloads that lie apart are held together up to 1,024 rows or 4 MiB.
 _APART_ROWS, _APART_BYTES = 1024, 4 << 20
@@ -53,7 +53,7 @@ def _read_rows(
         try:
             data = reader.file(shard).read(begin, int(ends[last - 1]) - begin)
         except (DataError, StorageError):
-            # It reads once more, and says which payload is the wrong one.
+            # The reader reads once more, and reports which payload is wrong.
             yield reader.read(ids[first:last], names)
         else:
             buffer = np.frombuffer(data, np.uint8)

@@ -25,7 +25,7 @@ from shardwise.sources.tar.index.shard_version import fits
 from shardwise.sources.tar.scan.headers import BLOCK
 from shardwise.storage import FileStat, described, max_open_files
 
-# 64 MiB a process and set of fields: about 3 million samples of two fields.
+# 64 MiB per process and set of fields: about 3 million samples of two fields.
 _MAX_BYTES = 64 << 20
 _MAX_KEY_BYTES = 64
 # The size of a field that a sample lacks: more than any field of a shard below 4 GiB has.
@@ -35,8 +35,8 @@ _MISSING = np.uint32(0xFFFFFFFF)
 class OffsetTable:
     """Offsets and sizes of some fields of all samples, in flat arrays. Safe in threads.
 
-    A batch of a shuffled epoch has rows from as many shards as it has rows. Asking each shard's
-    index costs up to ten numpy calls a shard; asking one array costs one for the batch. The arrays
+    A batch of a shuffled epoch has rows from as many shards as it has rows. Asking the indexes of
+    shards costs up to ten numpy calls each; asking one array costs one for the batch. The arrays
     are filled shard by shard at first use. Data sets where they would exceed 64 MiB, or with a
     shard of 4 GiB, have none.
     """
@@ -101,7 +101,7 @@ _MAX_TABLES = 4
 
 
 class ShardSet:
-    """The shards of some parts, one's behind the other's, with their indexes.
+    """The shards of some parts, one after the other, with their indexes.
 
     An index is mapped when it is first used. The set may be used by any thread and after a fork. It
     does not pickle: the parts do. `pin` is called with the URL and version of each remote shard
@@ -170,7 +170,7 @@ class ShardSet:
         return self._mapped.get(shard) or self._load(shard)
 
     def offset_table(self, names: tuple[str, ...]) -> OffsetTable | None:
-        """Where these fields of all samples lie; None where it would exceed 64 MiB."""
+        """The offsets of the named fields of all samples; None if they would exceed 64 MiB."""
         if names not in self._tables:
             fits_in = OffsetTable.fits(self, len(names))
             while len(self._tables) >= _MAX_TABLES:
@@ -195,12 +195,12 @@ class ShardSet:
             # It was removed since.
             index = part.unsaved[place] = index_for(url, self._store)
         while len(self._mapped) >= max_open_files():
-            # With a default: another thread may evict the same index.
+            # Pop with a default: another thread may evict the same index.
             self._mapped.pop(next(iter(self._mapped)), None)
         self._mapped[shard] = index
         has_changed = not fits(index.header, url, opened)
         now = index.header.stat
-        # With an ETag, each read is pinned to the opened version.
+        # Reads of a shard with an ETag are pinned to the opened version.
         if not opened.etag:
             now = self._store.stat(url)
             has_changed |= now != opened

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 class ReadsAt(Protocol):
-    """What can read bytes by their offset: a file, or a stream that can go back."""
+    """A reader of bytes by their offset: a file, or a stream that can go back."""
 
     def read(self, offset: int, length: int, /) -> bytes:
         """Exactly `length` available bytes."""
@@ -17,7 +17,7 @@ class ReadsAt(Protocol):
 
 
 class FileBytes:
-    """The bytes of a file by offset, asked for in ascending order; read without prefetch.
+    """The bytes of a file by offset, requested in ascending order; read without prefetch.
 
     Attributes:
         first_read_bytes: length of the scan's first read.
@@ -28,7 +28,7 @@ class FileBytes:
     first_read_bytes = 64 << 10
     block_bytes = 1 << 20
     sparse_headers = 256
-    # From 16 KiB a member on, one read a header costs less than reading the payloads as well.
+    # At 16 KiB per member or more, one read per header costs less than reading the payloads, too.
     sparse_stride = 16 << 10
 
     def __init__(self, file: ReadsAt, num_bytes: int) -> None:
@@ -39,24 +39,24 @@ class FileBytes:
         """Exactly `length` available bytes."""
         return self._file.read(offset, length)
 
-    # Of a long stretch that others follow.
+    # Reads a long stretch that others follow.
     read_block = read
 
     def again(self, num_bytes: int) -> Self | None:
-        """The first bytes once more, for another walk; None where there is no way back."""
+        """The first bytes once more, for another walk; None where it can't go back."""
         return type(self)(self._file, num_bytes)
 
     def available(self, offset: int, length: int) -> int:
-        """How many of `length` bytes there are at `offset`: fewer only where the tar ends."""
+        """The number of bytes at `offset`, `length` at most: fewer only where the tar ends."""
         return max(0, min(length, self._num_bytes - offset))
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:
-        """Whether reading all bytes is cheaper, by where the last headers and the next begin."""
+        """Whether reading all bytes is cheaper, by where the last headers and the next one are."""
         return (end - int(positions[0])) // len(positions) < self.sparse_stride
 
 
 class Readable(Protocol):
-    """What a forward stream must have; a read may return less than was asked for."""
+    """The interface of a forward stream; a read may return less than was requested."""
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes; b"" at the end."""

@@ -10,7 +10,7 @@ from shardwise.base.shown import in_command
 from shardwise.storage import is_local
 from shardwise.storage.known_formats import known_format
 
-# By the program that unpacks: its endings.
+# File endings, by the program that unpacks them.
 _SUFFIXES = {
     "gzip": (".gz", ".tgz"),
     "bzip2": (".bz2", ".tbz2"),
@@ -20,7 +20,7 @@ _SUFFIXES = {
 
 
 def refuse_compressed(url: str) -> None:
-    """Raise `DataError` if the name is that of a compressed tar; the message says what to do."""
+    """Raise `DataError` if the name is that of a compressed tar, with what to do about it."""
     for what, suffixes in _SUFFIXES.items():
         if url.lower().endswith(suffixes):
             raise _refusal(what, url)

@@ -1,8 +1,8 @@
 """Members whose bytes lie elsewhere: hard links, symbolic links, parts of multi-volume archives.
 
 A hard link has the payload of the last member of its target's name before it, as GNU tar and
-Python's tarfile read it. Other members of these kinds have no payload in the shard: one that is a
-field of a sample is an error, and the others are counted, so that nothing vanishes without a word.
+Python's tarfile read it. Other members of such kinds have no payload in the shard: one that is a
+field of a sample is an error, and the others are counted, so that nothing vanishes silently.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Members:
     """Regular files that follow one another in a shard.
 
     Attributes:
-        names: uint8 `[n, width]`, the names with zeros behind them; width is a multiple of 8.
+        names: uint8 `[n, width]`, the names padded with zeros; width is a multiple of 8.
         lengths: int64 `[n]`, bytes of each name.
-        offsets: int64 `[n]`, where each payload begins: a multiple of 512.
+        offsets: int64 `[n]`, where each payload starts: a multiple of 512.
         sizes: int64 `[n]`, payload bytes.
     """
 
@@ -59,7 +59,7 @@ class Members:
 
 
 class EarlierMembers:
-    """Where the payloads of earlier members lie, by name. Nothing is kept before the first link.
+    """The positions of earlier members' payloads, by name. Nothing is kept before the first link.
 
     The members before that are collected by a second walk: shards without links cost nothing.
     `walk_before` yields the regular files of a scan.
@@ -74,7 +74,7 @@ class EarlierMembers:
         self._can_look_back = True
 
     def add(self, members: Members) -> None:
-        """Take up the next regular files, once there was a link."""
+        """Add the next regular files, once there was a link."""
         if self._places is not None:
             places = zip(members.offsets.tolist(), members.sizes.tolist(), strict=True)
             for row, place in enumerate(places):
@@ -90,7 +90,7 @@ class EarlierMembers:
     ) -> tuple[Members, DataError | None]:
         """Give hard links their payloads; `kinds` and `targets` are of the members, by row.
 
-        `start` is where the members' first header begins.
+        `start` is where the members' first header starts.
 
         Returns:
             The members, less those that hold no field, and the error of the first that must have

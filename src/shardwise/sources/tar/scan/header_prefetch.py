@@ -1,9 +1,9 @@
 """Headers of a remote shard, fetched before the scan asks for them.
 
-Each header's place follows from the one before, so a scan alone would wait one round trip a sample.
+Each header's position follows from the last, so a scan alone would wait one round trip per sample.
 Here a long stretch of the shard is cut into lanes; in each the first block that can be a header is
 looked for, and the chain is followed from there, in all lanes at the same time. Lanes are guesses:
-the scan follows the one true chain from the beginning, takes headers that were guessed, and reads
+the scan follows the one true chain from the start, takes headers that were guessed, and reads
 the others itself.
 """
 
@@ -27,7 +27,7 @@ from shardwise.sources.tar.scan.headers import (
 )
 from shardwise.storage import File
 
-# Bytes read at a header's place: with it the small members that follow and their headers.
+# Bytes read at a header's position: with it the small members that follow and their headers.
 _FIRST_WINDOW = 2048
 _MAX_WINDOW = 4096
 # The next windows are as wide as 90 % of the last 64 should have been.
@@ -44,18 +44,18 @@ _ENTRY_TRIES = 8
 _SHORT_STEP = 8 << 10
 _MAX_SHORT = 6
 
-# Where samples are small everything is read: 8 requests of 1 MiB at the same time.
+# Everything is read if samples are small: 8 requests of 1 MiB at the same time.
 _REQUEST_BYTES = 1 << 20
 
 # Headers closer than this come with one window and count as one group.
 _GROUP_BYTES = 4096
-# Below 20 KiB a group, reading all bytes costs less than one request a group.
+# Below 20 KiB per group, reading all bytes costs less than one request per group.
 _SPARSE_STRIDE = 20 << 10
 
 
 @dataclass(slots=True)
 class _Lane:
-    """A part of the shard: where its next window begins, and where the part ends."""
+    """A part of the shard: where its next window starts, and where the part ends."""
 
     position: int
     end: int
@@ -72,7 +72,7 @@ class HeaderPrefetch(FileBytes):
     def __init__(self, file: File, num_bytes: int) -> None:
         super().__init__(file, num_bytes)
         self._file: File = file
-        # The bytes that the scan is in: where they begin, and the bytes.
+        # The bytes that the scan is in: where they start, and the bytes.
         self._window: tuple[int, bytes] | None = None
         # Prefetched windows by offset; all guesses lie before `_guessed_until`.
         self._windows: dict[int, bytes] = {}
@@ -131,7 +131,7 @@ class HeaderPrefetch(FileBytes):
         return self._windows.pop(offset)
 
     def _guess(self, begin: int) -> None:
-        """Follow the chain from `begin`, and from where it can be entered in lanes behind."""
+        """Follow the chain from `begin`, and from where it can be entered in later lanes."""
         size = self._lane_bytes
         stop = min(self._num_bytes, begin + size * _MAX_LANES)
         # A rest below half a lane belongs to the lane before.
@@ -147,7 +147,7 @@ class HeaderPrefetch(FileBytes):
             if not active:
                 return
             self._step(active)
-        # The rest of these lanes is guessed when the scan reaches it.
+        # The rest of the lanes is guessed when the scan reaches it.
         self._guessed_until = min(lane.position for lane in active)
 
     def _step(self, lanes: list[_Lane]) -> None:
@@ -166,7 +166,7 @@ class HeaderPrefetch(FileBytes):
             self._width = sizes[min(len(sizes) - 1, int(_WIDE_ENOUGH * len(sizes)))]
 
     def _enter(self, lanes: list[_Lane]) -> None:
-        """Move each lane to a header near its beginning; lanes without one end."""
+        """Move each lane to a header near its start; lanes without one end."""
         for _ in range(_ENTRY_TRIES):
             if not lanes:
                 return
@@ -204,7 +204,7 @@ def _first_header(data: bytes) -> int | None:
 
 
 def _follow(data: bytes) -> tuple[int | None, int]:
-    """The first header behind a window (None: the chain ends), and how wide it should have been."""
+    """The first header after a window (None: the chain ends), and how wide it should have been."""
     offset = width = 0
     while offset + BLOCK <= len(data):
         block = data[offset : offset + BLOCK]

@@ -23,8 +23,8 @@ _PREFIX = slice(345, 500)
 
 _SPACES = 8 * ord(" ")
 
-# What `shardwise redact` writes into bytes that headers don't use: a mark into those of removed
-# samples, and into the shard's first block how many samples are removed.
+# Bytes that headers don't use: `shardwise redact` writes a mark into those of removed samples,
+# and the number of removed samples into the shard's first block.
 REMOVED, MARK, COUNT = b"rm", slice(500, 502), slice(502, 512)
 
 
@@ -34,7 +34,7 @@ def round_up(num_bytes: int) -> int:
 
 
 def has_magic(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Which of uint8 `[n, 512]` blocks carry the word "ustar", as all headers since 1988 do."""
+    """Mark the uint8 `[n, 512]` blocks that carry "ustar", as all headers since 1988 do."""
     start = _MAGIC.start
     words = blocks[:, start : start + 4].view("<u4")[:, 0]
     is_magic: NDArray[np.bool_] = words == int.from_bytes(b"usta", "little")
@@ -43,7 +43,7 @@ def has_magic(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def checksums_hold(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Which of uint8 `[n, 512]` headers add up to the checksum that they state."""
+    """Mark the uint8 `[n, 512]` headers that add up to the checksum that they state."""
     stated, is_plain = _octal(blocks[:, CHECKSUM.start : CHECKSUM.start + 6])
     end = blocks[:, CHECKSUM.start + 6]
     is_plain &= (end == 0) | (end == ord(" "))
@@ -77,7 +77,7 @@ def parse_sizes(blocks: NDArray[np.uint8]) -> NDArray[np.int64]:
 def _octal(digits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     values = digits - np.uint8(ord("0"))
     is_digit = values < 8
-    # One call for all rows is much faster than one a row, and nearly always enough.
+    # One call for all rows is much faster than one per row, and nearly always enough.
     is_plain: NDArray[np.bool_] = (
         np.ones(len(digits), np.bool_)
         if is_digit.all()
@@ -106,7 +106,7 @@ def stored_names(
     """The name fields of uint8 `[n, 512]` headers.
 
     Returns:
-        The names as uint8 `[n, width]` with zeros behind them, their lengths, and the rows whose
+        The names as uint8 `[n, width]` padded with zeros, their lengths, and the rows whose
         name has a prefix in another field: for those, call `read_name`.
     """
     # Most names are far shorter than the field: only words that some name uses are copied.
@@ -117,7 +117,7 @@ def stored_names(
     names = blocks[:, :width].copy()
     ends = names == 0
     lengths = ends.argmax(axis=1)
-    # Where there is no zero, the name fills the field.
+    # A name without a zero fills the field.
     lengths[names[np.arange(len(names)), lengths] != 0] = width
     behind = np.arange(width) >= lengths[:, None]
     if (ends != behind).any():
@@ -157,7 +157,7 @@ def parse_pax(payload: bytes) -> dict[bytes, bytes]:
 # Extended headers are about the next header: GNU's long names, PAX records.
 EXTENDED = b"LKxgX"
 PAX = b"xgX"
-# Links, devices, directories and pipes have no payload, whatever their size field says.
+# Links, devices, directories and pipes have no payload, whatever their size field holds.
 WITHOUT_PAYLOAD = b"123456"
 IS_EXTENDED, IS_PAX, _IS_EMPTY = (
     np.isin(np.arange(256), list(kinds)) for kinds in (EXTENDED, PAX, WITHOUT_PAYLOAD)
@@ -180,10 +180,10 @@ def links(
 
 
 def walk(positions: NDArray[np.intp], follow: NDArray[np.int64], stop: int) -> NDArray[np.intp]:
-    """The rows of the true headers: from the first on, each where the one before it says.
+    """The rows of the true headers: from the first on, each where the one before it points.
 
-    `positions` are the blocks, of `stop`, that look like headers, ascending; `follow` says for each
-    in which block the next header would be, and -1 where the walk stops.
+    `positions` are the blocks, of `stop`, that look like headers, ascending; `follow` has for each
+    the block where the next header would be, and -1 where the walk stops.
     """
     # Most blocks that look like headers are the next in the chain: runs of them are taken whole.
     breaks = [*np.flatnonzero(follow[:-1] != positions[1:]).tolist(), len(positions) - 1]

@@ -1,7 +1,7 @@
 """The members of a shard: regular files with their names, offsets and sizes.
 
 Long names (USTAR prefix, GNU, PAX) are put together here. A hard link has its target's payload; all
-else that is no regular file is counted and left out, or an error if it must be a field.
+else that is not a regular file is counted and left out, or an error if it must be a field.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
             problem = without or problem
         else:
             earlier.add(members)
-        # In V7 archives a directory is a regular file with a slash behind its name.
+        # V7 archives store a directory as a regular file with a slash after its name.
         last = members.names[np.arange(len(members)), np.maximum(members.lengths - 1, 0)]
         is_directory = last == ord("/")
         if is_directory.any():

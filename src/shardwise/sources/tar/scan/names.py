@@ -4,8 +4,8 @@ The key is the directory and the base name up to its first dot, the field what f
 in lower case: `train/0001.seg.PNG` is the field `seg.png` of the sample `train/0001`. Members whose
 name gives no key and field are left out and counted, by why:
 
-- "no extension": no dot in the base name, or nothing behind it;
-- "hidden": the base name begins with a dot, such as the `._*` files of macOS;
+- "no extension": no dot in the base name, or nothing after it;
+- "hidden": the base name starts with a dot, such as the `._*` files of macOS;
 - "metadata": the base name or a directory is of the form `__x__`, and so is kept for programs.
 """
 
@@ -23,7 +23,7 @@ _METADATA = re.compile(rb"(^|/)__[^/]*__($|/)")
 MAX_FIELDS = 1024
 # Linux's longest path, in bytes. A longer name would widen the array of all names.
 MAX_NAME = 4096
-# Up to 16 fields, one comparison of arrays each is faster than a dict look-up a row.
+# Up to 16 fields, one comparison of arrays each is faster than a dict look-up per row.
 _USUAL_FIELDS = 16
 
 
@@ -87,7 +87,7 @@ class Fields:
         numbers = np.full(len(packed), -1, np.int64)
         for text, number in islice(self._numbers.items(), _USUAL_FIELDS):
             numbers[packed == text] = number
-        # In the first members of a shard all fields are new; they are few.
+        # All fields are new in the first members of a shard; they are few.
         for row in np.flatnonzero(numbers < 0).tolist():
             numbers[row] = self._find(packed[row])
         return numbers

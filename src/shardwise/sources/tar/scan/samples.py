@@ -1,7 +1,7 @@
 """Members to samples: members that stand together and share a key are the fields of one sample.
 
 A sample is never made of a part of its members: two members for one field, or members of one key
-that stand apart, are errors. A scan keeps about 10 bytes a member, besides the keys.
+that stand apart, are errors. A scan keeps about 10 bytes per member, besides the keys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SampleTable:
         self.num_members = 0
         self._fields = Fields()
         self._last_key: bytes | None = None
-        # One array a chunk: of members, then of samples.
+        # One array per chunk: of members, then of samples.
         self._blocks: list[NDArray[Any]] = []
         self._sizes: list[NDArray[Any]] = []
         self._numbers: list[NDArray[Any]] = []
@@ -104,7 +104,7 @@ class SampleTable:
         blocks = _concatenate(self._blocks, np.uint64)
         sizes = _concatenate(self._sizes, np.uint64)
         numbers = _concatenate(self._numbers, np.uint8)
-        # Of a hard link the payload may lie before those of the sample's other members.
+        # The payload of a hard link may lie before those of the sample's other members.
         starts = np.minimum.reduceat(blocks, np.flatnonzero(is_first)) if len(blocks) else blocks
         self._refuse_repeats(keys, starts, numbers[is_first])
         optional = set()
@@ -174,7 +174,7 @@ def _with_gaps(sizes: NDArray[Any], owners: NDArray[np.int64], num_samples: int)
 
 
 def _keys_of(names: NDArray[np.uint8], dots: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The keys as uint8 `[n, width]` with zeros behind them; width is a multiple of 8."""
+    """The keys as uint8 `[n, width]` padded with zeros; width is a multiple of 8."""
     longest = int(dots.max())
     keys = names[:, : -(-longest // 8) * 8].copy()
     if (dots == longest).all():
@@ -198,6 +198,6 @@ def _hash(keys: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.uin
         mixed ^= mixed >> np.uint64(29)
         mixed *= np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(32)
-        # Zeros behind a key must not count: they depend on the longest name of the chunk.
+        # Zeros after a key must not count: they depend on the longest name of the chunk.
         hashes = np.where(lengths > 8 * column, mixed, hashes)
     return hashes

@@ -1,7 +1,7 @@
 """The scan of a shard's headers: each header's position follows from the one before.
 
 Payloads that look like headers do not fool the chain; a checksum that fails, a shard cut short and
-zeros with data behind them are errors. Small members are read in blocks, and their headers found
+zeros followed by data are errors. Small members are read in blocks, and their headers found
 by arrays; between large ones only the headers are read.
 """
 
@@ -37,7 +37,7 @@ from shardwise.sources.tar.scan.headers import (
 from shardwise.storage import File
 from shardwise.storage.known_formats import known_format
 
-# Bytes that are read at a time behind the last member.
+# Bytes that are read at a time after the last member.
 _END_READ_BYTES = 1 << 20
 # Headers read one by one before the first block is tried again.
 _FIRST_SPARSE_HEADERS = 64
@@ -50,7 +50,7 @@ class HeaderRun:
     """Headers that follow one another; extended headers never stand at the end of a run.
 
     Attributes:
-        positions: int64 `[n]`, where each header begins.
+        positions: int64 `[n]`, where each header starts.
         blocks: uint8 `[n, 512]`, the headers; their checksums hold.
         sizes: int64 `[n]`, payload bytes (those that a PAX record states, where there is one).
         extended: payloads of the extended headers, by their row; those that give no name may be
@@ -82,12 +82,12 @@ class HeaderScan:
         self.position = start
         self.num_bytes_read = 0
         self.has_end = False
-        # Where payloads of removed samples lie.
+        # Offsets of the payloads of removed samples.
         self.removed: list[int] = []
         self._is_done = False
         self._problem: DataError | None = None
         self._last_header = b""
-        # What the bytes at the beginning are of, if they are no header.
+        # The format of the first bytes, if they are not a header.
         self._known: str | None = None
 
     def runs(self) -> Iterator[HeaderRun]:
@@ -137,7 +137,7 @@ class HeaderScan:
             begins = (heads_at[rows[marked]] + 1) * BLOCK
             lengths = sizes[rows[marked]]
             is_pax = IS_PAX[kinds[marked]]
-            # A long name ends at its NUL, also behind the stated length: whole blocks are read, as
+            # A long name ends at its NUL, also past the stated length: whole blocks are read, as
             # the standard library and GNU tar do.
             ends = begins + np.where(is_pax, lengths, -(-lengths // BLOCK) * BLOCK)
             for row, begin, end, pax in zip(

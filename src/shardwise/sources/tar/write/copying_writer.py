@@ -9,7 +9,7 @@ from shardwise.sources.tar.write.stored import StoredRun
 from shardwise.sources.tar.write.writer import TarWriter
 from shardwise.storage import StorageOptions
 
-# A key, the members of an encoded sample, and what the sidecar says of them.
+# A key, the members of an encoded sample, and the sidecar's blocks for them.
 Encoded = tuple[str, list[tuple[str, bytes]], dict[str, bytes] | None]
 
 
@@ -37,6 +37,6 @@ class CopyingWriter(TarWriter):
         self._num_bytes += run.num_bytes
 
     def finish(self) -> int:
-        """Close the shard; bytes of the payloads."""
+        """Close the shard; returns the bytes of its payloads."""
         self.close()
         return self._num_bytes

@@ -23,14 +23,14 @@ from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.storage import FileStat, StorageOptions, atomic_write, is_local, open_file
 from shardwise.storage.write import upload
 
-# A member's name, where its payload begins, and the payload's bytes.
+# A member's name, where its payload starts, and the payload's bytes.
 Member: TypeAlias = tuple[bytes, int, int]
 # Members that are indexed at a time: as many as a scan meets in 1 MiB, at most.
 _CHUNK = 1024
 
 # A tar ends with two blocks of zeros. Padding to 10 KiB is for tapes, and is left out.
 END = bytes(2 * BLOCK)
-# The disk begins to write after this many bytes, so that the flush at the end waits for the last
+# The disk starts to write after this many bytes, so that the flush at the end waits for the last
 # ones only.
 _WRITEBACK_BYTES = 8 << 20
 # Aligned writes of 64 KiB: with 1 MiB a call, ext4 on Linux 6.18 took 0.5 to 1.8 CPU seconds for
@@ -75,7 +75,7 @@ class PartialShard:
             self._begin_writeback()
 
     def finish(self, *, digests: bool) -> ShardIndex:
-        """Give the shard its name, if it can be indexed; its index."""
+        """Give the shard its name, if it can be indexed; returns its index."""
         try:
             self._write(END)
             with _naming(self.path):
@@ -104,7 +104,7 @@ class PartialShard:
             self._pending = []
 
     def _begin_writeback(self) -> None:
-        # Of pages that are dirty, Linux begins to write them; they stay cached meanwhile.
+        # Linux starts to write the dirty pages, which stay cached meanwhile.
         length = self.num_bytes - self._num_sent
         os.posix_fadvise(self._file.fileno(), self._num_sent, length, os.POSIX_FADV_DONTNEED)
         self._num_sent = self.num_bytes
@@ -126,7 +126,7 @@ def _members_of(names: Sequence[bytes], offsets: Sequence[int], sizes: Sequence[
 
 
 def _path_of(file: Any) -> str:
-    """Where the bytes of an open file can be read, also if it has no name."""
+    """A path at which the bytes of an open file can be read, also if it has no name."""
     return f"/proc/self/fd/{file.fileno()}"
 
 

@@ -25,7 +25,7 @@ def is_picture(value: object) -> bool:
     """Whether it is a Pillow image or an array."""
     if isinstance(value, np.ndarray):
         return True
-    # Where there is an image of Pillow, Pillow is imported.
+    # If the value is an image of Pillow, Pillow is imported already.
     pillow = sys.modules.get("PIL.Image")
     return pillow is not None and isinstance(value, pillow.Image)
 

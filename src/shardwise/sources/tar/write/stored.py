@@ -22,12 +22,12 @@ from shardwise.sources.tar.write.header import MAX_NAME, MAX_SIZE, headers
 from shardwise.sources.tar.write.partial_shard import Member
 from shardwise.storage import File
 
-# 4 MiB cost as little a byte as 1 MiB, which stays in the second cache, and a quarter of the calls.
+# 4 MiB cost as little per byte as 1 MiB, which stays in the L2 cache, and a quarter of the calls.
 _PIECE_BYTES = 1 << 22
 # Numbers that are located at a time, rows times fields: 512 KiB.
 _MAX_CELLS = 1 << 16
 _WORDS = np.arange(BLOCK // 8)
-# After this many pieces of which nothing fits, another program wrote the shard.
+# After this many pieces without a fit, another program wrote the shard.
 _MAX_MISSES = 8
 # Names that `encode_sample` takes for certain; it is asked about all others.
 _PLAIN_KEY = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]*/)*[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -59,7 +59,7 @@ def stored_runs(reader: Reader, start: int, stop: int) -> Iterator[StoredRun]:
         try:
             index = reader.shards.index(shard)
         except DataError:
-            # Encoding says it of each sample.
+            # Encoding reports the error of each sample.
             yield StoredRun(start, end)
         else:
             num_rows = max(1, _MAX_CELLS // max(1, len(index.fields)))
@@ -71,15 +71,15 @@ def stored_runs(reader: Reader, start: int, stop: int) -> Iterator[StoredRun]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where the members of some neighbours in a shard lie, if they stand as they are written.
+    """The positions of neighbours' members in a shard, if they stand as they are written.
 
     Attributes:
         keys, begins, ends, are_dense: `[rows]`; a sample is from its first header to its last
             padding, and dense if nothing but its members lies between.
-        members: the first member of each sample, and behind the last one, `[rows + 1]`.
+        members: the first member of each sample, and after the last one, `[rows + 1]`.
         fields, names, offsets, sizes: `[members]`; a sample's members are sorted by field.
         packed: the names as uint8 `[members, width]`, up to the length that fits into a header.
-        may_fit: whether a header could be as it is written, as far as the index says.
+        may_fit: whether a header could be as it is written, as far as the index shows.
     """
 
     keys: list[str]
@@ -98,7 +98,7 @@ class _Rows:
     def of(cls, index: ShardIndex, first: int, stop: int) -> _Rows:
         rows, fields = np.arange(first, stop, dtype=np.int64), sorted(index.fields)
         every_offset, every_size = index.locate_all(fields, rows)
-        # One element a member from here on, sample by sample.
+        # One element per member from here on, sample by sample.
         row_of, field_of = np.nonzero(every_size.T >= 0)
         offsets, sizes = every_offset[field_of, row_of], every_size[field_of, row_of]
         lengths = BLOCK + -(-sizes // BLOCK) * BLOCK
@@ -106,7 +106,7 @@ class _Rows:
         begins = np.minimum.reduceat(offsets - BLOCK, members[:-1])
         ends = np.maximum.reduceat(offsets - BLOCK + lengths, members[:-1])
         are_dense = (begins >= 0) & (ends - begins == np.add.reduceat(lengths, members[:-1]))
-        # Where a header is if the members stand in the order of their fields.
+        # The offset of each header if the members stand in the order of their fields.
         before = np.cumsum(lengths) - lengths
         places = begins[row_of] + before - before[members[:-1]][row_of]
         keys, used = index.keys.take(rows), [fields[number] for number in field_of.tolist()]
@@ -135,7 +135,7 @@ class _Rows:
         )
 
     def piece(self, first: int) -> int:
-        """Behind the last row that is read together with this one."""
+        """Find the end of the rows that are read together with this one."""
         begins, ends, last = self.begins, self.ends, first + 1
         most = begins[first] + _PIECE_BYTES
         while (
@@ -148,14 +148,14 @@ class _Rows:
         return last
 
     def are_as_written(self, data: memoryview, first: int, last: int) -> NDArray[np.bool_]:
-        """Whether each of these rows is what the writer writes, byte by byte but the payloads."""
+        """Whether each row is what the writer writes, byte by byte except for the payloads."""
         low, high = self.members[first], self.members[last]
         sizes, blocks = self.sizes[low:high], (self.offsets[low:high] - self.begins[first]) // BLOCK
-        # Words of 8 bytes: 64 a block.
+        # Words of 8 bytes: 64 per block.
         words = np.frombuffer(data, "<u8").reshape(-1, BLOCK // 8)
         expected = headers(self.packed[low:high], np.minimum(sizes, MAX_SIZE)).view("<u8")
         fits = self.may_fit[low:high] & (words[blocks - 1] == expected).all(axis=1)
-        # Of the last block, what lies behind the payload is zero.
+        # The last block is zero after the payload.
         tails, (word, byte) = words[blocks + (sizes - 1) // BLOCK], np.divmod(sizes % BLOCK, 8)
         behind = tails[np.arange(len(tails)), word] >> (8 * byte).astype(np.uint64)
         is_padded = (behind == 0) & ~((tails != 0) & (word[:, None] < _WORDS)).any(axis=1)
@@ -180,7 +180,7 @@ class _Rows:
 
 def _runs_of(file: File, rows: _Rows, start: int, buffer: bytearray) -> Iterator[StoredRun]:
     num_rows = len(rows.keys)
-    # Up to `done`, rows were yielded; those behind it, up to `first`, must be encoded.
+    # Up to `done`, rows were yielded; those from there up to `first` must be encoded.
     done = first = misses = 0
     if not all(map(_PLAIN_FIELD.fullmatch, set(rows.fields))):
         first = num_rows
@@ -193,7 +193,7 @@ def _runs_of(file: File, rows: _Rows, start: int, buffer: bytearray) -> Iterator
         try:
             data = _read(file, begin, rows.ends[last - 1] - begin, buffer)
         except (DataError, StorageError):
-            # Encoding reads it once more, and says which payload is the wrong one.
+            # Encoding reads it once more, and reports which payload is wrong.
             first = last
             continue
         for low, high in _stretches(rows.are_as_written(data, first, last), first):
@@ -208,7 +208,7 @@ def _runs_of(file: File, rows: _Rows, start: int, buffer: bytearray) -> Iterator
 
 
 def _stretches(fits: NDArray[np.bool_], first: int) -> Iterator[tuple[int, int]]:
-    """Where stretches of rows that fit begin and end; the first of all has the number `first`."""
+    """Yield start and end of each stretch of rows that fit; row 0 has the number `first`."""
     edges = np.flatnonzero(fits[1:] != fits[:-1]) + 1
     bounds = [0, *edges.tolist(), len(fits)]
     for low, high in pairwise(bounds):

@@ -40,7 +40,7 @@ from shardwise.storage.atomic import sweep
 class TarWriter:
     """Writes samples into tar shards, with an index beside each.
 
-    A sample is a dict: "__key__" and one entry a field, named by its extension without the dot.
+    A sample is a dict: "__key__" and one entry per field, named by its extension without the dot.
     Bytes are written as they are. A str becomes UTF-8, an int or a float its digits; a dict or a
     list becomes JSON in a field that ends in `json`, an array or a tensor npy in one that ends in
     `npy`; a Pillow image or an array of pixels becomes a picture in one that ends in `jpg` or
@@ -52,7 +52,7 @@ class TarWriter:
 
     A shard takes its name when it is full or the writer is closed. An exception inside the `with`
     block removes the shard that is being written; finished ones stay. The writer remembers all
-    keys, to refuse a second sample of the same key: about 100 bytes a sample. It belongs to one
+    keys, to refuse a second sample of the same key: about 100 bytes per sample. It belongs to one
     thread.
 
     Args:
@@ -60,12 +60,12 @@ class TarWriter:
             "s3://bucket/out-{shard:06d}.tar"; WebDataset's "out-%06d.tar" means the same. Without
             a number, one shard. Directories that are missing are made; in the first shard's, what
             killed writers of this machine left behind is removed.
-        max_samples: samples a shard; None for no limit.
-        max_bytes: bytes a shard, headers and padding included; None for no limit. A larger sample
-            gets a shard of its own.
+        max_samples: samples per shard; None for no limit.
+        max_bytes: bytes per shard, headers and padding included; None for no limit. A larger sample
+            gets its own shard.
         index: whether to write an index file beside each shard.
         digests: whether the index holds a CRC-32 of each field.
-        media: whether a sidecar beside each shard says where the frames of its videos and sounds
+        media: whether a sidecar beside each shard lists where the frames of its videos and sounds
             lie, so that clips are read by ranges. Media that can't be used are refused.
         overwrite: whether shards that exist are replaced. Shards of an earlier run with higher
             numbers stay.
@@ -127,7 +127,7 @@ class TarWriter:
         if media and not index:
             raise ValueError("media=True needs index=True: the sidecar belongs to the index")
         self._sidecar: Sidecar | None = find("sidecars", "media") if media else None
-        # What the sidecar says of the samples of the shard under way.
+        # The sidecar's blocks for the samples of the shard under way.
         self._blocks: list[dict[str, bytes]] = []
         self._overwrite = overwrite
         self._keys: set[str] = set()
@@ -167,7 +167,7 @@ class TarWriter:
         self._write_members(key, members, self._blocks_of(key, members))
 
     def _blocks_of(self, key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes] | None:
-        """What the sidecar says of an encoded sample; None without a sidecar."""
+        """The sidecar's blocks for an encoded sample; None without a sidecar."""
         return None if self._sidecar is None else self._sidecar.encode_sample(key, members)
 
     def _write_members(
@@ -266,7 +266,7 @@ class TarWriter:
         index = shard.finish(digests=self._digests)
         self.shards.append(shard.path)
         if not is_local(shard.path) and (self._index or self._builder is not None):
-            # The store has a version of its own.
+            # The store gives the object its own version.
             stat = self._store.stat(shard.path)
             index = index.of_version(stat.mtime_ns, stat.etag)
         if self._builder is not None:
