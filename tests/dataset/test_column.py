@@ -307,14 +307,6 @@ def test_columns_know_the_decoders_of_what_samples_are_made_of(shards, make):
         assert made.column("total", total).tolist() == list(map(total, made))
 
 
-def test_columns_know_the_deltas_of_windows(shards):
-    data = sw.tar(str(shards)).decode(cls=int, bin=lambda raw: 0)
-    for deltas in ([0], [-1, 0, 1]):
-        made = sw.windows(data, by="bin", deltas={"cls": deltas}, fps=1)
-        sums = [int(sample["cls"].sum()) for sample in made]
-        assert made.column("sum", lambda sample: int(sample["cls"].sum())).tolist() == sums
-
-
 def test_columns_by_a_function_know_the_selected_fields(shards):
     data = sw.tar(str(shards))
     assert set(data.column("fields", len)) == {4}

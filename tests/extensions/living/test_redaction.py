@@ -346,24 +346,6 @@ def test_objects_are_replaced_if_they_are_the_version_that_was_read(
     assert read(url, options=options) == Path(path).read_bytes()
 
 
-def test_joins_keep_the_positions_of_removed_samples(shards: list[str], tmp_path: Path) -> None:
-    captions = make_shards(tmp_path / "captions", SIZES)
-    before = sw.join(sw.tar(shards).select(), sw.tar(captions).select("txt"))
-    redact(shards)
-    redact(captions, [3, 4])
-    left, right = sw.tar(shards).select(), sw.tar(captions).select("txt")
-    joined = sw.join(left, right, how="left")
-    assert joined.removed.tolist() == GONE
-    assert joined.fingerprint == before.fingerprint
-    assert [row for row in KEPT if joined[row].get("txt") is None] == [3, 4]
-    with sw.DataLoader(joined, **LOADER) as loader:
-        assert sorted(row for batch in loader for row in batch["__index__"].tolist()) == KEPT
-    inner = sw.join(left, right)
-    assert [sample["__key__"] for sample in inner] == [
-        sample_key(row) for row in KEPT if row not in (3, 4)
-    ]
-
-
 def test_windows_end_at_removed_rows(shards: list[str]) -> None:
     redact(shards)
     data = sw.tar(shards).decode(cls=lambda _: 1)

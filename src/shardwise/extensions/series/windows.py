@@ -79,8 +79,6 @@ class WindowSource(ReadsEpochs):
         aliases: Mapping[str, str] | None = None,
     ) -> None:
         self.dataset, self.offsets, self.default_shuffle = dataset, offsets, dataset.default_shuffle
-        self.sources = [dataset.source]
-        self.content_key = tuple((name, *rows.tolist()) for name, rows in offsets.items())
         self._bounds, self._cameras, self._aliases = bounds, cameras or {}, aliases or {}
         names = (*dataset.fields, *dataset.mask_fields, *self._cameras)
         self._masks = {mask_of(name): name for name in offsets}
