@@ -281,3 +281,42 @@ def test_a_killed_program_leaves_no_process_of_a_column(shards, tmp_path):
     for each in alive:
         each.kill()
     assert not alive
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda data: sw.pack(data, length=4, fields="bin"),
+        lambda data: sw.pack(data, length=4, fields="cls", limits={}, lengths=[1] * NUM)
+        .select("bin"),
+        lambda data: sw.windows(data, by="json", deltas={"bin": [0]}, fps=1),
+        lambda data: sw.mix({"a": (data, 1)}),
+    ],
+)  # fmt: skip
+def test_columns_know_the_decoders_of_what_samples_are_made_of(shards, make):
+    def total(sample):
+        return int(np.sum([np.sum(value) for value in sample["bin"]]))
+
+    for factor in (1, 5):
+        data = sw.tar(str(shards)).decode(
+            cls=lambda raw: [int(raw)],
+            json=lambda raw: 0,
+            bin=lambda raw, factor=factor: [factor] * len(raw),
+        )
+        made = make(data)
+        assert made.column("total", total).tolist() == list(map(total, made))
+
+
+def test_columns_by_a_function_know_the_selected_fields(shards):
+    data = sw.tar(str(shards))
+    assert set(data.column("fields", len)) == {4}
+    assert set(data.select("cls").column("fields", len)) == {2}
+
+
+def test_columns_of_packs_of_wrapped_documents_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for factor in (1, 5):
+        # The fingerprint is of the first, middle and last one.
+        rows = [{"tokens": np.ones(4, int) * (factor if i == 2 else 1)} for i in range(20)]
+        packs = sw.pack(sw.wrap(rows), length=4)
+        assert packs.column("sum", lambda sample: int(sample["tokens"].sum()))[2] == 4 * factor

@@ -29,10 +29,10 @@ from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
 from shardwise.dataset.raw_rows import name_of
+from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.sources.protocol import (
     HasVersion,
     Source,
-    content_key_of,
     directory_of,
     parts_of,
     traits_of,
@@ -85,14 +85,10 @@ class ColumnReader:
 
     def origin(self) -> str:
         """All that the values are made of, as text."""
-        transforms, source = self.samples.transforms, self.samples.source
-        decoders = [f"{n} {held_digest(d)}" for n, d in sorted(transforms.decoders.items())]
         return "\n".join([
             f"{self.name!r} {self.field!r} {self.path!r}",
-            f"{self.samples.fingerprint} {version_of(source)}",
-            *map(repr, content_key_of(source)),
-            *decoders,
-            *(f"map {held_digest(each.fn)}" for each in transforms.maps),
+            f"{self.samples.fingerprint} {version_of(self.samples.source)}",
+            recipe_digest(self.samples, digest=held_digest),
             "" if self.fn is None else held_digest(self.fn),
         ])  # fmt: skip
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -38,8 +39,7 @@ from shardwise.dataset.subset import filter_mask, refuse_part, rows_of, subset_i
 from shardwise.dataset.transforms import Transforms
 from shardwise.sources.protocol import Source, Undecodes, value_fields_of
 
-# Samples whose pictures a notebook shows.
-_NUM_SHOWN = 8
+_NUM_SHOWN = 8  # samples whose pictures a notebook shows
 
 
 @suggest_names
@@ -89,8 +89,8 @@ class Dataset(Segmented):
         try:
             rows += [("samples", f"{len(self):,}"), ("shards", f"{len(self.shard_sizes):,}")]
             rows.append(("fields", ", ".join(self.fields)))
-            samples = (Sample(self[i])._repr_html_() for i in range(min(_NUM_SHOWN, len(self))))
-            shown = "".join(f"<div style='display:inline-block'>{each}</div>" for each in samples)
+            for each in map(Sample, islice(self, _NUM_SHOWN)):
+                shown += f"<div style='display:inline-block'>{each._repr_html_()}</div>"
         except ShardwiseError as error:
             rows.append((type(error).__name__, error))
         return table("Dataset", rows) + shown
@@ -265,7 +265,7 @@ class Dataset(Segmented):
                 self._transforms.check("filter", names, self.fields)
                 selected = self.select(*names)
                 read = lambda ids: collate(selected.load(ids))  # noqa: E731
-            mask = filter_mask(where, read, len(self))
+            mask = filter_mask(where, read, len(self), self.removed)
         else:
             mask = np.asarray(where)
             if mask.dtype != np.bool_:

@@ -61,7 +61,7 @@ class PackSource:
     """
 
     def __init__(self, dataset: Dataset, packs: Packs, options: PackOptions) -> None:
-        self.dataset = dataset
+        self.dataset, self.sources = dataset, [dataset.source]
         self.packs = packs
         self.options = options
         self.fields = (*options.fields, *MADE_FIELDS, *options.along)

@@ -6,7 +6,7 @@ and its bytes may differ between two processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwise.base.abilities import having
@@ -15,32 +15,34 @@ from shardwise.sources.protocol import content_key_of
 from shardwise.sources.samples import MixedSamples, Samples, SourcedSamples, TransformedSamples
 
 
-def recipe_digest(dataset: Samples) -> str:
+def recipe_digest(dataset: Samples, *, digest: Callable[[Any], str] = code_digest) -> str:
     """16 hex digits of what a dataset does to its samples; the same in every process.
 
     Decoders and functions count with the code that they call in the user's modules, as
     `code_digest` documents; so do a source and a wrapped dataset whose classes are the user's.
     """
-    return code_digest(_recipe(dataset))
+    return digest(_recipe(dataset))
 
 
 def _recipe(dataset: Any) -> Any:
-    own: Any = None
+    own = list[Any]()
     mixed = having(dataset, MixedSamples)
     if mixed is not None and isinstance(mixed.parts, Mapping):
-        # Its datasets have separate recipes.
-        own = [(name, _recipe(part)) for name, part in mixed.parts.items()]
-    elif (made := having(dataset, TransformedSamples)) is not None:
-        own = made.transforms.decoders, made.transforms.maps
+        # Its datasets have recipes of their own.
+        own += [(name, _recipe(part)) for name, part in mixed.parts.items()]
+    if (made := having(dataset, TransformedSamples)) is not None:
+        own += made.transforms.decoders, made.transforms.maps
     return (type(dataset).__qualname__, tuple(dataset.fields), own, _reading(dataset))
 
 
 def _reading(dataset: Any) -> list[Any]:
-    """Code of the user's that reads samples: a source, or a dataset in `sw.wrap`."""
+    """What reads samples: the user's code, or the dataset of packs and windows."""
     own = having(dataset, SourcedSamples)
     source = None if own is None else own.source
     wrapped = getattr(source, "dataset", None)
     kinds = [type(each) for each in (source, wrapped) if is_users_code(type(each))]
     # As `transform=` of torchvision's datasets.
     state = [each for each in state_of(wrapped) if isinstance(each, tuple) and callable(each[-1])]
+    if having(wrapped, Samples) is not None:
+        state.append(_recipe(wrapped))
     return [*kinds, *state, *content_key_of(source)]

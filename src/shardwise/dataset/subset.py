@@ -62,11 +62,18 @@ def filter_mask(
     where: Callable[[dict[str, Any]], ArrayLike],
     load: Callable[[NDArray[np.int64]], dict[str, Any]],
     num_samples: int,
+    removed: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """For which samples a function of columns, which `load` gives by id, holds: bool."""
-    mask = np.empty(num_samples, dtype=np.bool_)
+    """For which samples a function of columns, which `load` gives by id, holds: bool.
+
+    Removed samples stay, which nobody gets: what they were is unknown.
+    """
+    mask = np.ones(num_samples, dtype=np.bool_)
     for start in range(0, num_samples, _FILTER_ROWS):
         rows = np.arange(start, min(start + _FILTER_ROWS, num_samples), dtype=np.int64)
+        rows = np.setdiff1d(rows, removed)
+        if not len(rows):
+            continue
         kept = np.asarray(where(load(rows)))
         if kept.dtype != np.bool_ or kept.shape != rows.shape:
             raise TypeError(

@@ -344,3 +344,28 @@ def test_objects_are_replaced_if_they_are_the_version_that_was_read(
     with pytest.raises(StaleIndexError, match="was replaced while it was in use"):
         redaction.redact([url], [sample_key(3)], store)
     assert read(url, options=options) == Path(path).read_bytes()
+
+
+def test_windows_end_at_removed_rows(shards: list[str]) -> None:
+    redact(shards)
+    data = sw.tar(shards).decode(cls=lambda _: 1)
+    windows = sw.windows(data, by="cls", deltas={"txt": [-1, 1]}, fps=1)
+    assert windows.removed.tolist() == GONE
+    masks = {sample["__key__"]: sample["txt.mask"].tolist() for sample in windows}
+    assert [*masks] == [sample_key(row) for row in KEPT]
+    for row in KEPT:
+        assert masks[sample_key(row)] == [row - 1 in KEPT, row + 1 in KEPT]
+
+
+def test_filters_and_show_pass_over_removed_samples(shards: list[str]) -> None:
+    redact(shards)
+    data = sw.tar(shards)
+    chosen = data.filter(lambda columns: [True] * len(columns["txt"]), columns=["txt"])
+    assert chosen.fingerprint == data.subset(range(len(data))).fingerprint
+    assert chosen.removed.tolist() == GONE
+    none = data.filter(lambda columns: [False] * len(columns["txt"]), columns=["txt"])
+    assert list(none) == []
+    assert [cell.key for cell in sw.show(data, num_samples=4).cells] == [
+        sample_key(row) for row in KEPT[:4]
+    ]
+    assert "DataError" not in data._repr_html_()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
 from shardwise.dataset.code_digest import held_digest
-from shardwise.sources.protocol import content_key_of
+from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.sources.tar.source import TarSource
 from shardwise.sources.tar.write.stored import StoredRun
 
@@ -68,12 +68,8 @@ class DatasetInput(Input):
 
     def fingerprint(self) -> str:
         """The dataset's own, with its decoders and maps."""
-        transforms = self.samples.transforms
-        decoders = sorted(transforms.decoders.items())
-        maps = [each.fn for each in transforms.maps]
-        own = content_key_of(self.samples.source)
-        what = (self.samples.fingerprint, transforms.selected, decoders, maps, *own)
-        return held_digest(what)
+        recipe = recipe_digest(self.samples, digest=held_digest)
+        return held_digest((self.samples.fingerprint, recipe))
 
     def mean_bytes(self) -> float:
         """The mean over the source's shards."""

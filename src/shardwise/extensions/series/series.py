@@ -10,12 +10,22 @@ from numpy.typing import NDArray
 
 # A delta may be this far from a row, as rounded seconds are; LeRobot has the same bound.
 _TOLERANCE_S, _MAX_ROWS = 1e-4, 1 << 31
+_NONE = np.empty(0, np.int64)
 
 
-def cut_series(values: NDArray[Any], name: str) -> NDArray[np.int64]:
-    """The bounds of series, int64 `[series + 1]`: where a column changes, 0 and the row count."""
-    firsts = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
-    found, counts = np.unique(values[firsts], return_counts=True)
+def cut_series(
+    values: NDArray[Any], name: str, removed: NDArray[np.int64] = _NONE
+) -> NDArray[np.int64]:
+    """The bounds of series, int64 `[series + 1]`: where a column changes, 0 and the row count.
+
+    Removed rows, whose values are unknown, are series of their own, which no other row reaches.
+    """
+    kept = np.delete(values, removed)
+    runs = kept[np.append(True, kept[1:] != kept[:-1])[: len(kept)]]
+    found, counts = np.unique(runs, return_counts=True)
+    is_gone = np.isin(np.arange(len(values)), removed)
+    is_first = (values[1:] != values[:-1]) | is_gone[1:] | is_gone[:-1]
+    firsts = np.flatnonzero(np.append(True, is_first)[: len(values)])
     if counts.max(initial=1) > 1:
         odd = f"the rows of {found[counts.argmax()]!s:.60} are not neighbours: order them by "
         raise ValueError(

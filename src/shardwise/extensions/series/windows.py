@@ -52,7 +52,7 @@ def windows(
     if not isinstance(dataset, Dataset) or dataset.sampler is not None:
         raise TypeError(f"windows({dataset!r:.60}): wrap it with sw.wrap, or mix() its windows")
     dataset.transforms.check("windows", [by], dataset.fields)
-    bounds = cut_series(dataset.column(by), by)
+    bounds = cut_series(dataset.column(by), by, dataset.removed)
     if isinstance(fps, str):
         if fps not in dataset.fields:
             missing = no_such_field(fps, dataset.fields)
@@ -105,6 +105,11 @@ class WindowSource(ReadsEpochs):
 
     def __repr__(self) -> str:
         return f"WindowSource({self.dataset!r}, {len(self._bounds) - 1} series)"
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """The removed rows."""
+        return self.dataset.removed
 
     def owner_of(self, row: int, field: str | None = None) -> Any:
         """The file of a camera's pictures; else the row."""

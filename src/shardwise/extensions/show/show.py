@@ -149,7 +149,8 @@ def _cell(sample: Mapping[str, Any], side: int) -> Cell:
 
 def _samples_of(value: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(value, Dataset):
-        return (value[row] for row in range(len(value)))
+        gone = {*value.removed.tolist()}
+        return (value[row] for row in range(len(value)) if row not in gone)
     if isinstance(value, tuple) and value and all(hasattr(column, "__len__") for column in value):
         value = {"__index__": value[0], **{str(n): column for n, column in enumerate(value)}}
     if isinstance(value, Mapping):
