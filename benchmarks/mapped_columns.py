@@ -85,6 +85,11 @@ def main() -> None:
                 plan.indices(0, step, 5)
         with measured("another epoch"):
             plan.indices(1, 77, 5)
+        with measured("as weights, first batch"):
+            sampler = sw.WeightedSampler(lengths)
+            sampler.indices(0, np.arange(64))
+        with measured("their description, for the first state"):
+            sampler.spec()
         half = write(
             folder / "half.npy", count // 10, lambda a, b: np.arange(a, b, dtype=np.int64) * 10
         )

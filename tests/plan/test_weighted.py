@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwise as sw
-from shardwise.plan.weighted import _log
+from shardwise.engine.processes.pickling import pickle_by_value
+from shardwise.plan.permute import mix, mix_array
+from shardwise.plan.weighted import _log, _unit
 from shardwise.testing import check_sampler
 
 
@@ -95,3 +99,37 @@ def test_weights_of_another_dataset_are_refused() -> None:
         sw.WeightedSampler(["a"])
     with pytest.raises(TypeError, match="must be a whole number"):
         sw.WeightedSampler([1.0], num_samples=1.5)
+
+
+@given(st.integers(1, 40_000), st.sampled_from(["f8", "f4", "u1"]), st.randoms())
+@settings(max_examples=30, deadline=None)
+def test_draws_are_those_of_the_sums_of_all_weights_also_of_a_read_only_array(
+    count, dtype, random
+) -> None:
+    rng = np.random.default_rng(random.randrange(2**32))
+    weights = (rng.lognormal(0, 3, count) * (rng.random(count) < 0.7)).astype(dtype)
+    weights[random.randrange(count)] = 3
+    fixed = weights.copy()
+    fixed.flags.writeable = False
+    one, other = (sw.WeightedSampler(each, num_samples=500) for each in (weights, fixed))
+    places = rng.integers(0, 500, 300)
+    ids = one.indices(2, places)
+    assert np.array_equal(ids, other.indices(2, places))
+    assert one.spec() == other.spec()
+    sums = np.cumsum(weights / weights.astype("f8").max())
+    drawn = _unit(mix_array(mix(0, 2), places)) * sums[-1]
+    expected = np.searchsorted(sums, drawn, side="right")
+    assert np.array_equal(ids, np.minimum(expected, np.flatnonzero(weights)[-1]))
+
+
+def test_a_mapped_file_of_weights_stays_in_the_file(tmp_path) -> None:
+    np.save(tmp_path / "weights.npy", np.random.default_rng(0).random(1_000_000))
+    mapped = np.load(tmp_path / "weights.npy", mmap_mode="r")
+    tracemalloc.start()
+    try:
+        sampler = sw.WeightedSampler(mapped, num_samples=100)
+        sampler.indices(0, np.arange(100))
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
+    assert len(pickle_by_value(sampler, [])) < 200_000
