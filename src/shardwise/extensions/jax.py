@@ -82,10 +82,10 @@ class JaxArrays:
             return tuple(map(self, data))
         is_known = isinstance(data, np.ndarray) and data.dtype.kind in "biufc"
         return (
-            self._put(data.astype(data.dtype.newbyteorder("="), copy=False)) if is_known else data
+            self._place(data.astype(data.dtype.newbyteorder("="), copy=False)) if is_known else data
         )
 
-    def _put(self, array: NDArray[Any]) -> Any:
+    def _place(self, array: NDArray[Any]) -> Any:
         made = jax.dtypes.canonicalize_dtype(array.dtype)
         if made.kind in "iu" and made.itemsize < array.itemsize and array.size:
             low, high, bounds = array.min(), array.max(), np.iinfo(made)

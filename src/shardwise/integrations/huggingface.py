@@ -101,21 +101,21 @@ class LoaderMixin:
         """The loader that was given, as the Trainer needs it."""
         if self._train_loader is None:
             return super().get_train_dataloader()  # type: ignore[misc]
-        return self._adapted(self._train_loader, is_training=True)
+        return self._adapt_loader(self._train_loader, is_training=True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """The loader that was given; for a dataset that is passed in, the Trainer's own."""
-        loader = self._evaluated(eval_dataset)
+        loader = self._find_eval_loader(eval_dataset)
         if loader is None:
             return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
-        return self._adapted(loader, is_training=False)
+        return self._adapt_loader(loader, is_training=False)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """The loader for `predict`: a shardwise loader as it is, else the Trainer's own."""
-        loader = self._evaluated(test_dataset)
+        loader = self._find_eval_loader(test_dataset)
         if loader is None:
             return super().get_test_dataloader(test_dataset)  # type: ignore[misc]
-        return self._adapted(loader, is_training=False)
+        return self._adapt_loader(loader, is_training=False)
 
     def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """The Trainer's own, with the batch's weight for `compute_loss`."""
@@ -179,7 +179,7 @@ class LoaderMixin:
         loss, *outputs = super().prediction_step(model, samples, *args, **kwargs)  # type: ignore[misc]
         return (loss, *(with_repeats(output, num_valid, num_rows) for output in outputs))
 
-    def _evaluated(self, dataset: Any) -> DataLoader | None:
+    def _find_eval_loader(self, dataset: Any) -> DataLoader | None:
         """The loader to evaluate: the one that is passed in, or the one of this dataset."""
         loaders = self._eval_loaders
         loader = dataset if isinstance(dataset, DataLoader) else None
@@ -199,7 +199,7 @@ class LoaderMixin:
                 )
         return loader
 
-    def _adapted(self, loader: DataLoader, *, is_training: bool) -> TrainerLoader:
+    def _adapt_loader(self, loader: DataLoader, *, is_training: bool) -> TrainerLoader:
         trainer: Any = self
         loader._is_accelerate_prepared = True  # the Trainer's checkpoints keep the position
         takes = columns_of(trainer.model, has_all=not trainer.args.remove_unused_columns)

@@ -122,7 +122,7 @@ class _Reading:
             self._loader(pipeline)
         else:
             self._read(pipeline)
-        self.dataset = self._made()
+        self.dataset = self._make_dataset()
         if "batch_size" not in self.options:
             self.options.pop("collate", None)
 
@@ -257,11 +257,11 @@ class _Reading:
 
     def _choose(self, stage: FilterFunction) -> None:
         """Leave samples out by a predicate of their content: now, and not while they are read."""
-        mask = chosen(self._made(), argument(stage, 0, "predicate", None), self._names)
+        mask = chosen(self._make_dataset(), argument(stage, 0, "predicate", None), self._names)
         if not mask.all():
             self.dataset = self.dataset.subset(mask)
 
-    def _made(self) -> Dataset:
+    def _make_dataset(self) -> Dataset:
         if not self._stages:
             return self.dataset
         run = RunStages(tuple(self._stages), self._tuple_at_first, self._names)

@@ -76,12 +76,12 @@ class SampleMaker:
             if reason is not None:
                 raise UnwantedError(reason, f"the condition on {reason} is not met")
             cuts = None if self.cuts_key is None else made.pop(self.cuts_key)
-            made |= self._decoded(data, cuts, sample)
+            made |= self._decode_media(data, cuts, sample)
         for key, transform in self.transforms.items():
             made[key] = transform(made[key])
         return made
 
-    def _decoded(self, data: bytes, cuts: Any, sample: dict[str, Any]) -> dict[str, Any]:
+    def _decode_media(self, data: bytes, cuts: Any, sample: dict[str, Any]) -> dict[str, Any]:
         try:
             if isinstance(self.decode, SoundDecoder):
                 found = self.decode(data)

@@ -141,10 +141,10 @@ def _shuffle(
     if rng is not None and seed is not None:
         raise ValueError("shuffle takes rng or seed, not both")
     pair = generators(seed) if rng is None else None
-    return _shuffled(iter(data), bufsize, min(initial, bufsize), rng, pair)
+    return _shuffle_samples(iter(data), bufsize, min(initial, bufsize), rng, pair)
 
 
-def _shuffled(
+def _shuffle_samples(
     data: Iterator[Any],
     bufsize: int,
     initial: int,

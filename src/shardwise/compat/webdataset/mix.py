@@ -139,13 +139,13 @@ class MultiShardSample(IterableDataset[Any]):
         prefix = expand(spec.get("prefix", ""))
         for one in spec["datasets"]:
             _refuse_unknown(one, _SET_KEYS)
-            buckets = _listed(one.get("buckets", spec.get("buckets", []))) or [""]
+            buckets = _make_list(one.get("buckets", spec.get("buckets", []))) or [""]
             if len(buckets) != 1:
                 raise ValueError(f"buckets={buckets}: one for each set of shards")
             bucket = expand(buckets[0])
             urls = [
                 prefix + os.path.join(bucket, url)  # noqa: PTH118 - URLs
-                for shard in _listed(one["shards"])
+                for shard in _make_list(one["shards"])
                 for url in expand_braces(expand(shard))
             ]
             choose, resample = one.get("choose", -1), one.get("resample", -1)
@@ -176,7 +176,7 @@ class MultiShardSample(IterableDataset[Any]):
         return ({"url": url} for url in self.get_shards_for_epoch())
 
 
-def _listed(value: str | list[str]) -> list[str]:
+def _make_list(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else value
 
 

@@ -120,7 +120,7 @@ class DataPipeline(StageList):
         position = self._position = self._loaded_at(position) or position
         self._loaded.pop(reader.worker, None)
         if self.is_sized:
-            return self._sized(position)
+            return self._read_epoch(position)
         return self._whole_passes(position, self.nsamples if self._has_limit else ENDLESS)
 
     def _reader(self) -> Reader:
@@ -152,12 +152,12 @@ class DataPipeline(StageList):
     def _whole_passes(self, position: Position, limit: int) -> Iterator[Any]:
         num = self._num_passes
         end = ENDLESS if num == ENDLESS else self._first_pass(position.epoch) + num
-        return self._cut(self._passes(position, end), position, limit)
+        return self._take_items(self._passes(position, end), position, limit)
 
-    def _sized(self, position: Position) -> Iterator[Any]:
+    def _read_epoch(self, position: Position) -> Iterator[Any]:
         num = self._share(position.reader)
         if not self.goes_on:
-            return self._cut(self._joined_passes(position), position, num)
+            return self._take_items(self._joined_passes(position), position, num)
         pid, last, items = self._open_passes or (0, position, iter(()))
         if pid == os.getpid() and last.epoch == position.epoch - 1:
             last.epoch, last.num_yielded, last.is_done = position.epoch, 0, False
@@ -169,14 +169,14 @@ class DataPipeline(StageList):
             self._open_passes = os.getpid(), position, items
             if position.num_yielded >= num:
                 self._note_end(position)
-        return self._cut(items, position, num)
+        return self._take_items(items, position, num)
 
     def _share(self, reader: Reader) -> int:
         if not self.shares_epoch:
             return self.nsamples
         return (self.nsamples - reader.worker + reader.num_workers - 1) // reader.num_workers
 
-    def _cut(self, items: Iterator[Any], position: Position, num: int) -> Iterator[Any]:
+    def _take_items(self, items: Iterator[Any], position: Position, num: int) -> Iterator[Any]:
         """The next items, until the epoch has `num`; counts them and notes its end."""
         goes_on = self.goes_on
         num_discarded, position.num_discarded = position.num_discarded, 0

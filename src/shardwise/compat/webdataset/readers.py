@@ -131,7 +131,7 @@ def generators(seed: Any = None) -> tuple[random.Random, random.Random]:
 
 def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
     """Give each rank every n-th item; ranks alike in a group are shuffled alike, too."""
-    reader = _rotated(find_reader(group))
+    reader = _rotate_reader(find_reader(group))
     current = CURRENT_PASS.get()
     if group is not None and current is not None:
         current.reader = reader
@@ -139,11 +139,11 @@ def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
 
 
 def split_by_worker(src: Iterable[Any]) -> Iterator[Any]:
-    reader = _rotated(find_reader())
+    reader = _rotate_reader(find_reader())
     return islice(src, reader.worker, None, reader.num_workers)
 
 
-def _rotated(reader: Reader) -> Reader:
+def _rotate_reader(reader: Reader) -> Reader:
     """The reader whose share is read: in a steered epoch, the next one's after its own."""
     current = CURRENT_PASS.get()
     if current is None or not current.rotation:

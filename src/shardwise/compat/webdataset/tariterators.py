@@ -51,7 +51,7 @@ def url_opener(
         try:
             yield shard | {"stream": gopen(shard["url"], **kw)}
         except Exception as error:
-            if handler(_about(error, shard)):
+            if handler(_name_shard(error, shard)):
                 left_out.add(shard)
                 continue
             break
@@ -99,7 +99,7 @@ def tar_file_expander(
             if eof_value is not None:
                 yield eof_value if tar.has_end else eof_value | {"__has_end__": False}
         except Exception as error:
-            if not handler(_about(error, shard)):
+            if not handler(_name_shard(error, shard)):
                 break
             # The sample that is cut must not come out.
             end = _END_OF_SHARD | {"__bad__": True}
@@ -181,7 +181,7 @@ def expand_samples(
             if rename_files is None and not samples.may_have(cut_key):
                 # If a member of the next sample is cut, this one is whole.
                 yield from samples.finish()
-            if handler(_about(error, shard)):
+            if handler(_name_shard(error, shard)):
                 left_out.clear() if samples.has_any else left_out.add(shard)
                 continue
             if samples.sample is not None:
@@ -207,7 +207,7 @@ def _origin(url: str, local_path: str | None) -> dict[str, Any]:
     return {"__url__": url} | ({} if local_path is None else {"__local_path__": local_path})
 
 
-def _about(error: Exception, shard: dict[str, Any]) -> Exception:
+def _name_shard(error: Exception, shard: dict[str, Any]) -> Exception:
     """Add the name of the shard to an error that does not name it."""
     url = shown(str(shard["url"]))
     if not any(url in text for text in (str(error), *getattr(error, "__notes__", ()))):

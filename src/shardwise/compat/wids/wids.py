@@ -151,19 +151,19 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
 
     def get_shard(self, index: int) -> tuple[IndexedTarSamples, int, dict[str, Any]]:
         """The opened shard of a sample, the sample's number there, and the shard's entry."""
-        row, desc = self._locate(self._checked(index))
+        row, desc = self._locate(self._check_index(index))
         return self.cache.get_shard(desc["url"]), row, desc
 
     def __getitem__(self, index: int) -> T_co:
-        index = self._checked(index)
+        index = self._check_index(index)
         shard, row, desc = self.get_shard(index)
         if desc["url"] not in self._local:
             self.check_cache_misses()
-        return self._finished(shard[row], index, row, desc)
+        return self._map_item(shard[row], index, row, desc)
 
     def __getitems__(self, indices: Sequence[int]) -> list[T_co]:
         """Samples by number, read together where all are local; torch calls this for a batch."""
-        numbers = [self._checked(index) for index in indices]
+        numbers = [self._check_index(index) for index in indices]
         found = [self._locate(number) for number in numbers]
         # A subclass may do more in its own __getitem__.
         is_own = type(self).__getitem__ is not ShardListDataset.__getitem__
@@ -173,7 +173,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         rows = [shard.first + row for shard, (row, _) in zip(shards, found, strict=True)]
         samples = samples_of(shards[0].source, rows)
         return [
-            self._finished(sample, number, row, desc)
+            self._map_item(sample, number, row, desc)
             for sample, number, (row, desc) in zip(samples, numbers, found, strict=True)
         ]
 
@@ -181,7 +181,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         self.cache.clear()
         self._local_shards = MadeOnce()
 
-    def _checked(self, index: int) -> int:
+    def _check_index(self, index: int) -> int:
         number = operator.index(index)
         if not -self.total_length <= number < self.total_length:
             raise IndexError(f"sample {number} of {self.total_length}")
@@ -191,7 +191,7 @@ class ShardListDataset(torch.utils.data.Dataset[T_co]):
         number = bisect_right(self._ends, index)
         return index - (self._ends[number] - self.lengths[number]), self.shards[number]
 
-    def _finished(self, sample: dict[str, Any], index: int, row: int, desc: dict[str, Any]) -> T_co:
+    def _map_item(self, sample: dict[str, Any], index: int, row: int, desc: dict[str, Any]) -> T_co:
         sample["__dataset__"] = desc.get("dataset")
         sample["__index__"] = index
         sample["__shard__"] = desc["url"]

@@ -60,7 +60,7 @@ def decode_all_gz(
     """Unpack fields such as ".txt.gz", in place; a plain ".gz" stays as it is."""
     check_keys(sample)
     for key in [key for key in sample if key.lower().endswith(".gz") and key.count(".") > 1]:
-        sample[key] = io.BytesIO(_decoded(sample, key, gzip.decompress))
+        sample[key] = io.BytesIO(_decode_field(sample, key, gzip.decompress))
         if update_key:
             sample[key[: -len(".gz")]] = sample.pop(key)
     return sample
@@ -100,11 +100,11 @@ def _decode(
         name = key.lower().removesuffix(".gz") if skips_gz else key.lower()
         _, dot, extension = name.rpartition(".")
         if dot and not key.startswith("__") and extension in decoders:
-            sample[key] = _decoded(sample, key, decoders[extension])
+            sample[key] = _decode_field(sample, key, decoders[extension])
     return sample
 
 
-def _decoded(sample: Sample, key: str, decoder: Callable[[bytes], Any]) -> Any:
+def _decode_field(sample: Sample, key: str, decoder: Callable[[bytes], Any]) -> Any:
     value = sample[key]
     if not isinstance(value, bytes | bytearray | memoryview) and not hasattr(value, "read"):
         return value  # decoded already

@@ -46,7 +46,7 @@ class Fetch:
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """The sample with the bytes."""
-        return self._fetched(sample, threading.Event())
+        return self._fetch_sample(sample, threading.Event())
 
     def map_many(self, samples: Iterable[Any]) -> Generator[Any, None, None]:
         """Yield the result for each sample in turn, or the error that it raises."""
@@ -67,11 +67,11 @@ class Fetch:
 
     def _result_or_error(self, sample: Any, ended: threading.Event) -> Any:
         try:
-            return self._fetched(sample, ended)
+            return self._fetch_sample(sample, ended)
         except (DataError, TypeError) as error:
             return error
 
-    def _fetched(self, sample: Mapping[str, Any], ended: threading.Event) -> dict[str, Any]:
+    def _fetch_sample(self, sample: Mapping[str, Any], ended: threading.Event) -> dict[str, Any]:
         url = self._url_of(sample)
         return {**sample, self.into: self._bytes(url, ended)}
 

@@ -92,9 +92,9 @@ def _answer(target: _Target, deadline: float, max_bytes: int) -> tuple[bytes, st
         f"GET {target.path} HTTP/1.1\r\nHost: {target.authority}\r\nUser-Agent: {_AGENT}\r\n"
         "Accept: */*\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
     )
-    with closing(_connected(target, deadline)) as connection:
+    with closing(_open_connection(target, deadline)) as connection:
         try:
-            connection.settimeout(_left(deadline))
+            connection.settimeout(_get_time_left(deadline))
             connection.sendall(request.encode("ascii"))
             # HTTPResponse takes the bytes that it parses from `makefile` alone.
             source: Any = _Source(connection, deadline)
@@ -132,7 +132,7 @@ def _body(reply: HTTPResponse, headers: HTTPMessage, max_bytes: int) -> bytes:
     return bytes(data)
 
 
-def _connected(target: _Target, deadline: float) -> socket.socket:
+def _open_connection(target: _Target, deadline: float) -> socket.socket:
     """A connection to the first address that answers; over TLS a verified one."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
@@ -143,10 +143,10 @@ def _connected(target: _Target, deadline: float) -> socket.socket:
         try:
             with ExitStack() as closing_it:
                 connection = closing_it.enter_context(socket.socket(family, kind, protocol))
-                connection.settimeout(_left(deadline))
+                connection.settimeout(_get_time_left(deadline))
                 connection.connect(address)
                 if target.is_tls:
-                    connection.settimeout(_left(deadline))
+                    connection.settimeout(_get_time_left(deadline))
                     connection = _tls_context().wrap_socket(connection, server_hostname=target.host)
                 closing_it.pop_all()
                 return connection
@@ -161,7 +161,7 @@ def _connected(target: _Target, deadline: float) -> socket.socket:
     raise GetError(word, passes=True)
 
 
-def _left(deadline: float) -> float:
+def _get_time_left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -190,5 +190,5 @@ class _Source(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._connection.settimeout(_left(self._deadline))
+        self._connection.settimeout(_get_time_left(self._deadline))
         return self._connection.recv_into(buffer)

@@ -132,7 +132,7 @@ class Recipe:
         self, ids: NDArray[np.int64], outcome: Outcome
     ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """The samples that are made of each input, with its number; counts what is not."""
-        for number, value, result, function in self._mapped(self._kept(ids, outcome)):
+        for number, value, result, function in self._map_inputs(self._filter_inputs(ids, outcome)):
             is_damaged = function is None and isinstance(result, Exception)
             key = None if is_damaged else _key_of(number, value)
             if isinstance(result, Exception):
@@ -141,19 +141,19 @@ class Recipe:
                 outcome.num_filtered += 1
             else:
                 try:
-                    made = self._checked(number, value, result)
+                    made = self._check_samples(number, value, result)
                 except TypeError as error:
                     self.fail(number, key, error, outcome, function)
                 else:
                     yield number, made
 
-    def _kept(self, ids: NDArray[np.int64], outcome: Outcome) -> Iterator[_Step]:
+    def _filter_inputs(self, ids: NDArray[np.int64], outcome: Outcome) -> Iterator[_Step]:
         for number, value in self.source.read(ids):
             outcome.num_in += 1
             if isinstance(value, DataError):
                 yield number, None, value, None
                 continue
-            keeps = True if self.filter is None else _called(self.filter, value)
+            keeps = True if self.filter is None else _call_function(self.filter, value)
             if isinstance(keeps, Exception):
                 yield number, value, keeps, self.filter
             elif keeps:
@@ -161,7 +161,7 @@ class Recipe:
             else:
                 outcome.num_filtered += 1
 
-    def _mapped(self, kept: Iterator[_Step]) -> Iterator[_Step]:
+    def _map_inputs(self, kept: Iterator[_Step]) -> Iterator[_Step]:
         """Apply `map` to the inputs, in their order; errors stay."""
         if self.map is None:
             yield from kept
@@ -183,9 +183,9 @@ class Recipe:
                     options = {}
                     if self._takes_rng:
                         options["rng"] = seeded_generator(number, mix(self.seed, 0, 0))
-                    yield number, value, _called(self.map, value, **options), self.map
+                    yield number, value, _call_function(self.map, value, **options), self.map
 
-    def _checked(self, number: int, value: Any, result: Any) -> list[dict[str, Any]]:
+    def _check_samples(self, number: int, value: Any, result: Any) -> list[dict[str, Any]]:
         key = _key_of(number, value)
         results = result if isinstance(result, list) else [result]
         samples = []
@@ -240,7 +240,7 @@ class Recipe:
         )
 
 
-def _called(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def _call_function(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call a user's function: its result, or the error that it raises.
 
     Raises:

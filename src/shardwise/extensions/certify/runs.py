@@ -219,10 +219,10 @@ def read_runs(coverage: Coverage, processes: Iterable[Process]) -> list[Run]:
         else:
             alone[*_start_of(line), line.resumed][line.rank].append(process)
     runs = [_read_run(coverage, ranks) for ranks in shared.values()]
-    return runs + [run for ranks in alone.values() for run in _matched(coverage, ranks)]
+    return runs + [run for ranks in alone.values() for run in _match_processes(coverage, ranks)]
 
 
-def _matched(coverage: Coverage, ranks: dict[int, list[Process]]) -> list[Run]:
+def _match_processes(coverage: Coverage, ranks: dict[int, list[Process]]) -> list[Run]:
     """Runs of ranks without an id in common that started at one position, the newest first."""
     for processes in ranks.values():
         processes.sort(key=lambda process: process.began)

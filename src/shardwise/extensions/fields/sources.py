@@ -154,7 +154,7 @@ class JoinSource(SameSamples):
         names = self.fields if fields is None else fields
         left, *rest = self._reads(ids, names)
         read = read_rows(*left, epoch=epoch, seed=seed)
-        columns, num_bytes = self._owned(0, read), read.num_bytes
+        columns, num_bytes = self._copy_columns(0, read), read.num_bytes
         for source, matches, asked in rest:
             found = np.flatnonzero(self._rows[ids] >= 0)
             try:
@@ -165,7 +165,7 @@ class JoinSource(SameSamples):
                 error.index = int(ids[bad[0]]) if len(bad) else None
                 raise
             num_bytes += other.num_bytes
-            for name, column in self._owned(1, other).items():
+            for name, column in self._copy_columns(1, other).items():
                 if len(found) < len(ids):
                     values = column if isinstance(column, BytesColumn) else values_of(column)
                     column = merge_columns([(found, values)], len(ids))
@@ -178,7 +178,7 @@ class JoinSource(SameSamples):
         other = (self.sources[1], rows[rows >= 0].astype(np.int64), right)
         return [(self.sources[0], ids, left), *([other] if right else [])]
 
-    def _owned(self, side: int, read: Columns) -> dict[str, Any]:
+    def _copy_columns(self, side: int, read: Columns) -> dict[str, Any]:
         """Columns that a map() may write to, though a wrapped dataset holds their values."""
         is_held = traits_of(self.sources[side]).holds_objects and not self.traits.holds_objects
         return {n: list(map(copied, c)) if is_held else c for n, c in read.fields.items()}
@@ -261,11 +261,11 @@ class MembersSource(SameSamples):
             for row in rows
         ]
         return [
-            [found[name] for name in self._ordered(found, read, row)]
+            [found[name] for name in self._order_names(found, read, row)]
             for row, found in enumerate(samples)
         ]
 
-    def _ordered(self, found: Mapping[str, Any], read: Columns, row: int) -> Iterable[str]:
+    def _order_names(self, found: Mapping[str, Any], read: Columns, row: int) -> Iterable[str]:
         if self._order is None:
             return found
         field, *path = self._order.split(".")

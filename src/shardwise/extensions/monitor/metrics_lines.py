@@ -48,7 +48,7 @@ def read_lines(
             lines = files[str(path)] = []
             for text in texts:
                 try:
-                    lines.append(_parsed(text, path))
+                    lines.append(_parse_line(text, path))
                 except DataError as error:
                     notes.append(str(error))
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
@@ -62,7 +62,7 @@ def read_lines(
     return dict(sorted(read, key=lambda each: each[1][-1]["time"])), notes
 
 
-def _parsed(text: bytes, path: Path) -> Line:
+def _parse_line(text: bytes, path: Path) -> Line:
     with as_data_error(f"a line of {path.name} can't be used", url=str(path)):
         line: Line = json.loads(text, parse_constant=_finite, parse_float=_finite)
         if line["version"] != 1:

@@ -52,10 +52,10 @@ def halves_of(group: Any, halves: Any) -> Callable[[Any], Any]:
     """
     if not isinstance(halves, Mapping) or any(isinstance(f, str) for f in halves.values()):
         raise TypeError(f"halves={halves!r:.80}: give fields by dimension: {{'cp': ['tokens']}}")
-    return partial(_cut, [(*_dimension(group, n), f) for n, each in halves.items() for f in each])
+    return partial(_cut_batch, [(*_dimension(group, n), f) for n, fs in halves.items() for f in fs])
 
 
-def _cut(places: list[tuple[int, int, str]], data: Any) -> Any:
+def _cut_batch(places: list[tuple[int, int, str]], data: Any) -> Any:
     for rank, size, name in places:
         value = data.get(name) if isinstance(data, Mapping) else None
         shape = tuple(getattr(value, "shape", ()))

@@ -77,7 +77,7 @@ class Sharing:
             self._meet()
         self._num_passes += 1
         if self.maker != self.rank:
-            yield from map(self._received, requests)
+            yield from map(self._receive_batch, requests)
             return
         names: deque[tuple[int, int, bytes]] = deque()
 
@@ -113,7 +113,7 @@ class Sharing:
                     f"{self._timeout:g} s: iterate alike on all of them, or raise timeout="
                 ) from None
 
-    def _received(self, request: BatchRequest) -> Batch:
+    def _receive_batch(self, request: BatchRequest) -> Batch:
         [peer] = self._peers.values()
         step = f"step {request.step} of epoch {request.epoch}"
         maker = f"rank {self.maker}, which makes the batches of ranks {self.ranks} on this machine"

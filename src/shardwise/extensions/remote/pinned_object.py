@@ -80,7 +80,7 @@ class PinnedObject:
                 self.url, self.key, start, stop, self._etag, is_known=self.is_known
             )
         except DataError as error:
-            raise await self._explained(error, start, stop) from None
+            raise await self._explain_error(error, start, stop) from None
         self.is_known = True
         self.check(reply.stat)
         if len(reply.data) < stop - start:
@@ -101,7 +101,7 @@ class PinnedObject:
         try:
             at = await client.stream(self.url, key, start, stop, self._etag, take=check)
         except DataError as error:
-            raise await self._explained(error, start, stop) from None
+            raise await self._explain_error(error, start, stop) from None
         if at < stop:
             raise _range_error(start, stop, at, self.url)
 
@@ -109,7 +109,7 @@ class PinnedObject:
     def _etag(self) -> str:
         return "" if self.stat is None else self.stat.etag
 
-    async def _explained(self, error: DataError, start: int, stop: int) -> DataError:
+    async def _explain_error(self, error: DataError, start: int, stop: int) -> DataError:
         """The error, or one that says where the file ends, if that is before a requested range."""
         if type(error) is not DataError:
             return error

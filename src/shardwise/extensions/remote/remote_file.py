@@ -103,7 +103,7 @@ class RemoteFile(RemoteReads):
         """Announce ranges of several files of this class; see `RemoteReads.announce`."""
 
         def add() -> None:
-            planned = self._planned()
+            planned = self._get_planned_reads()
             for file, ranges in requests:
                 pinned = file._object.stat
                 # A batch of a store that takes many ranges is one request.
@@ -116,7 +116,7 @@ class RemoteFile(RemoteReads):
 
     def withdraw(self, owner: Hashable) -> None:
         """Drop what an owner announced; see `RemoteReads.withdraw`."""
-        self._object.process.post(lambda: self._planned().withdraw(owner))
+        self._object.process.post(lambda: self._get_planned_reads().withdraw(owner))
 
     async def _read(self, ranges: list[ByteRange]) -> list[ReceivedBytes]:
         return await self._finish(await self._begin(ranges))
@@ -128,7 +128,7 @@ class RemoteFile(RemoteReads):
         received: list[ReceivedBytes] = []
         if pinned is not None and self._options.cache is None:
             name = self._version_name(pinned)
-            received, ranges = await self._planned().read(name, ranges)
+            received, ranges = await self._get_planned_reads().read(name, ranges)
         latency = client.latency
         requests = coalesce(
             ranges,
@@ -151,7 +151,7 @@ class RemoteFile(RemoteReads):
     def _version_name(self, version: FileStat) -> str:
         return f"{self.url}\n{version.etag}\n{version.num_bytes}"
 
-    def _planned(self) -> PlannedReads:
+    def _get_planned_reads(self) -> PlannedReads:
         options = self._options
         key = ("planned", options.prefetch_bytes, options.max_requests)
         return self._object.process.get(

@@ -135,7 +135,7 @@ class WindowSource(ReadsEpochs):
             loaded = part.load(unique, stats=stats, **epoch)
             for name, own in zip(group, rows, strict=True):
                 at, places = places[: own.size].reshape(own.shape), places[own.size :]
-                columns[name] = _picked(loaded.get(name, [None] * len(unique)), at)
+                columns[name] = _pick_rows(loaded.get(name, [None] * len(unique)), at)
         for name in names:
             if name in self._masks:
                 columns[name] = rows_around(self._bounds, ids, self.offsets[self._masks[name]])[1]
@@ -163,7 +163,7 @@ class WindowSource(ReadsEpochs):
         return [tuple(group) for group in groups.values()]
 
 
-def _picked(column: Column, at: NDArray[np.intp]) -> Column:
+def _pick_rows(column: Column, at: NDArray[np.intp]) -> Column:
     """The rows of a column by their places: `[rows]`, or `[rows, T]` for windows."""
     if isinstance(column, np.ndarray):
         return column[at]

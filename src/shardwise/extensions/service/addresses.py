@@ -24,7 +24,7 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     parts = addresses.split(",") if isinstance(addresses, str) else addresses
     if not isinstance(parts, list | tuple):
         raise TypeError(f"addresses={addresses!r:.80}: give a text such as 'tcp://a:7000,b:7000'")
-    parsed = [_parsed(part) for part in parts]
+    parsed = [_parse_address(part) for part in parts]
     if not parsed:
         raise ValueError("addresses=[]: give the address of one server or more")
     twice = sorted({each for each in parsed if parsed.count(each) > 1})
@@ -33,7 +33,7 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(parsed)
 
 
-def _parsed(part: object) -> str:
+def _parse_address(part: object) -> str:
     if not isinstance(part, str):
         raise TypeError(f"addresses: {part!r:.80} is no text: use 'tcp://host:port'")
     match = _ADDRESS.fullmatch(part.strip())

@@ -222,7 +222,7 @@ class Dispatcher:
     def answered(self, server: Server, number: int, result: Batch | Exception) -> bool:
         """An answer came; False where no request waits for it."""
         if isinstance(result, Batch):
-            result = self._prepared(result)
+            result = self._prepare_batch(result)
         with self.changed:
             work = server.answered(number)
             if work is None:
@@ -234,7 +234,7 @@ class Dispatcher:
             self._assign()
         return True
 
-    def _prepared(self, batch: Batch) -> Batch | Exception:
+    def _prepare_batch(self, batch: Batch) -> Batch | Exception:
         try:
             self.builder.prepare(batch)
         except Exception as error:  # noqa: BLE001 - raised where the batch is waited for
@@ -288,7 +288,7 @@ class Dispatcher:
     def _build(self, work: Work) -> None:
         result: Batch | Exception
         try:
-            result = self._prepared(self.builder.build(work.request))
+            result = self._prepare_batch(self.builder.build(work.request))
         except Exception as error:  # noqa: BLE001 - raised where the batch is waited for
             result = error
         except BaseException as error:  # noqa: BLE001 - as a server's: it must not end the wait

@@ -23,23 +23,23 @@ _PLAIN = (str, int, float, type(None))
 def encode_error(error: BaseException, *, place: str) -> Encoded:
     """An error with its cause as a frame; a note says where it was raised: the server."""
     try:
-        return _encoded(error, place)
+        return _encode_error(error, place)
     except Exception as failed:  # noqa: BLE001 - foreign errors' code, and numbers that JSON lacks
         text = f"{type(error).__name__}, which can't be sent: {type(failed).__name__}"
-        return _encoded(RuntimeError(text), place)
+        return _encode_error(RuntimeError(text), place)
 
 
-def _encoded(error: BaseException, place: str) -> Encoded:
+def _encode_error(error: BaseException, place: str) -> Encoded:
     lines = traceback_of(error.__cause__ or error)
     where = f"at the batch server {place}"
     origin = error if error.__cause__ is None else error.__cause__
-    body = _described(error)
-    described = body if origin is error else _described(origin)
+    body = _describe_error(error)
+    described = body if origin is error else _describe_error(origin)
     described["notes"] = [*described["notes"], f"{where}:\n{lines}" if lines else where]
     return encoded({"error": body, "cause": None if origin is error else described})
 
 
-def _described(error: BaseException) -> dict[str, Any]:
+def _describe_error(error: BaseException) -> dict[str, Any]:
     name = type(error).__name__
     is_known = _type_of(name) is type(error)
     args = error.args if is_known else (f"{type(error).__qualname__}: {message_of(error)}",)
@@ -61,9 +61,9 @@ def _described(error: BaseException) -> dict[str, Any]:
 def decode_error(frame: Frame) -> Exception:
     """The exception that a server put into a frame."""
     with decoding("error"):
-        error = _made(frame.body["error"])
+        error = _make_error(frame.body["error"])
         if frame.body["cause"] is not None:
-            error.__cause__ = _made(frame.body["cause"])
+            error.__cause__ = _make_error(frame.body["cause"])
     return error
 
 
@@ -76,9 +76,9 @@ def _type_of(name: str) -> type[Exception] | None:
     return None if issubclass(found, StopIteration) else found
 
 
-def _made(described: Mapping[str, Any]) -> Exception:
-    name = str(_shown(described["name"]))
-    args = [_shown(each) for each in described["args"]]
+def _make_error(described: Mapping[str, Any]) -> Exception:
+    name = str(_escape_value(described["name"]))
+    args = [_escape_value(each) for each in described["args"]]
     kind = _type_of(name)
     if kind is None:
         kind, args = RuntimeError, [f"{name}: {', '.join(map(str, args))}"]
@@ -91,18 +91,18 @@ def _made(described: Mapping[str, Any]) -> Exception:
         declared = get_type_hints(kind)
         for name, value in described["attributes"].items():
             if name in declared and isinstance(value, declared[name]):
-                setattr(error, name, _shown(value))
+                setattr(error, name, _escape_value(value))
     else:
         try:
             error = kind(*args)
         except TypeError:  # some of Python's own want other arguments
             error = RuntimeError(f"{kind.__name__}: {', '.join(map(str, args))}")
     for note in described["notes"]:
-        error.add_note(str(_shown(note)))
+        error.add_note(str(_escape_value(note)))
     return error
 
 
-def _shown(value: Any) -> Any:
+def _escape_value(value: Any) -> Any:
     if not isinstance(value, _PLAIN):
         raise TypeError(f"a {type(value).__name__} in an error")
     return escaped(value, keep="\n\t") if isinstance(value, str) else value

@@ -172,7 +172,7 @@ class _Session:
         side = ClientSide(
             word=VersionWord.of(builder.dataset),
             options=builder_options(builder),
-            pickled=cache(partial(_pickled, builder)),
+            pickled=cache(partial(_pickle_builder, builder)),
             needs_pickle=builder.collate is not None,
             token=token,
         )
@@ -192,7 +192,7 @@ def _follow(links: Links, servers: ServerList) -> None:
     links.set_servers(servers.addresses, servers.token)
 
 
-def _pickled(builder: BatchBuilder) -> bytes:
+def _pickle_builder(builder: BatchBuilder) -> bytes:
     try:
         return pickle_by_value(builder)
     except TypeError as error:

@@ -133,7 +133,7 @@ class TlsConnection(TcpConnection):
                 except ssl.SSLWantWriteError:
                     events = select.POLLOUT
                 except OSError as error:
-                    raise self._explained(error) from None
+                    raise self._explain_error(error) from None
                 self._num_waiting += 1
             try:
                 self._wait(events)
@@ -150,7 +150,7 @@ class TlsConnection(TcpConnection):
         if not poll.poll(None if self._timeout_s is None else 1000 * self._timeout_s):
             raise TimeoutError("timed out")
 
-    def _explained(self, error: OSError) -> Exception:
+    def _explain_error(self, error: OSError) -> Exception:
         if self._sock.server_side and getattr(error, "reason", None) in _NO_TLS:
             with suppress(OSError):
                 socket.socket.send(self._sock, _ALERT)

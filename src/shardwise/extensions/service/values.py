@@ -47,14 +47,14 @@ class Encoder:
                 return value
             if kinds == {bytes}:
                 sizes = np.fromiter(map(len, value), dtype=np.int64, count=len(value))
-                return {"bytes": [self.array(sizes), self._joined(b"".join(value))]}
+                return {"bytes": [self.array(sizes), self._add_bytes(b"".join(value))]}
             return [self.value(each) for each in value]
         if kind is tuple:
             return {"tuple": [self.value(each) for each in value]}
         if kind is dict:
             return {"dict": [[self.value(key), self.value(each)] for key, each in value.items()]}
         if kind is bytes:
-            return {"byte": self._joined(value)}
+            return {"byte": self._add_bytes(value)}
         if isinstance(value, np.generic):
             return {"scalar": self.array(np.asarray(value))}
         if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
@@ -77,7 +77,7 @@ class Encoder:
                 return {"channels_last": self.array(last)}
         return {"array": self.array(array)}
 
-    def _joined(self, data: bytes) -> int:
+    def _add_bytes(self, data: bytes) -> int:
         return self.array(np.frombuffer(data, dtype=np.uint8))
 
 

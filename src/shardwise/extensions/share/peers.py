@@ -146,7 +146,7 @@ class Peers:
         ]  # fmt: skip
         try:
             frame = self._exchange(address, token, [through, body], sum(sizes), until)
-            given, data = _checked(frame, sizes)
+            given, data = _check_answer(frame, sizes)
         except FAILURES as error:
             if address not in self._down:
                 _logger.warning("the cache at %s fails (%r): it is passed over", address, error)
@@ -197,7 +197,7 @@ def _close(links: Sequence[Connection]) -> None:
         each.close()
 
 
-def _checked(frame: frames.Frame, sizes: Sequence[int]) -> tuple[list[int], NDArray[Any]]:
+def _check_answer(frame: frames.Frame, sizes: Sequence[int]) -> tuple[list[int], NDArray[Any]]:
     """The numbers of the blocks that a node gives, and their bytes; FrameError for wrong ones."""
     with frames.decoding("answer"):
         given, expected = frame.body

@@ -47,7 +47,7 @@ def tile_of(value: Any, side: int) -> NDArray[np.uint8] | None:
         if value.ndim not in (2, 3) or sorted(value.shape)[-2] < 2:
             return None
     pixels = pixels_of(value)
-    return None if pixels is None else _fitted(pixels, side)
+    return None if pixels is None else _fit_picture(pixels, side)
 
 
 def _is_media(data: bytes) -> bool:
@@ -98,7 +98,7 @@ def _wave(samples: NDArray[np.float32], side: int) -> NDArray[np.uint8]:
     return np.where(has_ink[..., None], _INK, 255).astype(np.uint8)
 
 
-def _fitted(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+def _fit_picture(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """A picture in colours; its longer side is `side` at most, by means of blocks or repeats."""
     height, width = pixels.shape[:2]
     pixels = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]

@@ -221,7 +221,7 @@ def test_parts_of_an_mkv_that_changed_places_are_an_error(media_files):
 
 
 def test_a_stream_that_its_header_lacks_is_an_error(media_files, monkeypatch):
-    opened = demux._opened
+    opened = demux._open_container
 
     class Container:
         def __init__(self, container):
@@ -236,6 +236,6 @@ def test_a_stream_that_its_header_lacks_is_an_error(media_files, monkeypatch):
         def demux(self, _):
             raise IndexError("list index out of range")  # as PyAV does
 
-    monkeypatch.setattr(demux, "_opened", lambda *args, **options: Container(opened(*args)))
+    monkeypatch.setattr(demux, "_open_container", lambda *args, **options: Container(opened(*args)))
     with pytest.raises(DataError, match="begins in the middle"):
         sw.video(4)(media_files.read("ts"))

@@ -69,7 +69,7 @@ def test_announced_blocks_are_there_before_they_are_read(make: Make, tmp_path: P
 
 def test_blocks_that_others_fetch_are_left_to_them(make: Make, tmp_path: Path) -> None:
     file = make()
-    block = file._block(file._known(), 4, [])
+    block = file._block(file._pin_version(), 4, [])
     lock = block.cache.lock_block(block.name, block.info)
     assert isinstance(lock, BlockLock)
     announce(file, "owner", (0, len(DATA)))

@@ -365,5 +365,5 @@ def _open(base: Path, name: str, folder: Path | None = None, **limits: Any) -> C
 
 
 def _lock_first_block(file: CachedFile) -> None:
-    block = file._block(file._known(), 0, [])
+    block = file._block(file._pin_version(), 0, [])
     file._cache.lock_block(block.name, block.info)

@@ -62,7 +62,7 @@ class JsonLinesSource(ScannedSource[_Lines]):
         super().__init__(
             urls, suffixes=SUFFIXES, index=index, storage=storage, memory_bytes=memory_bytes
         )
-        self._asked = _asked(fields)
+        self._asked = _check_fields(fields)
         # Fields that a process has warned of.
         self._left_out: set[str] = set()
 
@@ -84,7 +84,7 @@ class JsonLinesSource(ScannedSource[_Lines]):
 
     @property
     def _is_zipped(self) -> bool:
-        return any(lines.codec for lines in self._scanned())
+        return any(lines.codec for lines in self._scan_files())
 
     def _open_shard(self, number: int) -> RecordShard:
         lines = self._found_in(number)
@@ -121,7 +121,7 @@ class JsonLinesSource(ScannedSource[_Lines]):
 
     def _names_of_first_lines(self) -> tuple[list[str], int, str]:
         """The entries of the first lines, in the order they are met; how many lines, and where."""
-        for number, lines in enumerate(self._scanned()):
+        for number, lines in enumerate(self._scan_files()):
             if len(lines.offsets) > 1:
                 within = int(np.searchsorted(lines.offsets, _LOOKED_AT_BYTES, "right"))
                 rows = np.arange(min(len(lines.offsets) - 1, _LOOKED_AT, max(within - 1, 1)))
@@ -145,7 +145,7 @@ class JsonLinesSource(ScannedSource[_Lines]):
             f"its first line is no sample: {error}{hint}", url=self.urls[number], offset=0
         )
 
-    def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
+    def _cut_columns(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
         rows: dict[str, list[Any]] = {name: [] for name in names}
         is_whole = self._asked == () or (self.fields == (_RECORD,) and self._asked is None)
         for row, text in enumerate(_texts(records)):
@@ -197,7 +197,7 @@ def _object(text: bytes) -> dict[str, Any]:
     return value
 
 
-def _asked(fields: Any) -> tuple[tuple[str, bool], ...] | None:
+def _check_fields(fields: Any) -> tuple[tuple[str, bool], ...] | None:
     """Names, and whether lines may lack each in general."""
     if fields is None:
         return None

@@ -53,7 +53,7 @@ def open_rows(
         for name, node in nodes.items():
             column = table.column(name).to_pylist()
             leaves += [column] if node.is_leaf else zip(*map(node.flatten, column), strict=True)
-        stored = [_stored(*each) for each in zip(serializers, leaves, strict=True)]
+        stored = [_serialize_values(*each) for each in zip(serializers, leaves, strict=True)]
     # A record is the sizes of its leaves, then the leaves.
     sizes = np.array([[*map(len, leaf)] for leaf in stored], "<u4").T
     width = sizes.shape[1] * sizes.itemsize
@@ -67,7 +67,7 @@ def open_rows(
     return RecordShard(ends - lengths, ends, content)
 
 
-def _stored(serializer: str, values: Sequence[Any]) -> list[bytes]:
+def _serialize_values(serializer: str, values: Sequence[Any]) -> list[bytes]:
     if serializer != "json" and None in values:
         row = values.index(None)
         raise ValueError(

@@ -68,13 +68,13 @@ def _flat(dtype: np.dtype[Any], data: bytes) -> NDArray[Any]:
 
 def _numpy(data: bytes) -> NDArray[Any]:
     number, num_axes = struct.unpack_from("<II", _long_enough(data))
-    return _shaped(data, _dtype(_NUMPY, number), num_axes, "<")
+    return _shape_array(data, _dtype(_NUMPY, number), num_axes, "<")
 
 
 def _tensor(data: bytes) -> NDArray[Any]:
     # Other than everything else, the header is big-endian.
     number, num_axes = struct.unpack_from(">II", _long_enough(data))
-    return _shaped(data, _dtype(_TORCH, number), num_axes, ">")
+    return _shape_array(data, _dtype(_TORCH, number), num_axes, ">")
 
 
 def _long_enough(data: bytes) -> bytes:
@@ -83,7 +83,7 @@ def _long_enough(data: bytes) -> bytes:
     return data
 
 
-def _shaped(data: bytes, dtype: np.dtype[Any], num_axes: int, order: str) -> NDArray[Any]:
+def _shape_array(data: bytes, dtype: np.dtype[Any], num_axes: int, order: str) -> NDArray[Any]:
     shape = np.frombuffer(data, f"{order}u4", num_axes, 8).tolist()
     return np.frombuffer(data[8 + 4 * num_axes :], dtype).reshape(shape).copy()
 

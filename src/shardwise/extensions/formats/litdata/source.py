@@ -152,10 +152,10 @@ class LitDataSource(RecordSource):
         # The index has the length of the content, which some versions of LitData got wrong.
         return open_content(unzip(data, index.compression, None, url=chunk.url), chunk)
 
-    def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
+    def _cut_columns(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
         index = self._index
         if index.level == "sample":
-            records = _unzipped(records, index.compression)
+            records = _unzip_records(records, index.compression)
         leaves = cut_records(records, [None] * len(index.forms))
         columns = {}
         for name in names:
@@ -187,7 +187,7 @@ class LitDataSource(RecordSource):
 _AS_JSON = Form(decode=nested.as_json)
 
 
-def _unzipped(records: RecordFields, compression: str) -> RecordFields:
+def _unzip_records(records: RecordFields, compression: str) -> RecordFields:
     """Records that are each compressed by themselves."""
     contents = []
     for row, (start, length) in enumerate(

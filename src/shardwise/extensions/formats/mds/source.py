@@ -141,7 +141,7 @@ class MdsSource(RecordSource):
         content = unzip(data, stored.compression, shard.num_bytes, url=url)
         return open_content(content, replace(shard, url=url))
 
-    def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:  # noqa: ARG002
+    def _cut_columns(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:  # noqa: ARG002
         columns = self._index.columns
         cut = cut_records(records, [column.size for column in columns])
         return {column.name: values for column, values in zip(columns, cut, strict=True)}

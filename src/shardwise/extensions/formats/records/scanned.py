@@ -52,7 +52,7 @@ class ScannedSource(RecordSource, Generic[_Found]):
     @cached_property
     def manifest(self) -> Manifest:
         """The files, in their order; the first use scans those without an index."""
-        found = zip(self.urls, self._scanned(), strict=True)
+        found = zip(self.urls, self._scan_files(), strict=True)
         return Manifest(self._kind, [self._shard_of(url, each) for url, each in found])
 
     @abstractmethod
@@ -63,13 +63,13 @@ class ScannedSource(RecordSource, Generic[_Found]):
     def _shard_of(self, url: str, found: _Found) -> Shard:
         """The counts of a file."""
 
-    def _scanned(self) -> list[_Found]:
+    def _scan_files(self) -> list[_Found]:
         with explain_missing(self.urls):
             return self._found.get(lambda: list(in_threads(self._scan, self.urls, _THREADS)))
 
     def _found_in(self, number: int) -> _Found:
         """The result of this process's scan of a file, which must be the one of the manifest."""
-        shard, found = self.manifest.shards[number], self._scanned()[number]
+        shard, found = self.manifest.shards[number], self._scan_files()[number]
         now = self._shard_of(shard.url, found)
         if now != shard:
             raise StaleIndexError(

@@ -106,7 +106,7 @@ class RecordSource(ABC):
         """Find the records of a shard; raises DataError for one that is damaged."""
 
     @abstractmethod
-    def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
+    def _cut_columns(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
         """Cut records into stored or decoded columns by name; BadRowError for a damaged record."""
 
     @property
@@ -157,7 +157,7 @@ class RecordSource(ABC):
         num_bytes = int(records.lengths.sum())
         name = ""
         try:
-            stored = self._cut(records, names)
+            stored = self._cut_columns(records, names)
             columns = {}
             for name in names:
                 column = stored[name]

@@ -38,7 +38,7 @@ def find_records(file: File, index_dir: str | None) -> tuple[FileStat, NDArray[n
     stat = file.stat()
     file.pin(stat)
     index = KeptIndex("tfrecord", ".tfi", file.url, stat, index_dir)
-    records = _placed(index.load().get("lengths"), stat)
+    records = _place_records(index.load().get("lengths"), stat)
     if records is None:
         records = _scan(file, stat.num_bytes)
         index.save({"lengths": narrow(records[1])})
@@ -55,7 +55,7 @@ def _scan(file: File, num_bytes: int) -> NDArray[np.int64]:
     skip_bytes = 4 * file.gap_bytes
     while at < num_bytes:
         if at + _HEAD_BYTES > num_bytes:
-            raise _cut(file.url, at, num_bytes)
+            raise _make_cut_error(file.url, at, num_bytes)
         if not first <= at <= first + len(window) - _HEAD_BYTES:
             # Long records are stepped over: only their heads are read.
             first = at
@@ -68,15 +68,15 @@ def _scan(file: File, num_bytes: int) -> NDArray[np.int64]:
             raise _foreign(file.url, head)
         if end + 4 > num_bytes:
             if len(_wrong_heads(head)):
-                raise _damaged(file.url, at)
-            raise _cut(file.url, at, num_bytes)
+                raise _make_damage_error(file.url, at)
+            raise _make_cut_error(file.url, at, num_bytes)
         heads += head
         ends.append(end)
         lengths.append(length)
         at = end + 4
     wrong = _wrong_heads(heads)
     if len(wrong):
-        raise _damaged(file.url, ends[wrong[0]] - lengths[wrong[0]] - _HEAD_BYTES)
+        raise _make_damage_error(file.url, ends[wrong[0]] - lengths[wrong[0]] - _HEAD_BYTES)
     return np.array([ends, lengths], np.int64).reshape(2, len(ends))
 
 
@@ -102,11 +102,11 @@ def _foreign(url: str, head: bytes) -> DataError:
     )
 
 
-def _damaged(url: str, at: int) -> DataError:
+def _make_damage_error(url: str, at: int) -> DataError:
     return DataError("the length of a record is damaged: its checksum differs", url=url, offset=at)
 
 
-def _cut(url: str, at: int, num_bytes: int) -> DataError:
+def _make_cut_error(url: str, at: int, num_bytes: int) -> DataError:
     return DataError(
         f"the file ends at byte {num_bytes}, in the middle of a record: was it cut?",
         url=url,
@@ -114,7 +114,7 @@ def _cut(url: str, at: int, num_bytes: int) -> DataError:
     )
 
 
-def _placed(lengths: NDArray[Any] | None, stat: FileStat) -> NDArray[np.int64] | None:
+def _place_records(lengths: NDArray[Any] | None, stat: FileStat) -> NDArray[np.int64] | None:
     """Ends and lengths by the lengths of an index; None if they do not fill the file."""
     if lengths is None:
         return None

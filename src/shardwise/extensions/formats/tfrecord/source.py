@@ -64,7 +64,7 @@ class TfRecordSource(ScannedSource[_Records]):
         storage: StorageOptions | None = None,
     ) -> None:
         super().__init__(urls, suffixes=_SUFFIXES, index=index, storage=storage)
-        self._asked = _asked(features)
+        self._asked = _check_features(features)
         # Features that a process has warned of.
         self._left_out: set[str] = set()
 
@@ -117,7 +117,7 @@ class TfRecordSource(ScannedSource[_Records]):
         """
         missing = {name for name, text in asked.items() if not text.endswith("?")}
         known: set[str] = set()
-        num_records = max(len(self._scanned()[0][1][0]), _MIN_LOOKED_AT) if missing else 0
+        num_records = max(len(self._scan_files()[0][1][0]), _MIN_LOOKED_AT) if missing else 0
         count = 0
         for data in islice(self._records(), num_records):
             count += 1
@@ -140,7 +140,7 @@ class TfRecordSource(ScannedSource[_Records]):
             )
 
     def _records(self) -> Iterator[bytes]:
-        for url, (_, (ends, lengths)) in zip(self.urls, self._scanned(), strict=True):
+        for url, (_, (ends, lengths)) in zip(self.urls, self._scan_files(), strict=True):
             file, starts, at, num_bytes = self._pool.get(url), ends - lengths, 0, _FIRST_READ
             while at < len(ends):
                 # Most looks end at the first record; the others read a file in few requests.
@@ -166,7 +166,7 @@ class TfRecordSource(ScannedSource[_Records]):
         )  # fmt: skip
 
     def _first_record(self) -> tuple[str, bytes] | None:
-        for url, (_, (ends, lengths)) in zip(self.urls, self._scanned(), strict=True):
+        for url, (_, (ends, lengths)) in zip(self.urls, self._scan_files(), strict=True):
             if len(ends):
                 start = int(ends[0] - lengths[0])
                 return url, self._pool.get(url).read(start, int(lengths[0]))
@@ -186,7 +186,7 @@ class TfRecordSource(ScannedSource[_Records]):
         # The checksum of the data is read along with it.
         return RecordShard(ends - lengths, ends + 4)
 
-    def _cut(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
+    def _cut_columns(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
         buffer, starts, lengths = records.buffer, records.starts, records.lengths - 4
         ends = starts + lengths
         stored = buffer[ends[:, None] + np.arange(4)].view("<u4")[:, 0]
@@ -243,7 +243,7 @@ def _value(name: str, feature: _Feature, found: tuple[str, Values | Steps] | Non
             f"the feature {name!r} has no steps: take it as features={{{name!r}: '{kind}[]'}}"
         )
     if feature.depth == 1:
-        return _listed(values, feature.kind)
+        return _replace_empty(values, feature.kind)
     if len(values) != 1:
         raise ValueError(
             f"the feature {name!r} has {len(values)} values: take it as a list, "
@@ -254,7 +254,7 @@ def _value(name: str, feature: _Feature, found: tuple[str, Values | Steps] | Non
 
 def _taken_steps(name: str, feature: _Feature, values: Steps) -> Any:
     if feature.depth == 2:
-        return [_listed(step, feature.kind) for step in values]
+        return [_replace_empty(step, feature.kind) for step in values]
     depth = _depth(values)
     if depth > feature.depth:
         raise ValueError(
@@ -266,13 +266,13 @@ def _taken_steps(name: str, feature: _Feature, values: Steps) -> Any:
     return np.concatenate([np.empty(0, feature.kind), *values], dtype=feature.kind)
 
 
-def _listed(values: Values, kind: str) -> Values:
+def _replace_empty(values: Values, kind: str) -> Values:
     if len(values):
         return values
     return [] if kind == "bytes" else np.empty(0, kind)
 
 
-def _asked(features: Any) -> dict[str, str] | tuple[str, ...] | None:
+def _check_features(features: Any) -> dict[str, str] | tuple[str, ...] | None:
     if features is None:
         return None
     if isinstance(features, str | bytes) or not isinstance(features, Iterable):

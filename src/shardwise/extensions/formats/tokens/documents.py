@@ -116,7 +116,7 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
         self, ids: NDArray[np.int64], *, epoch: int, seed: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The runs of tokens of blocks: their files, first tokens and counts."""
-        joined = self._epochs.get(mix(seed, epoch), self._joined)
+        joined = self._epochs.get(mix(seed, epoch), self._join_documents)
         starts = ids * self.block
         firsts = np.searchsorted(joined.ends, starts, side="right")
         lasts = np.searchsorted(joined.ends, starts + self.block, side="right")
@@ -134,7 +134,7 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
         bases = self._file_ends[files] - np.array([f.num_tokens for f in self.files])[files]
         return files, tokens - bases, taken
 
-    def _joined(self, key: int) -> _Joined:
+    def _join_documents(self, key: int) -> _Joined:
         num_documents = len(self._ends)
         order = Permutation(num_documents, key)(np.arange(num_documents))
         lengths = np.diff(self._ends, prepend=0)

@@ -33,10 +33,10 @@ def expand_tokens(
     many: Any = [urls] if isinstance(urls, str | os.PathLike) else urls
     if isinstance(many, bytes) or not isinstance(many, Sequence):
         raise TypeError(f"urls must be a str, a path or a list of these, not {type(urls).__name__}")
-    return expand([_indexed(item) for item in many], suffixes=_SUFFIXES, options=options)
+    return expand([_find_index(item) for item in many], suffixes=_SUFFIXES, options=options)
 
 
-def _indexed(item: Any) -> Any:
+def _find_index(item: Any) -> Any:
     text = path_text("each of urls", item)
     if text and is_local(text):
         index = os.path.join(local_path(text), _LITDATA)  # noqa: PTH118 - keeps './'

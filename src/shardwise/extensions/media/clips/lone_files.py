@@ -146,7 +146,7 @@ class IndexedFiles(LoneFiles):
         self._place = KeptArrays(None, name="media", origin=f"media 2 {digest.hexdigest()}")
         self._table: MadeOnce[_Indexes] = MadeOnce()
         self._stats: MadeOnce[list[FileStat]] = MadeOnce()
-        self._opened()
+        self._open_indexes()
 
     def __getstate__(self) -> dict[str, Any]:
         # Mapped from the cache again, if they are there.
@@ -156,7 +156,7 @@ class IndexedFiles(LoneFiles):
 
     def identity(self) -> str:
         """16 hex digits of all indexes."""
-        table = self._opened()
+        table = self._open_indexes()
         digest = hashlib.sha256(table.samples.astype("<i8").tobytes())
         digest.update(table.ends.astype("<i8").tobytes() + table.blocks.tobytes())
         return digest.hexdigest()[:16]
@@ -174,7 +174,7 @@ class IndexedFiles(LoneFiles):
                 url=error.url,
             ) from error
 
-    def _opened(self) -> _Indexes:
+    def _open_indexes(self) -> _Indexes:
         return self._table.get(self._kept_or_made)
 
     def _kept_or_made(self) -> _Indexes:
@@ -204,7 +204,7 @@ class IndexedFiles(LoneFiles):
                 return _BAD + error.reason.encode(), stat
 
     def _index(self, sample: int) -> MediaIndex:
-        table, row = self._opened(), int(np.searchsorted(self._samples, sample))
+        table, row = self._open_indexes(), int(np.searchsorted(self._samples, sample))
         begin = int(table.ends[row - 1]) if row else 0
         block = table.blocks[begin : int(table.ends[row])].tobytes()
         if not block.startswith(_BAD):
@@ -214,6 +214,6 @@ class IndexedFiles(LoneFiles):
 
     def _version(self, sample: int) -> FileStat:
         def read() -> list[FileStat]:
-            return [FileStat(*each) for each in json.loads(self._opened().stats.tobytes())]
+            return [FileStat(*each) for each in json.loads(self._open_indexes().stats.tobytes())]
 
         return self._stats.get(read)[int(np.searchsorted(self._samples, sample))]

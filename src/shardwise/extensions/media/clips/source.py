@@ -156,7 +156,7 @@ class ClipSource(ReadsEpochs):
         num_bytes = stored.num_bytes
         if is_made:
             chosen = [
-                self._chosen(*row, seed=seed, epoch=epoch)
+                self._choose_clips(*row, seed=seed, epoch=epoch)
                 for row in zip(ids.tolist(), spans.tolist(), numbers.tolist(), samples.tolist(),
                                strict=True)
             ]  # fmt: skip
@@ -164,7 +164,7 @@ class ClipSource(ReadsEpochs):
             shards, _ = self.source.manifest.locate(samples)
             urls = self.source.manifest.urls
             columns[MEDIA] = [
-                {"url": urls[shard], "key": key, "clip": number, **self._described(clips)}
+                {"url": urls[shard], "key": key, "clip": number, **self._describe_clips(clips)}
                 for clips, key, number, shard in zip(
                     chosen, keys, clip_numbers, shards.tolist(), strict=True
                 )
@@ -174,7 +174,7 @@ class ClipSource(ReadsEpochs):
                     index = self._files[field].index
                     chosen = [[clip.beside(index(clip.sample)) for clip in row] for row in chosen]
                     for media, row in zip(columns[MEDIA], chosen, strict=True):
-                        media.setdefault("fields", {})[field] = self._described(row)
+                        media.setdefault("fields", {})[field] = self._describe_clips(row)
                 clips, num_read = self._read_clips(field, chosen, names)
                 num_bytes += num_read
                 columns |= self._made_columns(field, chosen, clips)
@@ -185,7 +185,7 @@ class ClipSource(ReadsEpochs):
                     media["cut"] = cut_rows(values[inverse[at]], self.options)[cuts[at]]
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
-    def _chosen(
+    def _choose_clips(
         self, row: int, span: int, number: int, sample: int, *, seed: int, epoch: int
     ) -> list[ChosenClip]:
         index = self._files[self.options.field].index(sample)
@@ -193,7 +193,7 @@ class ClipSource(ReadsEpochs):
         starts = self.options.starts(part, number, seed=seed, epoch=epoch, sample=row)
         return [ChosenClip.of(sample, index, part, start, self.options) for start in starts]
 
-    def _described(self, clips: list[ChosenClip]) -> dict[str, Any]:
+    def _describe_clips(self, clips: list[ChosenClip]) -> dict[str, Any]:
         """The values of a sample's clips in "__media__": lists of them with `per_sample`."""
         first, *_ = described = [clip.described() for clip in clips]
         if self.options.per_sample is None:

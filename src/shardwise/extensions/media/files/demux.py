@@ -43,7 +43,7 @@ def demux(data: bytes | memoryview, limits: Limits) -> tuple[list[Track], list[l
     check_end(data)
     whole = bytes(data)
     try:
-        with _opened(whole, av) as container:
+        with _open_container(whole, av) as container:
             streams = [
                 s
                 for s in container.streams
@@ -164,7 +164,7 @@ def _check_changes(packets: list[Any], context: Any) -> None:
                 )
 
 
-def _opened(data: bytes, av: Any, **options: str) -> Any:
+def _open_container(data: bytes, av: Any, **options: str) -> Any:
     """A container, also one whose tags are not UTF-8: before PyAV 19 that has to be requested."""
     asked = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
     return av.open(io.BytesIO(data), "r", options=options, **asked)
@@ -176,7 +176,7 @@ def _looked_at(data: bytes, av: Any, stream: int) -> tuple[int, bool]:
     FFmpeg reports the degrees with the first picture only, and fills in times unless it must not.
     """
     degrees, has_times = 0, None
-    with _opened(data, av, fflags="nofillin") as container:
+    with _open_container(data, av, fflags="nofillin") as container:
         try:
             for packet in container.demux(container.streams[stream]):
                 has_times = packet.pts is not None if has_times is None else has_times

@@ -88,7 +88,7 @@ def decode_frames(
     segments = track.segments(frames[shown])
     coded = read_segments(index, track, segments, reader)
     memory = decoder_bytes(track.height, track.width)
-    decode_run: VideoBackend = plugins.find(_BACKENDS, _chosen(track, backend))
+    decode_run: VideoBackend = plugins.find(_BACKENDS, _choose_backend(track, backend))
 
     def decode(segment: Segment, payloads: Sequence[bytes | memoryview]) -> None:
         with picture_memory().hold(memory):
@@ -106,7 +106,7 @@ def decode_frames(
     return out
 
 
-def _chosen(track: Track, backend: str) -> str:
+def _choose_backend(track: Track, backend: str) -> str:
     if track.codec == "pictures":
         return "pictures"
     return "pyav" if backend == "auto" else backend

@@ -65,7 +65,7 @@ def index_to_bytes(index: MediaIndex) -> bytes:
         described["num_coded"] = len(track.columns.pts)
         described["columns"] = {}
         for name, values in _differences(track.columns).items():
-            width, data = _packed(values)
+            width, data = _pack_numbers(values)
             described["columns"][name] = [width, len(data)]
             body += data
         described["num_checksums"] = None if track.checksums is None else len(track.checksums)
@@ -88,7 +88,7 @@ def index_from_bytes(data: bytes | memoryview) -> MediaIndex:
         raise _unusable("its checksum does not hold")
     try:
         (length,) = struct.unpack_from("<I", data, 8)
-        text = _inflated(data[12 : 12 + length], _MAX_HEADER_BYTES, _DICTIONARY)
+        text = _inflate_part(data[12 : 12 + length], _MAX_HEADER_BYTES, _DICTIONARY)
         (plain,) = struct.unpack_from("<I", text)
         header = json.loads(text[4 : 4 + plain])
         at, tracks, blobs = 12 + length, [], io.BytesIO(text[4 + plain :])
@@ -107,7 +107,7 @@ def _track(described: dict[str, Any], data: bytes, at: int, blobs: io.BytesIO) -
     DEFAULT_LIMITS.check_frames(count, "frames")
     columns = {}
     for name, (width, length) in described["columns"].items():
-        columns[name] = _unpacked(data[at : at + length], count, width)
+        columns[name] = _unpack_numbers(data[at : at + length], count, width)
         at += length
     checksums = None
     if described["num_checksums"] is not None:
@@ -157,7 +157,7 @@ def _columns(values: dict[str, NDArray[np.int64]]) -> TrackColumns:
     return TrackColumns(pts, duration, size, offset, (flags & 1) > 0, (flags & 2) > 0)
 
 
-def _packed(values: NDArray[np.int64]) -> tuple[int, bytes]:
+def _pack_numbers(values: NDArray[np.int64]) -> tuple[int, bytes]:
     """Bytes per number, and the deflated byte planes."""
     folded = ((values << 1) ^ (values >> 63)).view(np.uint64)
     top = int(folded.max(initial=0))
@@ -166,10 +166,10 @@ def _packed(values: NDArray[np.int64]) -> tuple[int, bytes]:
     return width, zlib.compress(np.ascontiguousarray(planes.T).tobytes(), 9)
 
 
-def _unpacked(data: bytes, count: int, width: int) -> NDArray[np.int64]:
+def _unpack_numbers(data: bytes, count: int, width: int) -> NDArray[np.int64]:
     if not 1 <= width <= 8:
         raise ValueError(f"a column of {width} bytes a number")
-    planes = np.frombuffer(_inflated(data, count * width), np.uint8)
+    planes = np.frombuffer(_inflate_part(data, count * width), np.uint8)
     wide = np.zeros((count, 8), np.uint8)
     wide[:, :width] = planes.reshape(width, count).T
     folded = wide.view("<u8").reshape(-1)
@@ -177,7 +177,7 @@ def _unpacked(data: bytes, count: int, width: int) -> NDArray[np.int64]:
     return half ^ -(folded & np.uint64(1)).view(np.int64)
 
 
-def _inflated(data: bytes, limit: int, dictionary: bytes = b"") -> bytes:
+def _inflate_part(data: bytes, limit: int, dictionary: bytes = b"") -> bytes:
     """Inflate at most `limit` bytes: the length is known, and a bomb has more."""
     inflater = zlib.decompressobj(zdict=dictionary)
     text = inflater.decompress(data, limit + 1)

@@ -64,7 +64,7 @@ def read_ogg(data: bytes | memoryview, limits: Limits) -> tuple[Track, list[byte
     elif head[:7] == b"\x01vorbis" and len(head) >= 30 and len(others) == 2:
         num_heads, channels, lead = 3, head[11], 0
         (rate,) = struct.unpack_from("<I", head, 12)
-        config = b"\2" + _laced(len(head)) + _laced(len(others[0])) + b"".join(stream.packets[:3])
+        config = b"\2" + _lace(len(head)) + _lace(len(others[0])) + b"".join(stream.packets[:3])
         counts = vorbis_samples(head, others[1], stream.packets[3:])
     else:
         return None
@@ -125,5 +125,5 @@ def _crc(page: bytes) -> tuple[int]:
     return (int.from_bytes(reflected.to_bytes(4, "little").translate(_REVERSED), "big"),)
 
 
-def _laced(size: int) -> bytes:
+def _lace(size: int) -> bytes:
     return b"\xff" * (size // 255) + bytes([size % 255])

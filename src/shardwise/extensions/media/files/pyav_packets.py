@@ -73,7 +73,7 @@ def decoded_frames(
             packet.is_keyframe = bool(track.columns.key[number])
             if wanted is not None and track.codec != "av1":  # dav1d takes it once, for all frames
                 context.skip_frame = "DEFAULT" if number in wanted else "NONREF"
-            for frame in _decoded(av, context, packet, may_fail=number in may_fail):
+            for frame in _decode_packet(av, context, packet, may_fail=number in may_fail):
                 yield number_of(frame), frame
         for frame in context.decode(None):
             yield number_of(frame), frame
@@ -101,7 +101,7 @@ def decoded_sounds(
         yield current, frames
 
 
-def _decoded(av: Any, context: Any, packet: Any, *, may_fail: bool) -> list[Any]:
+def _decode_packet(av: Any, context: Any, packet: Any, *, may_fail: bool) -> list[Any]:
     try:
         return list(context.decode(packet))
     except av.error.InvalidDataError:

@@ -88,7 +88,7 @@ def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None
         span = find(stsd, boxes, box) if box else (0, 0)
         if span is None:
             raise DataError(f"the sample description {kind!r} has no {box!r}", offset=begin)
-        config = _converted(codec, stsd[slice(*span)])
+        config = _convert_config(codec, stsd[slice(*span)])
     parameters = {"codec_tag": str(int.from_bytes(kind, "little"))}
     if is_video:
         width, height = struct.unpack_from(">HH", stsd, begin + 24)
@@ -179,7 +179,7 @@ def _without_user_data(config: bytes) -> bytes:
     return config[:22] + bytes([len(arrays)]) + b"".join(arrays) + config[at:]
 
 
-def _converted(codec: str, config: bytes) -> bytes:
+def _convert_config(codec: str, config: bytes) -> bytes:
     """A configuration as FFmpeg's decoders take it."""
     if codec == "hevc":
         return _without_user_data(config)

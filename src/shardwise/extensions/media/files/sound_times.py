@@ -56,8 +56,8 @@ def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -
     if not len(heard):
         return track
     first, last = int(heard[0]), int(heard[-1])
-    lead = _skipped(packets[first])[0]
-    trim = sum(_skipped(packet)[1] for packet in packets[max(0, last - 3) : last + 1])
+    lead = _count_skipped(packets[first])[0]
+    trim = sum(_count_skipped(packet)[1] for packet in packets[max(0, last - 3) : last + 1])
     lead = opus_delay(track.codec, track.config, lead)
     begin = 0 if columns.pts[first] == NO_TIME else int(columns.pts[first])
     # Halves up, as FFmpeg: Opus starts 6.5 ticks late in mkv.
@@ -117,10 +117,10 @@ def _decoded_lengths(
     last = len(payloads) - 1
     try:
         if track.codec in _UNTOLD:
-            counts = _decoded(track, payloads, range(last + 1))
+            counts = _count_samples(track, payloads, range(last + 1))
             return np.array([counts.get(number, 0) for number in range(last + 1)], np.int64)
-        head = _decoded(track, payloads, range(min(2, last + 1)))
-        tail = _decoded(track, payloads, range(max(0, last - 1), last + 1))
+        head = _count_samples(track, payloads, range(min(2, last + 1)))
+        tail = _count_samples(track, payloads, range(max(0, last - 1), last + 1))
     except DataError:
         return said  # decoding the sound raises the error
     # The first one may give less: the decoder leaves out its delay.
@@ -130,7 +130,7 @@ def _decoded_lengths(
     return lengths if usual else said
 
 
-def _decoded(track: Track, payloads: list[bytes], numbers: range) -> dict[int, int]:
+def _count_samples(track: Track, payloads: list[bytes], numbers: range) -> dict[int, int]:
     """Samples that some packets decode to, by their numbers."""
     run = [(number, payloads[number]) for number in numbers]
     return {
@@ -146,7 +146,7 @@ def natural_lengths(track: Track, lengths: NDArray[np.int64]) -> list[int]:
     return [int(lengths[-1]), int(lengths[:-1].max(initial=0))]
 
 
-def _skipped(packet: Any) -> tuple[int, int]:
+def _count_skipped(packet: Any) -> tuple[int, int]:
     """Samples to leave out at the start and the end of a packet."""
     if not packet.has_sidedata("skip_samples"):
         return 0, 0

@@ -59,7 +59,7 @@ def read_window(
     if low >= high:
         out = np.zeros((sound.num_channels, count), np.float32)
     else:
-        read = sound.read if rate == sound.rate else partial(_resampled, sound, rate)
+        read = sound.read if rate == sound.rate else partial(_resample_sound, sound, rate)
         out = read(low, high)
         if high - low < count:
             out = np.pad(out, ((0, 0), (low - start, start + count - high)))
@@ -72,7 +72,7 @@ def read_window(
 BLOCK_S, _MARGIN_SAMPLES = 1.5, 256
 
 
-def _resampled(sound: Sound, rate: int, start: int, stop: int) -> NDArray[np.float32]:
+def _resample_sound(sound: Sound, rate: int, start: int, stop: int) -> NDArray[np.float32]:
     """Samples `[start, stop)` of a sound at another rate, which must be there."""
     try:
         import soxr

@@ -76,7 +76,7 @@ class CachedFile(RemoteReads):
 
     def open(self) -> None:
         """Ask for the file's version, unless it is known."""
-        self._known()
+        self._pin_version()
 
     def stat(self) -> FileStat:
         """The version that the store has now."""
@@ -109,7 +109,7 @@ class CachedFile(RemoteReads):
         self, ranges: Sequence[ByteRange], view: memoryview, hits: list[ByteRange]
     ) -> list[MissingBlock]:
         """Read the blocks that are cached, add a range for each to `hits`; the missing ones."""
-        cache, version = self._cache, self._version or self._known()
+        cache, version = self._cache, self._version or self._pin_version()
         if not version.id or any(each.stop > version.num_bytes for each in ranges):
             if not version.id:
                 cache.bypass.note_uncacheable(self.url)
@@ -141,7 +141,7 @@ class CachedFile(RemoteReads):
 
     def block_for_peer(self, number: int, ranges: Sequence[ByteRange]) -> MissingBlock | None:
         """A block that another node asks for; None where it has no such ranges."""
-        block = self._block(self._known(), number, ranges)
+        block = self._block(self._pin_version(), number, ranges)
         start, stop = block.info.offset, block.info.offset + block.info.num_bytes
         are_in = all(start <= part.start < part.stop <= stop for part in ranges)
         return replace(block, for_peer=True) if block.version and are_in else None
@@ -163,7 +163,7 @@ class CachedFile(RemoteReads):
         Returns:
             Whether a block was removed: if not, the bytes came from the store.
         """
-        version = self._known()
+        version = self._pin_version()
         if not version.id:
             return False
         size = self._cache.settings.block_bytes
@@ -178,7 +178,7 @@ class CachedFile(RemoteReads):
         """Close the file itself; blocks stay open in the cache."""
         self._file.close()
 
-    def _known(self) -> _Version:
+    def _pin_version(self) -> _Version:
         version = self._version
         if version is None:
             current = self._file.stat()

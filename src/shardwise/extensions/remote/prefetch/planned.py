@@ -156,7 +156,7 @@ class PlannedReads:
         pieces = self._pieces.get(name)
         if not pieces:
             return [], list(ranges)
-        parts, rest = _cut(pieces, ranges)
+        parts, rest = _cut_ranges(pieces, ranges)
         for piece, _ in parts:
             piece.num_readers += 1
             if piece.task is None:
@@ -252,7 +252,7 @@ def _start_of(piece: Piece) -> int:
     return piece.start
 
 
-def _cut(
+def _cut_ranges(
     pieces: Sequence[Piece], ranges: Sequence[ByteRange]
 ) -> tuple[list[tuple[Piece, ByteRange]], list[ByteRange]]:
     """The parts of ranges that lie in pieces, and the rest."""

@@ -85,19 +85,19 @@ class LatencyTracker:
     @property
     def gap_bytes(self) -> int:
         """Latency times bandwidth, within bounds: reading this much costs as much as a request."""
-        return self._within(_LEAST_GAP, _MOST_GAP, times=1)
+        return self._clamp_bytes(_LEAST_GAP, _MOST_GAP, times=1)
 
     @property
     def max_request_bytes(self) -> int:
         """The longest request: longer ranges are read by several at once."""
-        return self._within(_LEAST_PART, _MOST_PART, times=2)
+        return self._clamp_bytes(_LEAST_PART, _MOST_PART, times=2)
 
     @property
     def piece_bytes(self) -> int:
         """The length of a stream's pieces."""
         return int(min(_MOST_PIECE, max(_LEAST_PIECE, self._bytes_a_s * _PIECE_S)))
 
-    def _within(self, least: int, most: int, *, times: int) -> int:
+    def _clamp_bytes(self, least: int, most: int, *, times: int) -> int:
         product = self._head_s * self._bytes_a_s * times
         return most // 2 if not product else int(min(most, max(least, product)))
 

@@ -32,7 +32,7 @@ def coalesce(
     requests: list[RangeRequest] = []
     joined: list[ByteRange] = []
     start = stop = 0
-    for each in sorted(_cut(ranges, max_request_bytes)):
+    for each in sorted(_cut_ranges(ranges, max_request_bytes)):
         is_near = joined and each.start <= stop + gap_bytes
         if is_near and max(stop, each.stop) - start <= max_request_bytes:
             stop = max(stop, each.stop)
@@ -46,7 +46,7 @@ def coalesce(
     return requests
 
 
-def _cut(ranges: Iterable[ByteRange], max_bytes: int) -> Iterable[ByteRange]:
+def _cut_ranges(ranges: Iterable[ByteRange], max_bytes: int) -> Iterable[ByteRange]:
     for each in ranges:
         # Equal parts: a short rest would cost a request of its own.
         num_parts = -(-(each.stop - each.start) // max_bytes)

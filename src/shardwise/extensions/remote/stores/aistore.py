@@ -165,9 +165,9 @@ class AisClient(ObstoreClient):
     @_renewing
     async def put(self, key: str, source: bytes | Path) -> None:
         """Store an object whole, by one request to its target."""
-        await in_thread(partial(self._put, key, source))
+        await in_thread(partial(self._put_object, key, source))
 
-    def _put(self, key: str, source: bytes | Path) -> None:
+    def _put_object(self, key: str, source: bytes | Path) -> None:
         client = self._web_client
         target = client.web.redirect_of(client.url(quote(key)), method="PUT")
         if not target:

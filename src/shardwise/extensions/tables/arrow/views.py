@@ -157,7 +157,7 @@ class Lists:
         spans = zip((ends - sizes).tolist(), ends.tolist(), lengths.tolist(), strict=True)
         nested = isinstance(items, Lists)
         return [
-            None if size < 0 else _stacked(values[begin:end]) if nested else values[begin:end]
+            None if size < 0 else _stack_arrays(values[begin:end]) if nested else values[begin:end]
             for begin, end, size in spans
         ]
 
@@ -213,7 +213,7 @@ def _refuse_broken(broken: NDArray[np.bool_] | None, rows: Rows) -> None:
         )
 
 
-def _stacked(values: Any) -> Any:
+def _stack_arrays(values: Any) -> Any:
     """Arrays of one form as one array, whatever lists lie beside theirs."""
     if isinstance(values, np.ndarray) or not values or not isinstance(values[0], np.ndarray):
         return values

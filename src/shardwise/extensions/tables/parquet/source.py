@@ -122,7 +122,7 @@ class ParquetSource:
             check_names(names, (*tables.fields, *known.parts), url=self.urls[0])
         tables.manifest.check(ids)
         groups, rows = tables.manifest.locate(ids)
-        stored = self._stored(fields)
+        stored = self._list_stored_fields(fields)
         columns: dict[str, Any] = {}
         num_bytes = 0
         if stored:
@@ -142,7 +142,7 @@ class ParquetSource:
         """The column chunks of remote row groups that `read` fetches; see `TellsRanges`."""
         if all(map(is_local, self.tables.urls)):
             return None
-        tables, names = self.tables, self._stored(fields)
+        tables, names = self.tables, self._list_stored_fields(fields)
         groups, _ = tables.manifest.locate(ids)
         reads: list[UrlRanges] = []
         for group in np.unique(groups).tolist() if names else ():
@@ -155,7 +155,7 @@ class ParquetSource:
 
     # Inner parts.
 
-    def _stored(self, fields: tuple[str, ...] | None) -> tuple[str, ...]:
+    def _list_stored_fields(self, fields: tuple[str, ...] | None) -> tuple[str, ...]:
         """The stored fields to read for some fields."""
         known = self.tables.columns
         names = self.tables.fields if fields is None else fields

@@ -54,7 +54,7 @@ class ArrowFile:
 
     def info(self) -> FileInfo:
         """The facts in the batches' headers."""
-        batches = self._mapped()
+        batches = self._map_batches()
         return FileInfo(
             self._file.url,
             self._stat,
@@ -66,13 +66,13 @@ class ArrowFile:
     def read(self, group: int, names: Sequence[str]) -> tuple[pa.RecordBatch, int]:  # noqa: ARG002
         """A record batch, with all its columns: nothing is read before it is looked at."""
         self.check()
-        return self._mapped()[group], 0
+        return self._map_batches()[group], 0
 
     def check(self) -> None:
         """Check the file's version, before and after views of the map are read."""
         check_version(self._file, self._stat)
 
-    def _mapped(self) -> list[pa.RecordBatch]:
+    def _map_batches(self) -> list[pa.RecordBatch]:
         if self._batches is None:
             with as_data_error("it is not an Arrow file, or damaged", url=self._file.url):
                 with pa.memory_map(self._path) as source:

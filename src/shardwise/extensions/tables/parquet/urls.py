@@ -174,10 +174,10 @@ def partitions_of(urls: Sequence[str]) -> list[Partition]:
                 url=url,
             )
     names = columns[0] if columns else ()
-    return [Partition(name, _typed([parts[name] for parts in columns])) for name in names]
+    return [Partition(name, _parse_values([parts[name] for parts in columns])) for name in names]
 
 
-def _typed(texts: Sequence[str]) -> tuple[int | str | None, ...]:
+def _parse_values(texts: Sequence[str]) -> tuple[int | str | None, ...]:
     values = tuple(None if text == _NULL else text for text in texts)
     if all(text is None or _WHOLE.fullmatch(text) for text in values):
         return tuple(None if text is None else int(text) for text in values)
