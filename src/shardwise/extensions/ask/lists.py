@@ -26,7 +26,7 @@ def read_order(path: str | os.PathLike[str]) -> NDArray[Any]:
 
     Raises:
         TypeError: the path has another suffix.
-        DataError: it is no such file.
+        DataError: it is not such a file.
     """
     url = os.fspath(path)
     if not url.endswith(".npy"):

@@ -20,7 +20,7 @@ class Step:
     """The samples of a step, a row each, in the order of the batch.
 
     `ids` and `positions` in the epoch are int64 `[rows]`; `valid` is False for rows of padding.
-    `keys`, `urls`, `byte_ranges` and `sources` are looked up when they are asked for. Of a wrapped
+    `keys`, `urls`, `byte_ranges` and `sources` are looked up when they are requested. Of a wrapped
     dataset the items alone know their keys: `keys` gets these items.
     """
 

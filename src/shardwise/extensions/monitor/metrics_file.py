@@ -1,4 +1,4 @@
-"""The lines of metrics of one rank: its loader's sums every 10 s, by a thread of its own.
+"""The lines of metrics of one rank: its loader's sums every 10 s, by its own thread.
 
 The training never waits for the thread, and a full disk costs lines alone. Sums only grow, so any
 two lines have all that came between them: the older half of a long file can be thinned out.
@@ -50,7 +50,7 @@ class MetricsFile:
     def begin(
         self, current: Pass, rank: int, dataset: Samples, stats: Callable[..., dict[str, Any]]
     ) -> None:
-        """Begin a pass; the thread is started if this process has none for the rank."""
+        """Start a pass; the thread is started if this process has none for the rank."""
         if self._lines is None or self._lines.owner != (os.getpid(), rank):
             self.close()
             self._lines = _Lines(self._directory, rank, self._coverage)
@@ -65,7 +65,7 @@ class MetricsFile:
             self._lines.stop()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process writes a file of its own."""
+        """Another process writes its own file."""
         return {**self.__dict__, "_lines": None}
 
 

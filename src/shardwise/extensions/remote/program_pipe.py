@@ -32,7 +32,7 @@ class Pipe:
         mode: "r..." or "w...".
         timeout: seconds to wait for the program's end after all was read or written.
         ignore_errors: accept every status.
-        ignore_status: statuses that are no failure, besides 0.
+        ignore_status: statuses that are not failure, besides 0.
         **kw: for `subprocess.Popen`.
 
     Attributes:
@@ -104,7 +104,7 @@ class Pipe:
         data: bytes = self.stream.read(size)
         if size == 0:
             return data
-        # Only a buffered stream waits for as much as was asked for.
+        # Only a buffered stream waits for as much as was requested.
         is_buffered = isinstance(self.stream, io.BufferedReader)
         if not data or size is None or size < 0 or (is_buffered and len(data) < size):
             self._end()

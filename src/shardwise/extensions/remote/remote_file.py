@@ -88,7 +88,7 @@ class RemoteFile(RemoteReads):
         copy_received(receive(requests), buffer)
 
     def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """The keys of this file's store that begin with a prefix; see `Client.names`."""
+        """The keys of this file's store that start with a prefix; see `Client.names`."""
 
         async def list_keys() -> list[str]:
             return await self._object.client().names(self.url, prefix, delimiter=delimiter)
@@ -212,7 +212,7 @@ async def _get_batch(reading: list[tuple[RemoteFile, _Progress]]) -> None:
         if data is not None:
             progress.received.extend(received_for(request, data))
             progress.requests.remove(request)
-    # A GetBatch reply names no versions: now and then, one object's version is asked for.
+    # A GetBatch reply names no versions: now and then, one object's version is requested.
     files = {file._object.key: file for file, *_ in asked}
     if key := client.due_for_version_check(files):
         files[key]._object.check(await files[key]._object.current())

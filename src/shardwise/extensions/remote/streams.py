@@ -1,8 +1,8 @@
-"""A remote file as a stream: read from its beginning on, in large ranges, or written whole.
+"""A remote file as a stream: read from its start on, in large ranges, or written whole.
 
 Keeps I6 and I8: the length is known from the start, so a stream never ends early without an error,
 and what is written appears when all of it is there. In a forked process whose parent has read from
-stores a process of its own reads for it, because the stores' client does not survive a fork:
+stores its own process reads for it, because the stores' client does not survive a fork:
 programs that look at a sample before they make a DataLoader do this all the time.
 """
 
@@ -57,7 +57,7 @@ os._exit(0)
 
 
 def open_stream(url: str, *, buffer_bytes: int = 0) -> io.BufferedReader[Any] | Pipe:
-    """Open a file of any storage for reading from its beginning on, and read the first bytes."""
+    """Open a file of any storage for reading from its start on, and read the first bytes."""
     if is_cut_off() and not is_local(url):
         return _open_elsewhere(url)
     file = open_file(url)

@@ -125,7 +125,7 @@ class ServiceExecutor:
         return session.dispatcher.stats()
 
     def close(self) -> None:
-        """End the connections; a later run opens them anew."""
+        """End the connections; a later run opens them again."""
         session, self._session = self._session, None
         if session is not None:
             session.close()

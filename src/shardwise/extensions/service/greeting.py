@@ -1,4 +1,4 @@
-"""The greeting: a client and a server tell who they are before any batch is asked for.
+"""The greeting: a client and a server tell who they are before any batch is requested.
 
     client  HELLO      a random number
     server  CHALLENGE  its own, and with a token the proof that it has it
@@ -101,7 +101,7 @@ def greet(connection: Connection, side: ClientSide) -> int:
 
     Raises:
         ServiceError: it serves other data or code, or has another token, and the message has both;
-            or it is no batch server.
+            or it is not a batch server.
         FrameError: it does not answer as a batch server should.
         EOFError, OSError: see `Connection`.
     """

@@ -1,7 +1,7 @@
 """The servers that Ray runs, as a trainer finds them: by the named actor, made where there is none.
 
 Each process asks the named actor and is answered when something changes. The first one to ask makes
-it, and so owns the servers; where that process ends before the others, one of them makes it anew,
+it, and so owns the servers; where that process ends before the others, one of them makes it again,
 with the number of servers that was last wanted.
 """
 

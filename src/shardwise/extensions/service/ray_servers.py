@@ -50,7 +50,7 @@ class BatchServerActor:
             TcpListener(ray.util.get_node_ip_address(), 0), token=token, num_threads=num_threads
         )
         self._server.start()
-        # Ray ends it together with the named actor: that is no error worth a traceback.
+        # Ray ends it together with the named actor: that is not an error worth a traceback.
         with suppress(ray.exceptions.ActorDiedError):
             ray.get(registry.publish.remote(number, self._server.address))
 

@@ -118,12 +118,12 @@ class BatchServer:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since its last client left, or since it began; 0 while there is one."""
+        """Seconds since its last client left, or since it started; 0 while there is one."""
         since = self._idle_since
         return 0.0 if since is None else time.monotonic() - since
 
     def start(self) -> None:
-        """Begin to take connections, in threads of its own."""
+        """Start to take connections, in threads of its own."""
         self._reception.start()
 
     def close(self) -> None:

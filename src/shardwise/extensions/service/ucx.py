@@ -93,7 +93,7 @@ class _Segments(Connection):
             self._tcp.send([_SEGMENT.pack(SEGMENT_MAGIC, kind, length), *views])
 
     def _read(self) -> tuple[int, int]:
-        """Receive the header of a segment; goes on with one that has arrived in part."""
+        """Receive the header of a segment; continues with one that has arrived in part."""
         try:
             while missing := _SEGMENT.size - len(self._header):
                 part = bytearray(missing)
@@ -114,7 +114,7 @@ class _Segments(Connection):
 
 
 class UcxConnection(_Segments):
-    """A client's end: it receives messages by UCX, by a worker of its own."""
+    """A client's end: it receives messages by UCX, by its own worker."""
 
     def __init__(self, tcp: TcpConnection) -> None:
         super().__init__(tcp)

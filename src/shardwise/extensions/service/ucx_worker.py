@@ -101,7 +101,7 @@ class UcxWorker:
             return endpoint
 
     def send(self, endpoint: Any, view: memoryview, tag: int) -> Any:
-        """Begin to send a message; returns the request to wait for."""
+        """Start to send a message; returns the request to wait for."""
         with self._lock:
             self._alive()
             if endpoint not in self._endpoints:

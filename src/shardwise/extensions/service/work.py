@@ -1,4 +1,4 @@
-"""A batch that is asked for, and what the client knows of a server."""
+"""A batch that is requested, and what the client knows of a server."""
 
 from __future__ import annotations
 

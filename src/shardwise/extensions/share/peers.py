@@ -50,7 +50,7 @@ FAILURES = (ServiceError, FrameError, EOFError, OSError, RuntimeError)
 # The address of a node, the job's token, and whether the node fetches a block that it lacks.
 _Node = tuple[str, str, bool]
 _Wanted = tuple[Any, Sequence[ByteRange]]
-# What is wanted, and the nodes that are left to ask.
+# What is requested, and the nodes that are left to ask.
 _Ask = tuple[_Wanted, list[_Node]]
 
 

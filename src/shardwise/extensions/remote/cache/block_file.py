@@ -2,7 +2,7 @@
 
     payload | a digest of each 64 KiB of it | BlockInfo as JSON | footer of 32 bytes
 
-Keeps I8: a file that is cut, damaged, or under another name is no block. The footer's digest covers
+Keeps I8: a file that is cut, damaged, or under another name is not a block. The footer's digest covers
 everything behind the payload, and the name.
 """
 
@@ -61,7 +61,7 @@ class BlockInfo(NamedTuple):
 
 
 def version_id(url: str, version: str, file_bytes: int, block_bytes: int) -> str:
-    """The beginning of the names of a file version's blocks: 32 hexadecimal digits.
+    """The start of the names of a file version's blocks: 32 hexadecimal digits.
 
     The first 16 are those of its URL. Blocks of another size, or with another kind of digest, have
     other names.
@@ -108,7 +108,7 @@ def trailer(name: str, info: BlockInfo, digests: Sequence[int]) -> bytes:
 def parse_trailer(
     name: str, num_bytes: int, read: Callable[[int, int], bytes]
 ) -> tuple[BlockInfo, tuple[int, ...]] | None:
-    """The info and the chunk digests of a file; None if it is no block.
+    """The info and the chunk digests of a file; None if it is not a block.
 
     `read(length, offset)` gives bytes of it.
     """

@@ -62,7 +62,7 @@ _OVERHEAD = 16 << 10
 class Cache:
     """The blocks of a directory, for this process; any thread may use it.
 
-    Nothing is touched before the first use. After a fork the child begins anew.
+    Nothing is touched before the first use. After a fork the child starts again.
     """
 
     def __init__(self, settings: CacheSettings) -> None:
@@ -326,5 +326,5 @@ class Cache:
     def _degrade(self, error: OSError) -> None:
         """Read past the cache for a while."""
         if isinstance(error, FileNotFoundError):
-            self._usage_file = None  # the cache was removed: create it anew
+            self._usage_file = None  # the cache was removed: create it again
         self.bypass.note_disk(error)

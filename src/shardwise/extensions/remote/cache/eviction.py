@@ -217,7 +217,7 @@ class Eviction:
     def make_room(self, usage: Usage, space: int, limit: int, *, name: str) -> int:
         """Evict until `space` bytes are free for a block; returns the number of evicted ones.
 
-        Ends early where nothing more can be evicted, or all the others are wanted before the block
+        Ends early where nothing more can be evicted, or all the others are requested before the block
         is wanted twice: see `usage.num_bytes`.
         """
         evicted = 0
@@ -241,7 +241,7 @@ class Eviction:
             self._num_left -= 1
             if is_expected and -order < NEVER and -order <= self._step_of(name, skip=1):
                 heapq.heappush(self._heap, now)
-                break  # the block is read past the cache: what is there is wanted sooner
+                break  # the block is read past the cache: what is there is requested sooner
             freed = remove_block(f"{self._blocks}/{entry.name}")
             usage.num_bytes -= freed
             evicted += bool(freed)

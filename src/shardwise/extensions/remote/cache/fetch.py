@@ -135,7 +135,7 @@ def fetch_blocks(
 
 
 def _fetch_locked(locked: Sequence[_PartialBlock], view: memoryview) -> None:
-    """Fetch whole blocks at once, copy the ranges that were asked for, publish the blocks."""
+    """Fetch whole blocks at once, copy the ranges that were requested, publish the blocks."""
     peers = locked[0].block.cache.peers
     theirs = [part for part in locked if peers is not None and peers.asks_holder(part.block)]
     own = [part for part in locked if part not in theirs]
@@ -181,7 +181,7 @@ def _read_missing(
 
 
 def fetch_ahead(blocks: Sequence[MissingBlock]) -> None:
-    """Fetch blocks before they are asked for, but those that others have or there is no room for.
+    """Fetch blocks before they are requested, but those that others have or there is no room for.
 
     Raises:
         DataError, StorageError: as `File` says.

@@ -38,7 +38,7 @@ class _Version(NamedTuple):
     """One version of a file.
 
     Attributes:
-        id: the beginning of its blocks' names; "" for a file that can't be cached.
+        id: the start of its blocks' names; "" for a file that can't be cached.
         text: its ETag or time.
         url: of the file, without secrets.
     """

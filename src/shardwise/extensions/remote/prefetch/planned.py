@@ -64,7 +64,7 @@ class Piece:
         return self._ready.is_set()
 
     def add(self, at: int, data: memoryview) -> None:
-        """Keep its part of some bytes of the file, which begin at offset `at`."""
+        """Keep its part of some bytes of the file, which start at offset `at`."""
         first, last = max(at, self.start), min(at + len(data), self.stop)
         if first < last:
             self._parts.append((first, data[first - at : last - at]))

@@ -1,4 +1,4 @@
-"""The event loop of a process, in a thread of its own, for all files and all callers.
+"""The event loop of a process, in its own thread, for all files and all callers.
 
 obstore's own threads do not survive a fork: in a child of a process that used it, its calls wait
 for ever. So the first process that uses it is recorded, and its children get an error at once. At
@@ -30,7 +30,7 @@ _MAX_SHARED = 1024
 
 
 class Runtime:
-    """An event loop in a thread of its own, and what files share in this process.
+    """An event loop in its own thread, and what files share in this process.
 
     Everything in `shared` is made and used in that thread only, so it needs no locks.
     """
@@ -92,7 +92,7 @@ class Runtime:
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The shared object of a key, made at the first call. In the loop's thread only.
 
-        Only the 1,024 last used are kept: each signed URL is a store of its own.
+        Only the 1,024 last used are kept: each signed URL is its own store.
         """
         value: T = self.shared.pop(key) if key in self.shared else make()
         self.shared[key] = value
@@ -143,7 +143,7 @@ class _Cancellable:
             self._ended.set()
 
     def stop(self) -> None:
-        """Cancel it, begun or not, and wait until it is over."""
+        """Cancel it, started or not, and wait until it is over."""
         if not self._ended.is_set():
             # A closed loop has ended all coroutines.
             with suppress(RuntimeError):
@@ -175,7 +175,7 @@ class _Process:
 
 
 def runtime(*, obstore: bool) -> Runtime:
-    """The runtime of this process, begun at the first call.
+    """The runtime of this process, started at the first call.
 
     Raises:
         StorageError: obstore will be used, in a forked child whose parent has used it.

@@ -65,7 +65,7 @@ def short_reply(num_bytes: int, announced: int) -> AttemptError:
 
 
 def empty_file() -> AttemptError:
-    """A range of a file without bytes was asked for; nginx answers it with HTTP 200."""
+    """A range of a file without bytes was requested; nginx answers it with HTTP 200."""
     return AttemptError("the file is empty (0 bytes)", "ended")
 
 

@@ -112,7 +112,7 @@ T = TypeVar("T")
 _MAX_HEDGES = 3
 _MAX_DELAY_S = 1.0
 # 0.4 s late is no fluctuation of the store, but may be a link that is full: such a request is
-# duplicated by a budget of its own.
+# duplicated by its own budget.
 VERY_LATE_S = 0.4
 
 
@@ -165,7 +165,7 @@ def _start(once: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
 class StallTimer:
     """Ends a streamed reply if `num_pieces` does not rise for some seconds (None: for no time).
 
-    The rest is a request of its own, so the budget of hedges has to allow it.
+    The rest is its own request, so the budget of hedges has to allow it.
 
     Checks at intervals, which costs nothing per piece. A check that comes late itself ends nothing:
     the loop was busy, and pieces may have arrived unseen.

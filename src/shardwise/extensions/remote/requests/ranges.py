@@ -48,7 +48,7 @@ def coalesce(
 
 def _cut(ranges: Iterable[ByteRange], max_bytes: int) -> Iterable[ByteRange]:
     for each in ranges:
-        # Equal parts: a short rest would cost a request of its own.
+        # Equal parts: a short rest would cost its own request.
         num_parts = -(-(each.stop - each.start) // max_bytes)
         length = -(-(each.stop - each.start) // num_parts)
         for start in range(each.start, each.stop, length):

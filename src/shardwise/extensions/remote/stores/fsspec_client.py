@@ -2,7 +2,7 @@
 
 Host, port and user come from the URL, as in fsspec itself. Each call in flight has an instance of
 the file system (`BlockingPool`), since most of them are not safe for two threads. A reply names no
-version, so a file's version is asked for again every two seconds while it is read.
+version, so a file's version is requested again every two seconds while it is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardwise.storage.protocol import FileStat
 
 T = TypeVar("T")
 
-# A file's version is asked for again after 2 s.
+# A file's version is requested again after 2 s.
 _FRESH_S = 2.0
 # Files that an instance keeps open: opening a file costs as much as several reads.
 _MAX_OPEN = 8
@@ -146,7 +146,7 @@ class FsspecClient(Client):
         self._scheme = scheme
         self._calls = BlockingPool(f"{scheme}://", make, _Instance.close)
         self._attempt_s = options.attempt_timeout_s
-        # By key: the last known version, and when it was asked for.
+        # By key: the last known version, and when it was requested.
         self._stats: dict[str, tuple[FileStat, float]] = {}
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:

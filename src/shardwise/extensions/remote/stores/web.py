@@ -37,7 +37,7 @@ from shardwise.storage.protocol import FileStat
 
 _MAX_ERROR_BYTES = 4096
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-# Unescaped in paths; a % begins an escape that the caller made.
+# Unescaped in paths; a % starts an escape that the caller made.
 _SAFE = "/%~!$&'()*+,;=:@"
 
 
