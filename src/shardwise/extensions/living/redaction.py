@@ -1,6 +1,6 @@
-"""Samples that must go: their payloads become zeros, and the index says that they were removed.
+"""Samples that must go: their payloads become zeros, and the index marks them as removed.
 
-The index says so first: whoever opens the shard from then on does not read them. The zeros come in
+The index changes first: whoever opens the shard from then on does not read them. The zeros come in
 a new file under the shard's name, so a run that is killed leaves all of a payload or none, and the
 same run again ends it. One run at a time may change a shard.
 """

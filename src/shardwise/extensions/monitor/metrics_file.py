@@ -1,4 +1,4 @@
-"""The lines of metrics of one rank: its loader's sums every 10 s, by its own thread.
+"""The lines of metrics of one rank: its loader's sums, written every 10 s by a separate thread.
 
 The training never waits for the thread, and a full disk costs lines alone. Sums only grow, so any
 two lines have all that came between them: the older half of a long file can be thinned out.
@@ -25,11 +25,11 @@ from shardwise.storage.atomic import atomic_write
 
 _logger = logging.getLogger("shardwise")
 INTERVAL_S = 10.0
-# Some 2 MB a rank. Past that, every other line of the older half goes.
+# Some 2 MB per rank. Past that, every other line of the older half goes.
 MAX_LINES = 1024
-# How long the end of a run waits for its last line, on a disk that hangs.
+# Time that the end of a run waits for its last line, on a disk that hangs.
 _LAST_LINE_S = 2.0
-# What a line has of `loader.stats()`.
+# The parts of `loader.stats()` that a line has.
 _KEPT = ("totals", "waiting_s", "bound_by", "verdict", "slowest_shards", "executor")
 
 

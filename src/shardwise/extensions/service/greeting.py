@@ -1,4 +1,4 @@
-"""The greeting: a client and a server tell who they are before any batch is requested.
+"""The greeting: a client and a server identify themselves before any batch is requested.
 
     client  HELLO      a random number
     server  CHALLENGE  its own, and with a token the proof that it has it
@@ -48,7 +48,7 @@ _MAX_ENDPOINT = 40 << 10
 _PICKLE = Limits(header=64 << 10, payload=1 << 30)
 # Requests under way on one connection: as many as the server's threads, and two that wait.
 MAX_CREDITS = 64
-# Of a refusal that the other end wrote.
+# The longest reason of a refusal that the other end wrote.
 _MAX_REASON = 4_000
 
 
@@ -61,7 +61,7 @@ class Refusal(Exception):  # noqa: N818 - no fault of the server's
 
 @dataclass(frozen=True, slots=True)
 class ClientSide:
-    """What a client brings.
+    """The data that a client sends in its greeting.
 
     Attributes:
         word: its version word.
@@ -80,7 +80,7 @@ class ClientSide:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a client asks of a server, once both know each other; see also `ClientSide`.
+    """A client's request to a server, once both know each other; see also `ClientSide`.
 
     Attributes:
         digest: of its pickled builder; None without a token.
@@ -158,8 +158,8 @@ def greeting_steps(
 ) -> Generator[memoryview, None, Admission]:
     """Greet a client as a server, up to its proof; yields the buffer to fill next.
 
-    Returns what the client asks. Raises Refusal, which `refuse` tells the client, FrameError for
-    what is not a client, or OSError. What is sent fits into the kernel's buffers.
+    Returns the client's request. Raises Refusal, which `refuse` sends to the client, FrameError if
+    the peer is not a client, or OSError. All it sends fits into the kernel's buffers.
     """
     hello = yield from _hearing(Kind.HELLO)
     if hello.get("protocol") != _PROTOCOL:
@@ -235,7 +235,7 @@ def _hear(connection: Connection, kind: Kind) -> dict[str, Any]:
 
 
 def _hearing(kind: Kind) -> Generator[memoryview, None, dict[str, Any]]:
-    """What a client says; yields the buffer to fill next."""
+    """Receive a client's message; yields the buffer to fill next."""
     return _body((yield from frame_steps(_SMALL)), kind)
 
 

@@ -41,7 +41,7 @@ class Runtime:
         self.native = ObstoreCalls()
         self.loop = asyncio.new_event_loop()
         self._is_ended = False
-        # By thread: each waits for one coroutine at most.
+        # One entry per thread: each waits for one coroutine at most.
         self._running: dict[int, _Cancellable] = {}
         # Submissions to the loop all come before its end. Reentrant: a garbage collection in the
         # middle of one may close a file, which submits as well.
@@ -92,7 +92,7 @@ class Runtime:
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The shared object of a key, made at the first call. In the loop's thread only.
 
-        Only the 1,024 last used are kept: each signed URL is its own store.
+        Only the 1,024 last used are kept: each signed URL is a separate store.
         """
         value: T = self.shared.pop(key) if key in self.shared else make()
         self.shared[key] = value
@@ -167,7 +167,7 @@ async def cancel(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 class _Process:
-    # Of this process, or of a parent before a fork.
+    # The runtime of this process, or of a parent before a fork.
     current: Runtime | None = None
     # The first process that used obstore: this one or a parent before a fork.
     obstore_pid: int | None = None
