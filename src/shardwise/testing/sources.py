@@ -161,7 +161,7 @@ def _send_rows(source: Source, ids: NDArray[np.int64], pipe: Connection) -> None
 
 
 def _rows(source: Source, ids: NDArray[np.int64], names: tuple[str, ...] | None) -> list[_Row]:
-    """Read samples and turn the columns into a dict per sample, with what they must keep checked."""
+    """Read samples and turn the columns, which are checked, into a dict per sample."""
     columns = source.read(ids, names)
     fields = source.fields if names is None else names
     assert columns.ids.tolist() == ids.tolist(), f"ids {columns.ids} were asked for as {ids}"

@@ -41,8 +41,8 @@ def read_order(path: str | os.PathLike[str]) -> NDArray[Any]:
 def ids_of(listed: Any, dataset: object) -> NDArray[Any]:
     """Return the ids of samples that are named by ids, by keys, or in a file of either.
 
-    A file has one id or key per line; if no line is a key and all are whole numbers, they are ids. It
-    may also be a `.npy` file.
+    A file has one id or key per line; if no line is a key and all are whole numbers, they are ids.
+    It may also be a `.npy` file.
 
     Raises:
         ValueError: a key is not one of the dataset's.

@@ -95,7 +95,7 @@ class SameSamples(ReadsEpochs):
 
     @abstractmethod
     def _reads(self, ids: _Ids, fields: _Names) -> list[tuple[Source, _Ids, _Names]]:
-        """The sources that some fields of samples are read of, with the ids and fields there."""
+        """The sources that some fields of samples are read from, with the ids and fields there."""
 
 
 class JoinSource(SameSamples):

@@ -68,7 +68,7 @@ def _payloads(index: ShardIndex) -> Iterator[tuple[int, str, int, int]]:
 
 
 def _edits(file: File, index: ShardIndex) -> Iterator[tuple[int, bytes]]:
-    """Yield what will stand where: zeros, and headers that say what was removed."""
+    """Yield the new bytes and their offsets: headers that mark removed samples, and zeros."""
     heads = {offset - BLOCK for _, _, offset, _ in _payloads(index)}
     for at in {0, *heads}:
         block = bytearray(file.read(at, BLOCK))

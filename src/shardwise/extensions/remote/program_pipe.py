@@ -24,8 +24,8 @@ class Pipe:
     output that was not read to its end closes it, ends the program if it runs on for a second, and
     raises nothing: the reader has its bytes.
 
-    Its standard error is this process's, unless `stderr=subprocess.PIPE` asks for it to be a part
-    of the message; then it must be short.
+    Its standard error is this process's, unless `stderr=subprocess.PIPE` makes it a part of
+    the message; then it must be short.
 
     Args:
         *args: for `subprocess.Popen`.

@@ -91,7 +91,7 @@ class Dispatcher:
             self._queue = [work for work in self._queue if not work.is_dropped]
 
     def watch(self, work: Work) -> None:
-        """Hedge, warn or fall back for an awaited work, under the lock; ServiceError without servers."""
+        """Hedge, warn or fall back for an awaited work, locked; ServiceError without servers."""
         now = time.monotonic()
         if any(server.is_live for server in self.servers):
             late_s = self._late_s()

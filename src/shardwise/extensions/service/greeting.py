@@ -53,7 +53,7 @@ _MAX_REASON = 4_000
 
 
 class Refusal(Exception):  # noqa: N818 - no fault of the server's
-    """Why a server serves a client no batches; its text, which may quote the client, is sent."""
+    """A server's refusal to serve a client; its text, which may quote the client, is sent."""
 
     def __init__(self, text: str) -> None:
         super().__init__(escaped(text))
@@ -214,12 +214,12 @@ def greeting_steps(
 
 
 def refuse(connection: Connection, refusal: Refusal) -> None:
-    """Tell a client why it is served no batches."""
+    """Send a client the reason of its refusal."""
     _say(connection, Kind.REFUSED, {"reason": str(refusal)})
 
 
 def welcome(connection: Connection, num_credits: int) -> None:
-    """Tell a client how many requests may be under way."""
+    """Send a client the number of requests that may be under way."""
     _say(connection, Kind.WELCOME, {"credits": num_credits})
 
 

@@ -22,9 +22,9 @@ _MAX_FACTOR = 2**31
 
 
 def middle_samples(sizes: Ints, num_blocks: Ints, indices: Ints | None) -> tuple[Ints, Ints, Ints]:
-    """For each block its shard, its number in that, and the id of the sample in its middle.
+    """The shard of each block, its number in that, and the id of the sample in its middle.
 
-    As if all samples of a shard had one size. `indices` are those of a subset.
+    Assumes that all samples of a shard have one size. `indices` are those of a subset.
     """
     counts = np.where(sizes > 0, num_blocks, 0)
     shards = np.repeat(np.arange(len(sizes)), counts)

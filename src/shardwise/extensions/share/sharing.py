@@ -96,7 +96,7 @@ class Sharing(Peers):
     def _place(
         self, homes: LoaderFile, samples: Any, pool: FilePool, plan: Plan, first_step: int
     ) -> None:
-        """Compute who holds the blocks of an epoch."""
+        """Compute which nodes hold the blocks of an epoch."""
         manifest, facts, epoch = samples.source.manifest, dict(self._nodes_facts), plan.epoch
         if not facts:
             return  # the first pass has logged the reason
@@ -129,7 +129,7 @@ class Sharing(Peers):
         homes.fill(rows.tobytes() + json.dumps(facts).encode(), first_step, len(rows))
 
     def _join(self, rank: int, plan: Plan) -> None:
-        """Tell the other nodes of this one, and hear of them, when the process group is new."""
+        """Exchange facts with the other nodes when the process group is new."""
         settings, cache, world_size = self._cache.settings, self._cache, plan.world_size
         job = settings.peers or default_group(), rank, world_size
         if job == self._job:

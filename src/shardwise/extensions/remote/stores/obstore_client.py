@@ -122,7 +122,7 @@ class ObstoreClient(Client):
         return result, stat, time.monotonic() - began
 
     async def _failure(self, key: str, error: Exception) -> AttemptError:
-        """The failure of a request for a range: servers send an empty file as if all was requested."""
+        """The failure of a range request: servers send an empty file as if all was requested."""
         failed = from_obstore(error)
         if failed.cause == NO_RANGES:
             with contextlib.suppress(AttemptError, *self._errors, TimeoutError):
