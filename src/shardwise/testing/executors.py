@@ -58,7 +58,7 @@ def check_executor(
 
     It yields the same batches in the order of the requests, also when it runs again, after an
     iterator was closed early, and after `close`; it takes requests as it needs them. A damaged
-    sample raises its error in its batch's turn, or is skipped or replaced. A killed worker process
+    sample raises its error instead of its batch, or is skipped or replaced. A killed worker process
     is a `WorkerError`, and the next run works. A loader with it returns the batches of any other,
     and so does a pickled or resumed one.
 

@@ -68,7 +68,7 @@ class RemoteFile(RemoteReads):
         return _INITIAL_GAP_BYTES if connected is None else connected[1].latency.gap_bytes
 
     def open(self) -> None:
-        """Ask for the file's length, to know that it can be read."""
+        """Request the file's length, to check that it can be read."""
         self.stat()
 
     def stat(self) -> FileStat:

@@ -1,7 +1,7 @@
 """The executor of batch servers: requests go out, batches come back, and are yielded in order.
 
-It builds a batch itself only if it must: one whose makers died twice, and with `fallback` any that
-no server can build. Batches are bit by bit those of the inline executor (I5).
+It builds a batch itself only if it must: one whose makers died twice, and with `fallback` any
+while no server answers. Batches are bit by bit those of the inline executor (I5).
 """
 
 from __future__ import annotations

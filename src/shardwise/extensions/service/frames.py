@@ -82,7 +82,7 @@ class OtherProtocolError(FrameError):
 
 
 def ended_early(start: bytes, magic: bytes) -> Exception | None:
-    """The reason why an end hung up in its first bytes, if these show it."""
+    """The reason why the other end hung up early, if its first bytes show it."""
     if start.startswith(_TLS_ALERT):
         return ServiceError("the server speaks TLS: name it as tls://host:port")
     # A short answer that ends is another program's, too.

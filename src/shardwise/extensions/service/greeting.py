@@ -48,7 +48,7 @@ _MAX_ENDPOINT = 40 << 10
 _PICKLE = Limits(header=64 << 10, payload=1 << 30)
 # Requests under way on one connection: as many as the server's threads, and two that wait.
 MAX_CREDITS = 64
-# The longest reason of a refusal that the other end wrote.
+# The longest reason for a refusal that the other end wrote.
 _MAX_REASON = 4_000
 
 
@@ -61,7 +61,7 @@ class Refusal(Exception):  # noqa: N818 - no fault of the server's
 
 @dataclass(frozen=True, slots=True)
 class ClientSide:
-    """The data that a client sends in its greeting.
+    """The client's side of a greeting.
 
     Attributes:
         word: its version word.
@@ -214,7 +214,7 @@ def greeting_steps(
 
 
 def refuse(connection: Connection, refusal: Refusal) -> None:
-    """Send a client the reason of its refusal."""
+    """Send a client the reason for its refusal."""
     _say(connection, Kind.REFUSED, {"reason": str(refusal)})
 
 

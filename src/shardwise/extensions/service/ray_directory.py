@@ -60,7 +60,7 @@ class RayDirectory:
 
     @property
     def num_wanted(self) -> int:
-        """The number of requested servers, as far as this process knows."""
+        """The requested number of servers, as far as this process knows."""
         return self._count
 
     def open(self) -> None:

@@ -59,7 +59,7 @@ class RayService:
 
     @property
     def num_servers(self) -> int:
-        """The number of requested servers, as far as this process knows."""
+        """The requested number of servers, as far as this process knows."""
         return self._directory.num_wanted
 
     def scale(self, count: int) -> None:

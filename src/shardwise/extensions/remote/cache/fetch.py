@@ -37,7 +37,7 @@ class MissingBlock:
     """A block that is not in the cache.
 
     Attributes:
-        info: its range in the file.
+        info: its file, version and offset.
         version: the id of the file's version.
         number: of the block in the file.
         ranges: what a read needs of it.

@@ -75,7 +75,7 @@ class CachedFile(RemoteReads):
         return _rebuild, (self._file, self._cache.settings, self._version)
 
     def open(self) -> None:
-        """Ask for the file's version, unless it is known."""
+        """Request the file's version, unless it is known."""
         self._known()
 
     def stat(self) -> FileStat:

@@ -89,7 +89,7 @@ class OpenBlock:
                 os.close(fd)
 
     def __del__(self) -> None:
-        # The descriptor's number may belong to another file by now in a forked child.
+        # A forked child may use the descriptor's number for another file by now.
         if self._pid == os.getpid():
             os.close(self.fd)
 

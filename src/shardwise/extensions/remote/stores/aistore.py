@@ -126,7 +126,7 @@ class AisClient(ObstoreClient):
 
     @property
     def _web_client(self) -> WebClient:
-        """For the requests that obstore can't send."""
+        """A client for the requests that obstore can't send."""
         web = replace(self._bare_web, headers={**self._bare_web.headers, **self._authorization})
         return WebClient(f"{self._endpoint}/s3/{quote(self._bucket)}", web)
 

@@ -28,8 +28,8 @@ T = TypeVar("T")
 _FRESH_S = 2.0
 # Files that an instance keeps open: opening a file costs as much as several reads.
 _MAX_OPEN = 8
-# Keys are names of plug-ins' exceptions, or parts of the text of SSH's. Texts are not shown: they
-# may hold secrets.
+# Keys are names of plug-ins' exceptions, or parts of the texts of SSH's exceptions. Texts are not
+# shown: they may hold secrets.
 _FINAL = {
     "PasswordRequiredException": "the key is locked by a passphrase",
     "AuthenticationException": "the login was refused",
@@ -231,7 +231,7 @@ class FsspecClient(Client):
 
     def _path(self, key: str) -> str:
         """The file's path for the file system."""
-        # If the path has the host, `?` and `#` in names would be parsed as parts of a URL.
+        # If the path kept the host, `?` and `#` in names would be parsed as parts of a URL.
         return key.removeprefix(self._root) if self._has_host else self._kind._strip_protocol(key)
 
     async def _call(self, work: Callable[[_Instance], T]) -> T:
