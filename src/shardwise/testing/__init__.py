@@ -1,6 +1,6 @@
 """Conformance kits of sources, samplers, decoders, executors, stores and training loops.
 
-Each kit is one function that raises `AssertionError` with what differs; none needs pytest.
+Each kit is one function that raises `AssertionError` with the difference; none needs pytest.
 """
 
 from shardwise.testing.decoders import check_decoder

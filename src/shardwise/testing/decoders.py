@@ -22,7 +22,7 @@ from shardwise.dataset.keyed_random import SampleKeys
 
 _NUM_THREADS = 4
 _NUM_CUTS = 12
-# Of the samples whose generators a keyed decoder gets, one an epoch.
+# Ids of the samples whose generators a keyed decoder gets, one per epoch.
 _SAMPLE_IDS = (0, 1, 2**40)
 
 
@@ -39,7 +39,7 @@ def check_decoder(decoder: Decoder | KeyedDecoder, samples: Sequence[bytes]) -> 
         samples: payloads that it decodes, best of different lengths and contents.
 
     Raises:
-        AssertionError: it does not; the message says what differs, and for which sample.
+        AssertionError: it does not; the message names the difference and the sample.
     """
     if not samples:
         raise ValueError("check_decoder needs at least one sample")
@@ -127,7 +127,7 @@ def _check_calls(decoder: Decoder, samples: Sequence[bytes], values: list[Any]) 
     """Every way to call it gives the same values."""
     ways: dict[str, Callable[[bytes], Any]] = {
         "two calls differ": decoder,
-        # A read-only view at an odd place, as sources give.
+        # A read-only view at an odd offset, as sources give.
         "bytes and memoryview differ": lambda data: decoder(memoryview(b"\xff" + data)[1:]),
         "the value changed with the input's buffer": lambda data: _overwritten(decoder, data),
         "a pickled copy differs": pickle.loads(pickle.dumps(decoder)),  # noqa: S301 - made here

@@ -1,6 +1,6 @@
 """Conformance of executors and of resuming: what a new executor, or a change to one, must keep.
 
-Both kits take batches with numpy output and raise `AssertionError` with what differs.
+Both kits take batches with numpy output and raise `AssertionError` with the difference.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def check_executor(
 
     It yields the same batches in the order of the requests, also when it runs again, after an
     iterator was closed early, and after `close`; it takes requests as it needs them. A damaged
-    sample raises its error in its batch's place, or is skipped or replaced. A killed worker process
+    sample raises its error instead of its batch, or is skipped or replaced. A killed worker process
     is a `WorkerError`, and the next run works. A loader with it returns the batches of any other,
     and so does a pickled or resumed one.
 
@@ -68,7 +68,7 @@ def check_executor(
             executors that know no other data, such as batch servers.
 
     Raises:
-        AssertionError: the executor differs; the message says in what.
+        AssertionError: the executor differs; the message names the difference.
     """
     _check_runs(make, builder or BatchBuilder(_numbers().map(_add_noise), seed=3))
     if builder is None:

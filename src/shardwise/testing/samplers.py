@@ -1,4 +1,4 @@
-"""The conformance kit for a sampler: what `shardwise.plan.Sampler` asks for, held to.
+"""The conformance kit for samplers: checks of the protocol `shardwise.plan.Sampler`.
 
 Any object with `num_samples`, `indices` and `spec` can be checked; it needs no base class.
 """
@@ -45,9 +45,9 @@ def check_sampler(
     """Hold a sampler to the protocol: coverage, purity, slices, pickling and its spec.
 
     Args:
-        sampler: what to check.
+        sampler: the sampler to check.
         ids: int `[n]`, the sample ids that it must give exactly once; None for
-            0 to num_samples - 1. Where n is not `num_samples`, the epochs from 0 on, one behind
+            0 to num_samples - 1. Where n is not `num_samples`, the epochs from 0 on, one after
             the other, must give each id once in their first n positions.
         repeats: whether ids may come twice or never; then they need only be among `ids`.
         epochs: the epochs to check.
@@ -57,7 +57,7 @@ def check_sampler(
             importable.
 
     Raises:
-        AssertionError: the sampler breaks the protocol; the message says where.
+        AssertionError: the sampler breaks the protocol; the message names the violation.
 
     >>> from shardwise.plan import FullSampler
     >>> check_sampler(FullSampler(1000, seed=3), process=False)

@@ -32,19 +32,19 @@ def check_source(
       a fork; and an empty column for no ids.
     - `read_run`, where the source has it, gives the same again.
     - A field that a sample lacks is None.
-    - `value_fields` and `layouts`, where the source has them, say what the columns are.
+    - `value_fields` and `layouts`, where the source has them, describe the columns.
 
     Call it under `if __name__ == "__main__":` or in a test: it forks a process where that is
     possible. Best with 10 to 1,000 samples.
 
     Args:
-        source: what to check.
+        source: the source to check.
         expected: each sample's fields and `"__key__"`, in the order of the ids; None to compare
             the source with itself only. Fields that a sample lacks may be left out or None.
         seed: of the random orders.
 
     Raises:
-        AssertionError: the message says what differs, and where.
+        AssertionError: the message names the difference and its location.
     """
     assert isinstance(source, Source), f"{type(source).__name__} lacks a part of the protocol"
     assert source.default_shuffle in ("full", "window"), f"default_shuffle {source.default_shuffle}"
@@ -161,7 +161,7 @@ def _send_rows(source: Source, ids: NDArray[np.int64], pipe: Connection) -> None
 
 
 def _rows(source: Source, ids: NDArray[np.int64], names: tuple[str, ...] | None) -> list[_Row]:
-    """Read samples and turn the columns into a dict a sample, with what they must keep checked."""
+    """Read samples and turn the columns, which are checked, into a dict per sample."""
     columns = source.read(ids, names)
     fields = source.fields if names is None else names
     assert columns.ids.tolist() == ids.tolist(), f"ids {columns.ids} were asked for as {ids}"
@@ -179,7 +179,7 @@ def _rows(source: Source, ids: NDArray[np.int64], names: tuple[str, ...] | None)
 
 
 def _check_form(source: Source, name: str, column: Column) -> None:
-    """Hold a column to what the source says of the field."""
+    """Check a column against the layout that the source declares for the field."""
     layout = traits_of(source).layouts.get(name)
     if layout is None:
         return

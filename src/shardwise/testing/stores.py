@@ -29,18 +29,18 @@ def check_store(
 ) -> None:
     """Hold a registered store to the contract, in threads and in a worker process.
 
-    Ranges end where the object does, a missing object is told from an empty one, versions differ
-    when an object is replaced, listings are complete, and an epoch from shards that were written
-    there yields each sample once.
+    Ranges end where the object does, a missing object is distinguished from an empty one, versions
+    differ when an object is replaced, listings are complete, and an epoch from shards that were
+    written there yields each sample once.
 
     Args:
-        root: the URL of an empty place that may be written to, without a slash at its end:
+        root: the URL of an empty folder that may be written to, without a slash at its end:
             "mem://bucket/test".
         make_client: the factory that was registered for the scheme.
         storage: how the store is reached, as `shardwise.tar` takes it.
 
     Raises:
-        AssertionError: the store differs; the message says in what.
+        AssertionError: the store differs; the message names the difference.
     """
     options = StorageOptions.of(storage)
     scheme, _, rest = root.partition("://")

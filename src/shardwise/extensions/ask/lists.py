@@ -26,7 +26,7 @@ def read_order(path: str | os.PathLike[str]) -> NDArray[Any]:
 
     Raises:
         TypeError: the path has another suffix.
-        DataError: it is no such file.
+        DataError: it is not a valid `.npy` file.
     """
     url = os.fspath(path)
     if not url.endswith(".npy"):
@@ -41,8 +41,8 @@ def read_order(path: str | os.PathLike[str]) -> NDArray[Any]:
 def ids_of(listed: Any, dataset: object) -> NDArray[Any]:
     """Return the ids of samples that are named by ids, by keys, or in a file of either.
 
-    A file has one id or key a line; if no line is a key and all are whole numbers, they are ids. Or
-    it is a `.npy` file.
+    A file has one id or key per line; if no line is a key and all are whole numbers, they are ids.
+    It may also be a `.npy` file.
 
     Raises:
         ValueError: a key is not one of the dataset's.
@@ -60,7 +60,7 @@ def ids_of(listed: Any, dataset: object) -> NDArray[Any]:
 
 
 def ids_of_keys(keys: Iterable[str], dataset: object) -> Ids:
-    """Return the ids of all samples that have one of these keys, int64, ascending.
+    """Return the ids of all samples that have any of the keys, int64, ascending.
 
     Raises:
         ValueError: no sample has one of the keys.

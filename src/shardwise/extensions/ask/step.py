@@ -20,8 +20,8 @@ class Step:
     """The samples of a step, a row each, in the order of the batch.
 
     `ids` and `positions` in the epoch are int64 `[rows]`; `valid` is False for rows of padding.
-    `keys`, `urls`, `byte_ranges` and `sources` are looked up when they are asked for. Of a wrapped
-    dataset the items alone know their keys: `keys` gets these items.
+    `keys`, `urls`, `byte_ranges` and `sources` are looked up at first access. Only the
+    items of a wrapped dataset know their keys: `keys` gets these items.
     """
 
     dataset: Any = field(repr=False)
@@ -64,7 +64,7 @@ class Step:
 
     @property
     def title(self) -> str:
-        """Which step it is."""
+        """The epoch, step and rank, as text."""
         return f"epoch {self.epoch}, step {self.step}, rank {self.rank}"
 
     def rows(self) -> list[list[str]]:

@@ -37,9 +37,9 @@ def join(
     resumes; with how="inner" only if these have the same keys. Matches are kept as columns are.
 
     Args:
-        left: each of its samples has another key.
-        right: so has each of these. A field of both is an error, unless `select` or `decode` names
-            it on the right alone: then it replaces the left's.
+        left: its samples have distinct keys.
+        right: its samples have distinct keys, too. A field of both is an error, unless `select` or
+            `decode` names it on the right alone: then it replaces the left's.
         how: "inner" leaves out samples of `left` without a match, and logs their number; "left"
             keeps them, with the right's fields as `sw.optional` has them; "error" is a DataError.
         by: the column that has the keys, texts or whole numbers, such as "id" or "json.id"; a pair
@@ -123,7 +123,7 @@ def _tell_lost(left: Dataset, num_right: int, matched: NDArray[np.int64], how: s
 
 @dataclass(frozen=True, eq=False)
 class _Matches:
-    """By the left's ids the right's, -1 for none; and the left's that have one, in its order."""
+    """The right's id for each of the left's, -1 for none; and the left's with one, in its order."""
 
     rows: NDArray[Any]
     ids: _Ids
@@ -177,7 +177,7 @@ def _refuse_doubled(side: str, data: Dataset, by: str, indices: _Ids) -> None:
 
 
 def _all_of(dataset: Dataset) -> Dataset:
-    """Each sample once, with the fields that select() left out, of which one may have the keys.
+    """Each sample once, with the fields that select() left out: one of them may have the keys.
 
     Without removed samples, whose keys no column has.
     """

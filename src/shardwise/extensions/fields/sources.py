@@ -89,20 +89,20 @@ class SameSamples(ReadsEpochs):
     def ranges(
         self, ids: _Ids, fields: _Names | None = None, **epoch: int
     ) -> Iterable[PoolRanges] | None:
-        """What `read_epoch` fetches of all sources."""
+        """The ranges that `read_epoch` fetches from all sources."""
         parts = self._reads(ids, self.fields if fields is None else fields)
         return joined_ranges(ranges_of(s, own, names, **epoch) for s, own, names in parts)
 
     @abstractmethod
     def _reads(self, ids: _Ids, fields: _Names) -> list[tuple[Source, _Ids, _Names]]:
-        """The sources that some fields of samples are read of, with the ids and fields there."""
+        """The sources that some fields of samples are read from, with the ids and fields there."""
 
 
 class JoinSource(SameSamples):
     """Samples of the left with the fields of their matches on the right, None without a match.
 
     `rows` are whole numbers `[samples of the left]`, the ids of their matches, -1 for none; `taken`
-    the fields that are taken of each source; `key` tells joins with other right samples apart.
+    the fields that are taken of each source; `key` distinguishes joins with other right samples.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class JoinSource(SameSamples):
     ) -> None:
         super().__init__(*sources)
         self._rows, self._taken = rows, taken
-        # What the right is, which the fingerprint leaves out.
+        # Identifies the right side, which the fingerprint leaves out.
         self.content_key = (key, *taken)
         self.fields = (*taken[0], *taken[1])
 
@@ -119,7 +119,7 @@ class JoinSource(SameSamples):
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """What both sources say of their fields."""
+        """The traits of both sources' fields."""
         every = [traits_of(source) for source in self.sources]
         values = [value_fields_of(source) for source in self.sources]
         sides = list(zip(every, values, self._taken, strict=True))

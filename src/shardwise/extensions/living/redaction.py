@@ -1,6 +1,6 @@
-"""Samples that must go: their payloads become zeros, and the index says that they were removed.
+"""Samples that must go: their payloads become zeros, and the index marks them as removed.
 
-The index says so first: whoever opens the shard from then on does not read them. The zeros come in
+The index changes first: whoever opens the shard from then on does not read them. The zeros come in
 a new file under the shard's name, so a run that is killed leaves all of a payload or none, and the
 same run again ends it. One run at a time may change a shard.
 """
@@ -68,7 +68,7 @@ def _payloads(index: ShardIndex) -> Iterator[tuple[int, str, int, int]]:
 
 
 def _edits(file: File, index: ShardIndex) -> Iterator[tuple[int, bytes]]:
-    """Yield what will stand where: zeros, and headers that say what was removed."""
+    """Yield the new bytes and their offsets: headers that mark removed samples, and zeros."""
     heads = {offset - BLOCK for _, _, offset, _ in _payloads(index)}
     for at in {0, *heads}:
         block = bytearray(file.read(at, BLOCK))

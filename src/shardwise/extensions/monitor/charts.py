@@ -69,7 +69,7 @@ def _draw_lines(
         steps = [interval(pair) for pair in pairwise(points)]
         minutes = [(each["time"] - began) / 60 for each in steps]
         label = f"rank {rank}" if len(marked) <= _MOST_NAMED or marked.get(rank) else None
-        # Of many ranks, only the one that is marked stands out.
+        # Only the marked rank stands out among many.
         colour = _RED if marked.get(rank) else f"C{rank % 10}" if label else "#8a8f98"
         form = {"color": colour, "linewidth": 2.5 if marked.get(rank) else 1, "label": label}
         rates.plot(minutes, [each["rate"] for each in steps], **form)
@@ -85,7 +85,7 @@ def _draw_bars(axes: Any, lengths: Mapping[str, float], title: str) -> None:
 
 
 def _draw_map(axes: Any, epochs: _Dicts, plans: _Dicts, ranks: _Dicts) -> None:
-    """How many ranks read a range of shards in a range of steps, and how far the epoch is."""
+    """Draw how many ranks read each range of shards in each range of steps, and the progress."""
     if not epochs:
         axes.set_axis_off()
         return

@@ -1,4 +1,4 @@
-"""What a loader counts, for Prometheus and OpenTelemetry, which read it from their own threads."""
+"""A loader's counts for Prometheus and OpenTelemetry, which read them from their own threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from shardwise.base.arguments import suggest_names
 from shardwise.base.errors import MissingExtraError
 
-# Of `stats()["totals"]`; the others are gauges of the time since the last reading.
+# Keys of `stats()["totals"]`; the others are gauges of the time since the last reading.
 _SUMS = (
     *("samples", "batches", "wait_s", "bytes", "bytes_fetched", "requests", "retries"),
     *("hits", "misses", "skipped", "replaced"),

@@ -1,4 +1,4 @@
-"""The lines of metrics of one rank: its loader's sums every 10 s, by a thread of its own.
+"""The lines of metrics of one rank: its loader's sums, written every 10 s by a separate thread.
 
 The training never waits for the thread, and a full disk costs lines alone. Sums only grow, so any
 two lines have all that came between them: the older half of a long file can be thinned out.
@@ -25,11 +25,11 @@ from shardwise.storage.atomic import atomic_write
 
 _logger = logging.getLogger("shardwise")
 INTERVAL_S = 10.0
-# Some 2 MB a rank. Past that, every other line of the older half goes.
+# Some 2 MB per rank. Past that, every other line of the older half goes.
 MAX_LINES = 1024
-# How long the end of a run waits for its last line, on a disk that hangs.
+# Time that the end of a run waits for its last line, on a disk that hangs.
 _LAST_LINE_S = 2.0
-# What a line has of `loader.stats()`.
+# The parts of `loader.stats()` that a line has.
 _KEPT = ("totals", "waiting_s", "bound_by", "verdict", "slowest_shards", "executor")
 
 
@@ -50,7 +50,7 @@ class MetricsFile:
     def begin(
         self, current: Pass, rank: int, dataset: Samples, stats: Callable[..., dict[str, Any]]
     ) -> None:
-        """Begin a pass; the thread is started if this process has none for the rank."""
+        """Start a pass; the thread is started if this process has none for the rank."""
         if self._lines is None or self._lines.owner != (os.getpid(), rank):
             self.close()
             self._lines = _Lines(self._directory, rank, self._coverage)
@@ -65,7 +65,7 @@ class MetricsFile:
             self._lines.stop()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process writes a file of its own."""
+        """Another process writes its own file."""
         return {**self.__dict__, "_lines": None}
 
 

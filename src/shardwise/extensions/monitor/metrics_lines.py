@@ -43,7 +43,7 @@ def read_lines(
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - _TAIL_BYTES) if only_ends else 0)
                 is_cut = file.tell() > 0
-                # What has no end is being written, or its process was killed.
+                # A line without an end is being written, or its process was killed.
                 texts = file.read().split(b"\n")[is_cut:-1]
             lines = files[str(path)] = []
             for text in texts:
@@ -80,7 +80,7 @@ def _finite(text: str) -> float:
 
 
 def interval(lines: Sequence[Line]) -> dict[str, Any]:
-    """What a rank did between the first and the last of some lines; JSON.
+    """Summarize a rank between the first and the last of some lines; JSON.
 
     `wait` is the share of the time that the program waited, `cache_hits` the cache's share of the
     blocks; None without a cache.

@@ -10,7 +10,7 @@ from shardwise.base.shown import shown_in
 from shardwise.loader.position import Pass
 from shardwise.sources.samples import Samples
 
-# Columns of steps and rows of shards, at most: 1.5 kB an epoch and rank. Of a column, 4 steps are
+# Columns of steps and rows of shards, at most: 1.5 kB per epoch and rank. In a column, 4 steps are
 # looked up, and some 512 samples of each.
 _COLUMNS, _ROWS, _STEPS, _SAMPLES = 96, 64, 4, 512
 
@@ -19,8 +19,8 @@ def plan_map(current: Pass, rank: int, dataset: Samples) -> dict[str, Any]:
     """The facts of a pass, and the map of its epoch and the next one; reads no sample.
 
     Returns:
-        JSON: of each of `epochs`, a hex number for each range of steps, whose bit k says whether
-        the rank reads shards of the k-th of `num_bins` ranges.
+        JSON: for each of `epochs`, a hex number per range of steps, whose bit k is set if the
+        rank reads shards of the k-th of `num_bins` ranges.
     """
     ends = np.cumsum(dataset.shard_sizes)
     num_bins = min(_ROWS, len(ends))

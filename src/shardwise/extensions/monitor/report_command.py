@@ -59,7 +59,7 @@ def report(directory: str, output: str, coverage: str | None) -> None:
 
 
 def _text(show: Any, document: dict[str, Any]) -> str:
-    """What a command writes, for HTML."""
+    """Return the output of a command, escaped for HTML."""
     written = io.StringIO()
     with redirect_stdout(written):
         show(document)

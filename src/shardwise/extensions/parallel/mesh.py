@@ -1,4 +1,4 @@
-"""The place of a rank in a device mesh: who gets the same batches, and which part of a sequence."""
+"""The position of a rank in a device mesh: who gets the same batches, and which sequence part."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _dimension(group: Any, name: Any) -> tuple[int, int]:
 
 
 def halves_of(group: Any, halves: Any) -> Callable[[Any], Any]:
-    """Return what cuts fields `[rows, length]` of a batch, by dimension of the mesh.
+    """Return a function that cuts fields `[rows, length]` of a batch, by dimension of the mesh.
 
     Of 2 n chunks, rank r of n gets the r-th from either end: equal work under a causal mask.
     """

@@ -110,7 +110,7 @@ class PinnedObject:
         return "" if self.stat is None else self.stat.etag
 
     async def _explain_error(self, error: DataError, start: int, stop: int) -> DataError:
-        """The error, or one that says where the file ends, if that is before a requested range."""
+        """The error, or one with the file's length if the file ends before a requested range."""
         if type(error) is not DataError:
             return error
         current = await self.current()

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-# How long a program may take to end by itself once its output is closed.
+# Time for a program to end by itself once its output is closed.
 _GRACE_S = 1.0
 
 
@@ -24,19 +24,19 @@ class Pipe:
     output that was not read to its end closes it, ends the program if it runs on for a second, and
     raises nothing: the reader has its bytes.
 
-    Its standard error is this process's, unless `stderr=subprocess.PIPE` asks for it to be a part
-    of the message; then it must be short.
+    Its standard error is this process's, unless `stderr=subprocess.PIPE` makes it a part of
+    the message; then it must be short.
 
     Args:
         *args: for `subprocess.Popen`.
         mode: "r..." or "w...".
         timeout: seconds to wait for the program's end after all was read or written.
         ignore_errors: accept every status.
-        ignore_status: statuses that are no failure, besides 0.
+        ignore_status: statuses that do not count as failures, besides 0.
         **kw: for `subprocess.Popen`.
 
     Attributes:
-        label: what the program is called in messages.
+        label: the program's name in messages.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Pipe:
         data: bytes = self.stream.read(size)
         if size == 0:
             return data
-        # Only a buffered stream waits for as much as was asked for.
+        # Only a buffered stream waits for the full requested length.
         is_buffered = isinstance(self.stream, io.BufferedReader)
         if not data or size is None or size < 0 or (is_buffered and len(data) < size):
             self._end()
@@ -120,7 +120,7 @@ class Pipe:
     readLine = readline  # noqa: N815 - WebDataset's name
 
     def _end(self) -> None:
-        """The output is at its end. Whether it is the right end, only the status says."""
+        """Handle the end of the output. Only the status shows whether the output is complete."""
         self._ended = True
         self.wait_for_child()
 
@@ -141,7 +141,7 @@ class Pipe:
             raise
 
     def flush(self) -> None:
-        """Pass on what is buffered."""
+        """Flush the buffer."""
         self.stream.flush()
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 Keeps I6: a range arrives whole and of one version, or an error names the URL and the cause. A file
 holds names only: connections belong to the process and are looked up at each read, so a file
-pickles, and a forked child gets an error that says what to do.
+pickles, and a forked child gets an error with the remedy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shardwise.storage.protocol import ByteRange, FileStat, ReadRequest, RemoteR
 
 # Until a store's latency and bandwidth are measured.
 _INITIAL_GAP_BYTES = 128 << 10
-# GetBatch for fewer ranges than these is no faster than a request each.
+# GetBatch for fewer ranges is not faster than one request per range.
 _MIN_BATCH_RANGES = 4
 # Only headers between fields are worth reading along: more would be paid for and not used.
 _GAP_BYTES = 4 << 10
@@ -38,7 +38,7 @@ _GAP_BYTES = 4 << 10
 class RemoteFile(RemoteReads):
     """A file in a store, read at any offset by any thread.
 
-    It may be made before the file exists: nothing is asked until the first read. See `File` for
+    It may be made before the file exists: nothing is requested until the first read. See `File` for
     what its methods raise.
 
     Raises:
@@ -68,7 +68,7 @@ class RemoteFile(RemoteReads):
         return _INITIAL_GAP_BYTES if connected is None else connected[1].latency.gap_bytes
 
     def open(self) -> None:
-        """Ask for the file's length, to know that it can be read."""
+        """Request the file's length, to check that it can be read."""
         self.stat()
 
     def stat(self) -> FileStat:
@@ -88,7 +88,7 @@ class RemoteFile(RemoteReads):
         copy_received(receive(requests), buffer)
 
     def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """The keys of this file's store that begin with a prefix; see `Client.names`."""
+        """The keys of this file's store that start with a prefix; see `Client.names`."""
 
         async def list_keys() -> list[str]:
             return await self._object.client().names(self.url, prefix, delimiter=delimiter)
@@ -170,7 +170,7 @@ def receive(requests: Sequence[ReadRequest]) -> list[ReceivedBytes]:
     """Read ranges of several remote files, with all requests in flight at once.
 
     Raises:
-        DataError, StorageError: as `File` says; the other requests are cancelled.
+        DataError, StorageError: see `File`; the other requests are cancelled.
     """
     reads: list[tuple[RemoteFile, list[ByteRange]]] = [
         (file, list(ranges)) for file, ranges in requests if ranges
@@ -200,7 +200,7 @@ async def _get_batch(reading: list[tuple[RemoteFile, _Progress]]) -> None:
         for file, progress in reading
         if file._object.client() is client
         for request in progress.requests
-        # Ranges behind an object's end are never answered.
+        # Ranges past an object's end are never answered.
         if file._object.holds(request.stop)
     ]
     if len(asked) < _MIN_BATCH_RANGES:
@@ -212,7 +212,7 @@ async def _get_batch(reading: list[tuple[RemoteFile, _Progress]]) -> None:
         if data is not None:
             progress.received.extend(received_for(request, data))
             progress.requests.remove(request)
-    # A GetBatch reply names no versions: now and then, one object's version is asked for.
+    # A GetBatch reply has no versions: now and then, request one object's version.
     files = {file._object.key: file for file, *_ in asked}
     if key := client.due_for_version_check(files):
         files[key]._object.check(await files[key]._object.current())

@@ -1,8 +1,8 @@
 """Remote storage as the core sees it.
 
-Keeps I8 for what is written: an object of up to 512 MiB is one request, of which a killed program
-leaves nothing. A larger one goes up in parts, which the store joins at the end; a killed program
-leaves nameless parts, which the bucket's rule for incomplete uploads removes.
+Keeps I8 for writes: an object of up to 512 MiB is one request, and a killed program leaves nothing
+of it. A larger one goes up in parts, which the store joins at the end; a killed program leaves
+nameless parts, which the bucket's rule for incomplete uploads removes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, ReadRequest
 from shardwise.storage.remote import RemoteStorage
 
-# Asked for without knowing the length. Longer requests would be late and sent again, and through
+# Requested without knowing the length. Longer requests would be late and sent again, and through
 # fsspec not be over within `attempt_timeout_s`: the rest of a file is read in several at once.
 _FIRST_BYTES = 8 << 20
 # A store joins the parts of a large object before it answers.
@@ -43,7 +43,7 @@ class _Stores:
         return remote if options.cache is None else CachedFile(remote, cache_of(options.cache))
 
     def read_whole(self, url: str, options: StorageOptions, *, once: bool = False) -> bytes:
-        """Read the first 8 MiB, which say how long the file is, and then the rest at once."""
+        """Read the first 8 MiB, whose reply has the file's length, and then the rest at once."""
         if once:
             return made_once(f"shardwise/read {url}", lambda: self.read_whole(url, options))
         remote = PinnedObject(url, options)

@@ -1,8 +1,8 @@
-"""A remote file as a stream: read from its beginning on, in large ranges, or written whole.
+"""A remote file as a stream: read from its start, in large ranges, or written whole.
 
 Keeps I6 and I8: the length is known from the start, so a stream never ends early without an error,
-and what is written appears when all of it is there. In a forked process whose parent has read from
-stores a process of its own reads for it, because the stores' client does not survive a fork:
+and a written file appears when all of it is there. In a forked process whose parent has read from
+stores, a separate process reads for it, because the stores' client does not survive a fork:
 programs that look at a sample before they make a DataLoader do this all the time.
 """
 
@@ -34,7 +34,7 @@ _STALLED_S = 60
 # The status of a process that finds no such file.
 _MISSING = 3
 
-# What the process does that reads in a forked one's place. It finds the modules that this one does.
+# The program of the process that reads for a forked one; it finds the same modules as this one.
 _READ = """
 import os, sys
 sys.path[:] = {path!r}
@@ -57,12 +57,12 @@ os._exit(0)
 
 
 def open_stream(url: str, *, buffer_bytes: int = 0) -> io.BufferedReader[Any] | Pipe:
-    """Open a file of any storage for reading from its beginning on, and read the first bytes."""
+    """Open a file of any storage for reading from its start, and read the first bytes."""
     if is_cut_off() and not is_local(url):
         return _open_elsewhere(url)
     file = open_file(url)
     stream = io.BufferedReader(_Ranges(file), max(buffer_bytes, _READ_BYTES))
-    # What a server does not allow is found now, and not in the middle of an epoch.
+    # Find a server's refusal now, and not in the middle of an epoch.
     stream.peek(1)
     return stream
 
@@ -91,7 +91,7 @@ def _open_elsewhere(url: str) -> Pipe:
 
 
 class _Ranges(io.RawIOBase):
-    """A file that is read by ranges, one behind the other."""
+    """A file that is read by ranges, one after the other."""
 
     def __init__(self, file: Any) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def open_body(url: str, *, buffer_bytes: int = 0) -> io.BufferedReader[Any]:
 
 
 class _Body(io.RawIOBase):
-    """A reply that must be as long as the server said."""
+    """A reply that must have the length that the server announced."""
 
     def __init__(self, reply: Any, url: str) -> None:
         super().__init__()
@@ -185,11 +185,11 @@ class Upload:
         return self._file.write(data)
 
     def flush(self) -> None:
-        """Hand on what is buffered; the store gets nothing yet."""
+        """Flush the buffer; the store gets nothing yet."""
         self._file.flush()
 
     def tell(self) -> int:
-        """How many bytes were written."""
+        """The number of bytes written so far."""
         return self._file.tell()
 
     def close(self) -> None:

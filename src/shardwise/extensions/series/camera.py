@@ -41,7 +41,7 @@ class Camera:
 
     videos: VideoFiles
     numbers: NDArray[np.int64]  # the file of each episode
-    begins_s: NDArray[np.float64]  # and where it begins there
+    begins_s: NDArray[np.float64]  # and where it starts there
     bounds: NDArray[np.int64]  # and its rows
     fps: float
 

@@ -53,13 +53,13 @@ def lerobot(
         root: the directory of the set, local or remote ("hf://datasets/ORG/NAME").
         deltas: by field the seconds from a sample's row to those of its window: LeRobot's
             `delta_timestamps`.
-        size: of pictures, one number or (height, width); None for what the set says.
+        size: of pictures, one number or (height, width); None for the set's sizes.
         cache: as for `tar`.
         storage: as for `tar`.
 
     Raises:
         DataError: the set is of another version, or its parts do not fit together.
-        ValueError: there is no such field, or a delta lies between two rows.
+        ValueError: a field does not exist, or a delta lies between two rows.
     """
     options = StorageOptions.of(storage, cache=cache)
     pictures = image(size=size)

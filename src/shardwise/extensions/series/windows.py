@@ -41,7 +41,7 @@ def windows(
             `fps=1` deltas count rows.
 
     Raises:
-        ValueError: there is no such field, or a delta or a series that the rows do not have.
+        ValueError: a field does not exist, or a delta or a series does not fit the rows.
 
     Examples:
         >>> import shardwise as sw
@@ -98,7 +98,7 @@ class WindowSource(ReadsEpochs):
         sizes, is_known = dataset.shard_sizes, dataset.cost.row_bytes is not None
         urls, lengths = inner.urls[: len(sizes)], inner.shard_bytes[: len(sizes)] * is_known
         self.manifest = Manifest.of_columns(f"windows {dataset.fingerprint}", urls, sizes, lengths)
-        # What kept columns depend on beside the rows.
+        # Kept columns depend on this beside the rows.
         made = [f"{name} {held_digest(each)}" for name, each in dataset.transforms.decoders.items()]
         made += [f"{name} {rows.tolist()}" for name, rows in offsets.items()]
         self.content_key, self.sources = (*made, crc32(bounds.tobytes())), (dataset.source,)
@@ -164,7 +164,7 @@ class WindowSource(ReadsEpochs):
 
 
 def _pick_rows(column: Column, at: NDArray[np.intp]) -> Column:
-    """The rows of a column by their places: `[rows]`, or `[rows, T]` for windows."""
+    """The rows of a column by position: `[rows]`, or `[rows, T]` for windows."""
     if isinstance(column, np.ndarray):
         return column[at]
     values = values_of(column)
@@ -174,7 +174,7 @@ def _pick_rows(column: Column, at: NDArray[np.intp]) -> Column:
 
 
 def _window(values: list[Any]) -> Any:
-    """An array; a list of what are no numbers of one form; None if a row lacks the field."""
+    """An array; a list unless the values are numbers of one form; None if a row lacks the field."""
     if any(value is None for value in values):
         return None
     try:

@@ -52,7 +52,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def scheme_of(address: str) -> str:
-    """What a parsed address begins with: "tcp", "tls" or "ucx"."""
+    """The scheme of a parsed address: "tcp", "tls" or "ucx"."""
     return address.partition("://")[0]
 
 

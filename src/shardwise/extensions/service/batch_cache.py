@@ -40,7 +40,7 @@ class BatchCache:
         return future
 
     def _keep(self, key: bytes, done: Future[Answer]) -> None:
-        """Count a finished batch, and let go of others; an error is asked for again."""
+        """Count a finished batch, and let go of others; an error is requested again."""
         kind, answer = done.result()
         with self._lock:
             if kind != Kind.BATCH or answer.num_bytes > self._max_bytes:

@@ -1,4 +1,4 @@
-"""Who makes which batch: a server with credits, another one after it dies, or this process.
+"""Choose who makes a batch: a server with credits, another one after it dies, or this process.
 
 All decisions are made here, under one lock. None of them changes a batch: it is the same from
 every server (I5). The queue holds only what no server has; order is kept by those who wait.
@@ -32,14 +32,14 @@ _MAX_DEATHS = 2
 # After so many malformed answers in a row a server is not used.
 _MAX_MALFORMED = 3
 # A request is hedged after 3 times the median latency, once 8 were measured, and not below 50 ms;
-# before that after 5 s. Each server more is asked after twice the time.
+# before that after 5 s. Each further server is asked after twice the time.
 _LATE, _MIN_LATENCIES, _LEAST_LATE_S, _FIRST_LATE_S = 3.0, 8, 0.05, 5.0
-# No server, or no answer, for this long: it is said, and with `fallback` batches are made here. The
-# shorter holds where each server is known not to be there.
+# After this long without a server or an answer: log it, and make batches here with `fallback`. The
+# shorter time holds where each server is known to be absent.
 _SAY_S, _FALLBACK_S = 5.0, 1.0
-# Batches that are made here ahead of the trainer while there is no server.
+# Batches that are made here ahead of the trainer while no server is available.
 _NUM_LOCAL = 2
-# Before any server said how many requests it takes.
+# Until a server has announced how many requests it takes.
 _DEFAULT_CREDITS = 3
 
 
@@ -91,7 +91,7 @@ class Dispatcher:
             self._queue = [work for work in self._queue if not work.is_dropped]
 
     def watch(self, work: Work) -> None:
-        """Do what is due while a work is awaited, under the lock; ServiceError without servers."""
+        """Hedge, warn or fall back for an awaited work, locked; ServiceError without servers."""
         now = time.monotonic()
         if any(server.is_live for server in self.servers):
             late_s = self._late_s()
@@ -117,7 +117,7 @@ class Dispatcher:
             self._do_without(self._queue[: max(0, _NUM_LOCAL - self._num_local_now)])
 
     def _do_without(self, works: list[Work]) -> None:
-        """No server answers: say so, and with `fallback` make these here."""
+        """No server answers: warn, and with `fallback` make these here."""
         if not self._has_said:
             self._has_said = True
             what = "batches are made here until one does" if self._fallback else "waiting for one"
@@ -135,7 +135,7 @@ class Dispatcher:
         ]
         return "; ".join([*troubles, *([self.notice] if self.notice else [])]) or "there is none"
 
-    # Which servers there are.
+    # Adding and removing servers.
 
     def add(self, address: str) -> Server:
         """Take a server in; it gets work once it is connected."""
@@ -151,11 +151,11 @@ class Dispatcher:
             self._take_back(server, is_dead=False)
 
     def set_notice(self, text: str) -> None:
-        """Say why there are fewer servers than there should be; empty where nothing is known."""
+        """Note why there are fewer servers than requested; empty if the reason is unknown."""
         with self.changed:
             self.notice = text
 
-    # What happens on connections.
+    # Events on connections.
 
     def connected(self, server: Server, num_credits: int) -> SimpleQueue[Work | None]:
         """A server is there; its outbox, which ends with None."""
@@ -175,7 +175,7 @@ class Dispatcher:
         return outbox
 
     def failed(self, server: Server, error: Exception) -> None:
-        """A connection was not made, or ended: what it had goes back to the queue, in its place."""
+        """A connection was not made, or ended: requeue its works at their positions."""
         with self.changed:
             refusal = error if isinstance(error, ServiceError) and not server.is_live else None
             server.trouble = str(error) or type(error).__name__
@@ -252,7 +252,7 @@ class Dispatcher:
             work.result = result
             self.changed.notify_all()
 
-    # Who gets what.
+    # Assigning works to servers.
 
     def _assign(self) -> None:
         """Give queued works to servers, the oldest first: each to its shard's if that has room."""

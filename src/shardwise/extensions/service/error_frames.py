@@ -21,7 +21,7 @@ _PLAIN = (str, int, float, type(None))
 
 
 def encode_error(error: BaseException, *, place: str) -> Encoded:
-    """An error with its cause as a frame; a note says where it was raised: the server."""
+    """An error with its cause as a frame; a note names the server that raised it."""
     try:
         return _encode_error(error, place)
     except Exception as failed:  # noqa: BLE001 - foreign errors' code, and numbers that JSON lacks

@@ -1,7 +1,7 @@
 """The executor of batch servers: requests go out, batches come back, and are yielded in order.
 
-It builds no batch itself unless it must: one whose makers died twice, and with `fallback` those for
-which there is no server. Batches are bit by bit those of the inline executor (I5).
+It builds a batch itself only if it must: one whose makers died twice, and with `fallback` any
+while no server answers. Batches are bit by bit those of the inline executor (I5).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ServiceExecutor:
         try:
             while True:
                 if session.pid != os.getpid():
-                    # A fork has no threads: it calls the servers itself, and asks for all again.
+                    # A fork has no threads: it calls the servers itself, and requests all again.
                     session = self._start()
                     lost = [work.request for work in pending]
                     pending.clear()
@@ -125,7 +125,7 @@ class ServiceExecutor:
         return session.dispatcher.stats()
 
     def close(self) -> None:
-        """End the connections; a later run opens them anew."""
+        """Close the connections; a later run opens them again."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -201,7 +201,7 @@ def _pickle_builder(builder: BatchBuilder) -> bytes:
 
 def _end(pid: int, unfollow: Callable[[], None] | None, links: Links) -> None:
     if pid != os.getpid():
-        return  # a forked child has none of these threads
+        return  # a forked child lacks these threads
     if unfollow is not None:
         unfollow()
     links.close()

@@ -5,8 +5,8 @@
     payload  the arrays, C order, each padded to a multiple of 64 bytes
 
 A receiver checks every length before it sets memory aside, and the payload is received in one piece
-into the memory that the batch keeps. There is no pickle in a frame but that of a dataset, in a
-frame of its own kind. Whatever is malformed raises `FrameError`, and nothing else.
+into the memory that the batch keeps. Only a dataset is sent as a pickle, in a separate kind of
+frame. Malformed input raises `FrameError`, and nothing else.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from shardwise.extensions.service.transport import Connection
 _MAGIC = b"SWB1"
 _PREFIX = struct.Struct("<4sB3xQIIQ")
 _PADDING = bytes(64)
-# A segment of `ucx://`, see `ucx.py`: 16 bytes, of which the last 8 are the length behind them.
+# A segment of `ucx://`, see `ucx.py`: 16 bytes; the last 8 are the length of what follows.
 SEGMENT_MAGIC = b"SWU1"
 # A TLS server's alert, 7 bytes, that it did not get TLS. Source: RFC 8446, 5.1.
 _TLS_ALERT = b"\x15\x03"
-# A TLS client's first record: 5 bytes, of which the last two are its length, and what it holds.
+# A TLS client's first record: 5 bytes, the last two with its length, and then its content.
 _TLS_HANDSHAKE = b"\x16\x03"
 # Numbers, text and times; no objects, no records. Texts of no characters take no bytes: any number
-# of them would fit. numpy evaluates whatever else a name says, so it gets no other.
+# of them would fit. numpy evaluates any other name, so it gets no other.
 _DTYPE = re.compile(r"[<>|=](?:b1|[iufcSU][1-9]\d{0,9}|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?)")
 _MAX_DIMENSIONS = 32
-# Of what a peer said, in an error.
+# The longest quotation of a peer's bytes in an error.
 _MAX_QUOTED = 500
 
 
@@ -82,7 +82,7 @@ class OtherProtocolError(FrameError):
 
 
 def ended_early(start: bytes, magic: bytes) -> Exception | None:
-    """Why an end that hung up in its first bytes did, where these tell it."""
+    """The reason why the other end hung up early, if its first bytes show it."""
     if start.startswith(_TLS_ALERT):
         return ServiceError("the server speaks TLS: name it as tls://host:port")
     # A short answer that ends is another program's, too.
@@ -92,7 +92,7 @@ def ended_early(start: bytes, magic: bytes) -> Exception | None:
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     HELLO = 1
     CHALLENGE = 2
@@ -248,7 +248,7 @@ def _layout(name: str, shape: list[int]) -> tuple[np.dtype[Any], tuple[int, ...]
 
 
 def shape_of(sizes: list[Any]) -> tuple[int, ...]:
-    """A shape as another end wrote it; ValueError for what is none."""
+    """A shape as another end wrote it; ValueError if it is not a shape."""
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError(sizes)
     return tuple(sizes)

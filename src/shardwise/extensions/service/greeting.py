@@ -1,4 +1,4 @@
-"""The greeting: a client and a server tell who they are before any batch is asked for.
+"""The greeting: a client and a server identify themselves before any batch is requested.
 
     client  HELLO      a random number
     server  CHALLENGE  its own, and with a token the proof that it has it
@@ -48,12 +48,12 @@ _MAX_ENDPOINT = 40 << 10
 _PICKLE = Limits(header=64 << 10, payload=1 << 30)
 # Requests under way on one connection: as many as the server's threads, and two that wait.
 MAX_CREDITS = 64
-# Of a refusal that the other end wrote.
+# The longest reason for a refusal that the other end wrote.
 _MAX_REASON = 4_000
 
 
 class Refusal(Exception):  # noqa: N818 - no fault of the server's
-    """Why a server serves a client no batches; its text, which may quote the client, is sent."""
+    """A server's refusal to serve a client; its text, which may quote the client, is sent."""
 
     def __init__(self, text: str) -> None:
         super().__init__(escaped(text))
@@ -61,7 +61,7 @@ class Refusal(Exception):  # noqa: N818 - no fault of the server's
 
 @dataclass(frozen=True, slots=True)
 class ClientSide:
-    """What a client brings.
+    """The client's side of a greeting.
 
     Attributes:
         word: its version word.
@@ -80,7 +80,7 @@ class ClientSide:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a client asks of a server, once both know each other; see also `ClientSide`.
+    """A client's request to a server, once both know each other; see also `ClientSide`.
 
     Attributes:
         digest: of its pickled builder; None without a token.
@@ -101,7 +101,7 @@ def greet(connection: Connection, side: ClientSide) -> int:
 
     Raises:
         ServiceError: it serves other data or code, or has another token, and the message has both;
-            or it is no batch server.
+            or it is not a batch server.
         FrameError: it does not answer as a batch server should.
         EOFError, OSError: see `Connection`.
     """
@@ -158,8 +158,8 @@ def greeting_steps(
 ) -> Generator[memoryview, None, Admission]:
     """Greet a client as a server, up to its proof; yields the buffer to fill next.
 
-    Returns what the client asks. Raises Refusal, which `refuse` tells the client, FrameError for
-    what is not a client, or OSError. What is sent fits into the kernel's buffers.
+    Returns the client's request. Raises Refusal, which `refuse` sends to the client, FrameError if
+    the peer is not a client, or OSError. All it sends fits into the kernel's buffers.
     """
     hello = yield from _hearing(Kind.HELLO)
     if hello.get("protocol") != _PROTOCOL:
@@ -214,12 +214,12 @@ def greeting_steps(
 
 
 def refuse(connection: Connection, refusal: Refusal) -> None:
-    """Tell a client why it is served no batches."""
+    """Send a client the reason for its refusal."""
     _say(connection, Kind.REFUSED, {"reason": str(refusal)})
 
 
 def welcome(connection: Connection, num_credits: int) -> None:
-    """Tell a client how many requests may be under way."""
+    """Send a client the number of requests that may be under way."""
     _say(connection, Kind.WELCOME, {"credits": num_credits})
 
 
@@ -235,7 +235,7 @@ def _hear(connection: Connection, kind: Kind) -> dict[str, Any]:
 
 
 def _hearing(kind: Kind) -> Generator[memoryview, None, dict[str, Any]]:
-    """What a client says; yields the buffer to fill next."""
+    """Receive a client's message; yields the buffer to fill next."""
     return _body((yield from frame_steps(_SMALL)), kind)
 
 

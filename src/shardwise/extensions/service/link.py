@@ -113,7 +113,7 @@ class _Link:
             try:
                 self._use()
             except Exception as error:  # noqa: BLE001 - whatever ends a connection, another is made
-                # With its traceback it would keep the last batch.
+                # The traceback would keep the last batch alive.
                 self._dispatcher.failed(self.server, error.with_traceback(None))
             if self.server.refusal is not None:
                 pause_s = _REFUSED_PAUSE_S

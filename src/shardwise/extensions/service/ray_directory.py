@@ -1,8 +1,8 @@
-"""The servers that Ray runs, as a trainer finds them: by the named actor, made where there is none.
+"""The servers that Ray runs, found by the named actor, which is made if it does not exist.
 
 Each process asks the named actor and is answered when something changes. The first one to ask makes
-it, and so owns the servers; where that process ends before the others, one of them makes it anew,
-with the number of servers that was last wanted.
+it, and so owns the servers; where that process ends before the others, one of them makes it again,
+with the number of servers that was last requested.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RayDirectory:
 
     @property
     def num_wanted(self) -> int:
-        """How many servers there should be, as far as this process knows."""
+        """The requested number of servers, as far as this process knows."""
         return self._count
 
     def open(self) -> None:

@@ -20,13 +20,13 @@ from shardwise.base.shown import escaped
 from shardwise.extensions.service.server import BatchServer
 from shardwise.extensions.service.tcp import TcpListener
 
-# Of each server's actor: Ray restarts it as often as it dies, on whichever node has a CPU.
+# Options of each server's actor: Ray restarts it as often as it dies, on whichever node has a CPU.
 DEFAULT_OPTIONS: Mapping[str, Any] = {
     "num_cpus": 1,
     "max_restarts": -1,
     "scheduling_strategy": "SPREAD",
 }
-# Clients leave a server within a round trip of being told; a stopped or lost one must not keep it.
+# Clients leave a server within a round trip of the notice; a stopped or lost one must not keep it.
 _LEAVE_S = 10.0
 
 
@@ -50,7 +50,7 @@ class BatchServerActor:
             TcpListener(ray.util.get_node_ip_address(), 0), token=token, num_threads=num_threads
         )
         self._server.start()
-        # Ray ends it together with the named actor: that is no error worth a traceback.
+        # Ray ends it together with the named actor: that is not an error worth a traceback.
         with suppress(ray.exceptions.ActorDiedError):
             ray.get(registry.publish.remote(number, self._server.address))
 
@@ -140,7 +140,7 @@ class ServerRegistry:
         task.add_done_callback(self._tasks.discard)
 
     async def _end(self, actor: Any, *, was_used: bool) -> None:
-        """End a server that is not wanted any more, after its clients have left it."""
+        """End a server that is not needed any more, after its clients have left it."""
         import ray
 
         if was_used:
@@ -150,7 +150,7 @@ class ServerRegistry:
         ray.kill(actor, no_restart=True)
 
     async def _watch(self, number: int, actor: Any) -> None:
-        """Find out why a server can't be started: Ray tells only a caller of it."""
+        """Find out why a server can't be started: Ray reports it only to a caller."""
         import ray
 
         try:

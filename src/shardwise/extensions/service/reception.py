@@ -1,7 +1,7 @@
 """The peers of a server that have not greeted yet: one thread serves all and waits for none.
 
-Anyone who can connect is such a peer. All of them get a fifth of a core and a few dozen places, of
-which the oldest peer gives up its own when another one comes. Whatever peers send and the system
+Anyone who can connect is such a peer. All of them get a fifth of a core and a few dozen slots; the
+oldest peer gives up its slot when another one comes. Whatever peers send and the system
 refuses, the next connections are taken.
 """
 
@@ -25,12 +25,12 @@ from shardwise.extensions.service.transport import Connection, Listener
 
 _logger = logging.getLogger("shardwise")
 
-# All of a greeting; a client may make its pickle meanwhile. A port scanner says nothing.
+# Time for a whole greeting; a client may make its pickle meanwhile. A port scanner sends nothing.
 _GREETING_S = 30.0
-# A peer's least time before another takes its place: a client answers within a round trip.
+# A peer's least time before another replaces it: a client answers within a round trip.
 _LEAST_S = 0.1
 _MAX_PEERS = 48
-# Open files for peers and for clients, of those that the process may have: shards need the others.
+# Peers and clients may use one in 16 and one in 3 of the process' open files; shards need the rest.
 _PEERS_SHARE, _CLIENTS_SHARE = 16, 3
 _MAX_CLIENTS = 1_024
 # After a call that the system refused, for lack of files or memory.
@@ -45,7 +45,7 @@ _Steps = Generator[memoryview, None, Admission]
 
 
 def max_connections() -> tuple[int, int]:
-    """How many peers that have not greeted a server keeps, and how many clients."""
+    """The most peers that have not greeted, and the most clients, that a server keeps."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     files = _MAX_CLIENTS * _CLIENTS_SHARE if limit == resource.RLIM_INFINITY else limit
     return (
@@ -120,7 +120,7 @@ class Reception:
             peer.connection.close()
 
     def _wait(self) -> set[socket.socket]:
-        """Drop who is late, and wait; the sockets that have something."""
+        """Drop late peers, and wait; returns the sockets that are ready."""
         now = time.monotonic()
         for late in [peer for peer in self._peers if now - peer.began >= _GREETING_S]:
             self._drop(late, "it did not greet in time")

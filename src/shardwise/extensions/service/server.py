@@ -113,17 +113,17 @@ class BatchServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, as clients name it: "tcp://host:port"."""
+        """The address of its listener, as clients name it: "tcp://host:port"."""
         return self._address
 
     @property
     def idle_s(self) -> float:
-        """Seconds since its last client left, or since it began; 0 while there is one."""
+        """Seconds since its last client left, or since it started; 0 while there is one."""
         since = self._idle_since
         return 0.0 if since is None else time.monotonic() - since
 
     def start(self) -> None:
-        """Begin to take connections, in threads of its own."""
+        """Start to accept connections, in separate threads."""
         self._reception.start()
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ class BatchServer:
             self._idle_since = None if self._num_clients else time.monotonic()
 
     def _job_of(self, admission: Admission) -> _Job:
-        """What builds a client's batches; refuses other data and other code."""
+        """The job that builds a client's batches; refuses other data and other code."""
         if self._word is not None:
             _refuse_other(self._word, admission)
         elif admission.word.release != VersionWord.release_here():

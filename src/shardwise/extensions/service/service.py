@@ -59,13 +59,13 @@ class RayService:
 
     @property
     def num_servers(self) -> int:
-        """How many servers there should be, as far as this process knows."""
+        """The requested number of servers, as far as this process knows."""
         return self._directory.num_wanted
 
     def scale(self, count: int) -> None:
         """Add servers, or remove the newest, for all trainers that share them.
 
-        Running loaders go on: a removed server's unanswered requests go to others. It returns when
+        Running loaders continue: a removed server's unanswered requests go to others. Returns when
         Ray knows of it; a new server takes part some seconds later.
 
         Args:
@@ -73,7 +73,7 @@ class RayService:
 
         Raises:
             ServiceError: Ray can't be reached.
-            TypeError, ValueError: `count` is no number of servers.
+            TypeError, ValueError: `count` is not a whole number of 0 or more.
         """
         self._directory.scale(whole("count", count, least=0))
 
@@ -123,14 +123,14 @@ def service(
     """Batches made by servers, for a loader's `executor=`: ones that run already, or Ray's actors.
 
     The servers must have the same data, decoders, transforms and release; others are refused. A
-    server that dies, comes back or is late changes no batch and no order. Nothing is asked of a
-    server before the first batch is.
+    server that dies, comes back or is late changes no batch and no order. No request goes to a
+    server before the first batch is requested.
 
     Args:
         addresses: "tcp://host:port" of one server that `shardwise serve` started, or of several,
-            as a list or with commas between; "ucx://host:port" of those that were started with
-            `--transport ucx`, which needs `token_file`; "tls://host:port" of those that were
-            started with `--tls-cert`.
+            as a list or with commas between; "ucx://host:port" for servers that were started
+            with `--transport ucx`, which needs `token_file`; "tls://host:port" for servers that
+            were started with `--tls-cert`.
         ray: in place of addresses, how many servers to start in the Ray cluster that this process
             has joined, or else one that runs on this machine. They get the dataset from the
             trainers. The first process to ask decides the number; `scale` changes it later.

@@ -35,7 +35,7 @@ class TcpConnection(Connection):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def send(self, buffers: Sequence[Any]) -> None:
-        """Send buffers of bytes, one behind the other."""
+        """Send buffers of bytes, one after the other."""
         views = [memoryview(each).cast("B") for each in buffers if memoryview(each).nbytes]
         first = 0
         while first < len(views):
@@ -114,5 +114,5 @@ class TcpListener:
 
 
 def connect(address: str, *, timeout_s: float) -> TcpConnection:
-    """Open a connection; each call on it is bound by `timeout_s` until `limit` says else."""
+    """Open a connection; each call on it is bound by `timeout_s` until `limit` changes that."""
     return TcpConnection(socket.create_connection(host_and_port(address), timeout=timeout_s))

@@ -27,7 +27,7 @@ _STEP_BYTES = 256 << 10
 # fatal alert, "protocol_version" (RFC 8446, 6).
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
 _ALERT = bytes([0x15, 3, 1, 0, 2, 2, 70])
-# By OpenSSL's number of what is wrong with a certificate that a trusted authority signed.
+# Remedies by OpenSSL's error number for a certificate that a trusted authority signed.
 _DATES = "make a new certificate, or set this machine's clock"
 _NAMES = "use a name of the certificate's subjectAltName, or make one that has this name"
 _REMEDIES = {9: _DATES, 10: _DATES, 62: _NAMES, 64: _NAMES}
@@ -49,7 +49,7 @@ class TlsFiles:
     ca: str | None = None
 
     def context(self, *, is_server: bool) -> ssl.SSLContext:
-        """What a handshake needs."""
+        """The context of a handshake."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         name = self.cert
@@ -83,7 +83,7 @@ class TlsConnection(TcpConnection):
         self._num_waiting = 0
 
     def send(self, buffers: Sequence[Any]) -> None:
-        """Send buffers of bytes, one behind the other."""
+        """Send buffers of bytes, one after the other."""
         for each in buffers:
             view = memoryview(each).cast("B")
             done = 0
@@ -161,7 +161,7 @@ class TlsConnection(TcpConnection):
 
 
 def _in_words(error: OSError, host: str | None, *, is_greeted: bool) -> Exception:
-    """Who does not trust whom; `host` is the server's name at a client, and None at a server.
+    """Describe which end distrusts the other; `host` is the server's name, or None at a server.
 
     In TLS 1.3 a client's handshake ends before the server looks at its certificate, so that the
     server's alert reaches the client in its first read.

@@ -1,4 +1,4 @@
-"""What the service needs of a network: connections that send and receive bytes in order.
+"""The network interface of the service: connections that send and receive bytes in order.
 
 TCP is one implementation (`tcp.py`, by TLS `tls.py`), UCX another (`ucx.py`). All have these two
 protocols and a function that connects; frames, tokens, requests and batches are the same over each.
@@ -55,7 +55,7 @@ class Connection(Protocol):
 
 
 class Listener(Protocol):
-    """Where connections come in."""
+    """A socket that accepts connections."""
 
     socket: socket
 

@@ -1,4 +1,4 @@
-"""Which transport an address and a server's option name."""
+"""The transports that addresses and a server's options name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwise.extensions.service.transport import Connect, Connection, Listener
 
 
 def connect_to(addresses: Sequence[str], *, files: TlsFiles | None = None) -> Connect:
-    """What opens connections as each address says: `tcp://`, `tls://` or `ucx://`; it pickles."""
+    """A connect function for the addresses' schemes, `tcp`, `tls` or `ucx`; it pickles."""
     if files is not None:
         files.context(is_server=False)
     if any(scheme_of(address) == "ucx" for address in addresses):

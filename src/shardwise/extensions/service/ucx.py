@@ -42,16 +42,16 @@ _SEGMENT = struct.Struct("<4sIQ")
 _BYTES, _MESSAGE, _READY, _DONE = 1, 2, 3, 4
 # Below this a message by UCX costs more than a copy through TCP.
 _LEAST_MESSAGE = 64 << 10
-# Longer buffers are sent in parts, so that each has a time limit of its own.
+# Longer buffers are sent in parts, so that each part has a separate time limit.
 _MOST_MESSAGE = 64 << 20
-# With all of UCX's ways on one machine an address has 217 bytes, and some kB with many cards.
+# An address with all of UCX's ways on one machine has 217 bytes, and some kB with many cards.
 _MIN_ADDRESS, _MAX_ADDRESS = 16, 16 << 10
 # A client takes a message within this time, as TCP gives up unacknowledged bytes.
 _READY_S = 25.0
 
 
 class _Segments(Connection):
-    """The bytes of a TCP connection in segments, between which messages by UCX have their place."""
+    """The bytes of a TCP connection in segments, with messages by UCX between them."""
 
     def __init__(self, tcp: TcpConnection) -> None:
         self._tcp = tcp
@@ -85,7 +85,7 @@ class _Segments(Connection):
         self._tcp.close()
 
     def _handle(self, kind: int, length: int, place: memoryview) -> int:
-        """Do what a segment says that holds no bytes; returns how many bytes it put in place."""
+        """Handle a segment without bytes; returns how many bytes it wrote to `place`."""
         raise NotImplementedError
 
     def _write(self, kind: int, length: int = 0, views: Sequence[memoryview] = ()) -> None:
@@ -93,7 +93,7 @@ class _Segments(Connection):
             self._tcp.send([_SEGMENT.pack(SEGMENT_MAGIC, kind, length), *views])
 
     def _read(self) -> tuple[int, int]:
-        """Receive the header of a segment; goes on with one that has arrived in part."""
+        """Receive the header of a segment; continues with one that has arrived in part."""
         try:
             while missing := _SEGMENT.size - len(self._header):
                 part = bytearray(missing)
@@ -114,11 +114,11 @@ class _Segments(Connection):
 
 
 class UcxConnection(_Segments):
-    """A client's end: it receives messages by UCX, by a worker of its own."""
+    """A client's end: it receives messages by UCX, with its own worker."""
 
     def __init__(self, tcp: TcpConnection) -> None:
         super().__init__(tcp)
-        # Of this connection alone: its end frees the buffer of a message that never comes.
+        # Used by this connection alone: its end frees the buffer of a message that never comes.
         self._worker: UcxWorker | None = None
         self._tag = secrets.randbits(64)
 
@@ -142,7 +142,7 @@ class UcxConnection(_Segments):
         try:
             self._receive_message(place[:length])
         except (OSError, EOFError, FrameError) as error:
-            # With its traceback it would keep the request, and that the worker.
+            # The traceback would keep the request alive, and the request the worker.
             failure = error.with_traceback(None)
         if failure is not None:
             # The buffer's memory is its owner's again: UCX may touch it no more.
@@ -213,7 +213,7 @@ class _ServerEnd(_Segments):
 
     def _handle(self, kind: int, length: int, place: memoryview) -> int:
         del place
-        # Before the greeting's end there is no message to be ready for.
+        # A client can't be ready for a message before the greeting's end.
         if kind != _READY or length or self._client is None:
             raise FrameError(f"segment {kind} of {length} bytes from a client")
         self._is_ready.set()
@@ -265,7 +265,7 @@ class UcxListener:
         load_ucxx()
         self._tcp = TcpListener(host, port)
         self.socket = self._tcp.socket
-        # By their transports: made when a connection first needs them.
+        # One per set of transports, made when a connection first needs it.
         self._workers: dict[str | None, UcxWorker] = {}
         self._lock = threading.Lock()
         self._is_closed = False
@@ -311,7 +311,7 @@ class UcxListener:
 
 
 def connect(address: str, *, timeout_s: float) -> UcxConnection:
-    """Open a connection; each call on it is bound by `timeout_s` until `limit` says else."""
+    """Open a connection; each call on it is bound by `timeout_s` until `limit` changes that."""
     load_ucxx()
     connection = UcxConnection(tcp.connect(address, timeout_s=timeout_s))
     connection.limit(timeout_s)

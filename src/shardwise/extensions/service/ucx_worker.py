@@ -21,7 +21,7 @@ _MESSAGE_S = 25.0
 _FIRST_LOOK_S, _LAST_LOOK_S = 50e-6, 1e-3
 # The lower half of an address' first byte is its version. Source: ucp/wireup/address.c of UCX.
 _VERSION_MASK = 0x0F
-# Of one step of closing an endpoint; nanoseconds.
+# Timeout of one step of closing an endpoint; nanoseconds.
 _CLOSE_NS = 1_000_000_000
 
 
@@ -69,7 +69,7 @@ class UcxWorker:
 
     @property
     def address(self) -> bytes:
-        """What an endpoint is made of, on any machine."""
+        """The address that an endpoint is made from, on any machine."""
         with self._lock:
             return bytes(memoryview(self._alive().address))
 
@@ -101,7 +101,7 @@ class UcxWorker:
             return endpoint
 
     def send(self, endpoint: Any, view: memoryview, tag: int) -> Any:
-        """Begin to send a message; returns the request to wait for."""
+        """Start to send a message; returns the request to wait for."""
         with self._lock:
             self._alive()
             if endpoint not in self._endpoints:

@@ -1,4 +1,4 @@
-"""The version word: which data, which recipe, which release. Other words make other batches."""
+"""The version word: data, recipe and release. Different words may produce different batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 @dataclass(frozen=True, slots=True)
 class VersionWord:
-    """What must be the same at a server and its client."""
+    """The versions that must be the same at a server and its client."""
 
     release: str
     fingerprint: str
@@ -37,7 +37,7 @@ class VersionWord:
         return __version__
 
     def difference(self, other: VersionWord) -> str | None:
-        """In what the word of a client differs from this one of a server, naming both."""
+        """Describe how a client's version word differs from this one of a server, naming both."""
         whats = {"release": "release", "fingerprint": "data", "recipe": "decoders or transforms"}
         words = [(what, getattr(self, name), getattr(other, name)) for name, what in whats.items()]
         parts = [
@@ -49,7 +49,7 @@ class VersionWord:
 
 
 def builder_options(builder: BatchBuilder) -> dict[str, Any]:
-    """What a server needs beside the dataset to build the same batches; JSON."""
+    """The options that a server needs beside the dataset to build the same batches; JSON."""
     padding = builder.ragged.padding
     value = padding.value
     # JSON has no complex numbers.

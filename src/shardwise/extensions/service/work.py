@@ -1,4 +1,4 @@
-"""A batch that is asked for, and what the client knows of a server."""
+"""A requested batch, and a server as its client knows it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Work:
 class Server:
     """A server as its client sees it; changed under the dispatcher's lock.
 
-    Of the works under way there, `credits` is the most and `held` has the times of sending.
-    `outbox` is None without a connection, `trouble` says why; `refusal`, why it may not be used.
+    `credits` is the most works under way there; `held` has these with their times of sending.
+    `outbox` is None without a connection; `trouble` is the reason. `refusal`: why it is not used.
     """
 
     def __init__(self, address: str) -> None:
@@ -66,7 +66,7 @@ class Server:
 
     @property
     def silence(self) -> str:
-        """What it waits for while there is no trouble."""
+        """A description of the wait when `trouble` is empty."""
         return "connected, asked for batches" if self.is_live else "does not answer"
 
     @property

@@ -1,1 +1,1 @@
-"""A cache that the nodes of a job share: the plan says who holds what, and frames carry blocks."""
+"""A cache shared by the nodes of a job: the plan assigns blocks to nodes, and frames carry them."""

@@ -39,14 +39,14 @@ class BlockServer:
 
     def __init__(self, listener: Listener, token: bytes, room: int) -> None:
         self._room = room
-        # By the digest of its URL: what opens a file.
+        # The URL and the pool that opens a file, by the digest of its URL.
         self._files: dict[str, tuple[str, FilePool]] = {}
         greet = partial(greeting_steps, token=token, has_dataset=True)
         self._reception = Reception(listener, greet=greet, take=self._take)
         self._reception.start()
 
     def add(self, urls: Iterable[str], pool: FilePool) -> None:
-        """Serve the blocks of these files, too."""
+        """Serve the blocks of more files."""
         self._files |= {text_digest(url): (url, pool) for url in urls}
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class BlockServer:
     def _answer(self, body: Any) -> frames.Encoded:
         """The numbers of the blocks that are here, the digest of their bytes, and these.
 
-        Of no request how many blocks this node holds.
+        For no request, the number of blocks that this node has room for.
         """
         if body is None:
             return frames.encoded(self._room)

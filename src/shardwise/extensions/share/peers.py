@@ -32,7 +32,7 @@ from shardwise.storage.protocol import ByteRange, num_bytes_of
 
 _logger = logging.getLogger("shardwise")
 
-# What both ends have the same of: a batch server has another one.
+# The version word of both ends; a batch server has another one.
 VERSION = VersionWord(VersionWord.release_here(), "blocks", DIGEST_NAME)
 # Until the nodes have found each other, at the start of a pass.
 JOIN_S = 10.0
@@ -42,15 +42,15 @@ _ANSWER_S, _CONNECT_S = 10.0, 1.0
 _PAUSE_S, _LIAR_PAUSE_S = 5.0, 60.0
 # Servers close a connection that nobody uses for 15 s.
 _MAX_IDLE_S = 5.0
-# Of the blocks of a request, and of its header.
+# Limits of the blocks of a request, and of its header.
 MAX_BYTES, MAX_HEADER = 128 << 20, 1 << 20
 
-# What the end of a connection may be.
+# Errors that may end a connection.
 FAILURES = (ServiceError, FrameError, EOFError, OSError, RuntimeError)
 # The address of a node, the job's token, and whether the node fetches a block that it lacks.
 _Node = tuple[str, str, bool]
 _Wanted = tuple[Any, Sequence[ByteRange]]
-# What is wanted, and the nodes that are left to ask.
+# A requested block with its ranges, and the nodes that are left to ask.
 _Ask = tuple[_Wanted, list[_Node]]
 
 
@@ -65,12 +65,12 @@ class Peers:
 
     def __init__(self, cache: Cache) -> None:
         self._settings, self._folder = cache.settings, Path(cache.folder) / "homes"
-        # Blocks of which some node gave bytes that an index knows to be wrong.
+        # Names of blocks for which some node sent bytes that an index knows to be wrong.
         self.distrusted: set[str] = set()
         self._homes: dict[Path, Homes] = {}
-        # By process and address: a connection, and since when nobody uses it.
+        # A connection, and since when nobody uses it, by process and address.
         self._idle: dict[tuple[int, str], tuple[float, Connection]] = {}
-        # By address: until when it is left alone.
+        # Time until which an address is left alone.
         self._down: dict[str, float] = {}
 
     def read(self, wanted: Sequence[_Wanted], buffer: memoryview) -> list[_Wanted]:
@@ -99,7 +99,7 @@ class Peers:
         return any(through for *_, through in self._holders(block, self._known_homes()))
 
     def _known_homes(self) -> list[Homes]:
-        """What the loaders of this machine have computed; waits while one is about to."""
+        """The homes that this machine's loaders have computed; waits while one is about to."""
         while True:
             found, is_pending = {}, False
             for path in self._folder.glob("*"):
@@ -114,7 +114,7 @@ class Peers:
             time.sleep(2e-3)
 
     def _holders(self, block: Any, known: Sequence[Homes]) -> list[_Node]:
-        """Who holds a block, who held it before, and who may have it from an earlier job."""
+        """The nodes that hold a block, held it before, or may have it from an earlier job."""
         for homes in known:
             [row], [is_known] = homes.rows(keys_of_names([block.name]))
             if not is_known or block.name in self.distrusted:
@@ -136,7 +136,7 @@ class Peers:
     def _ask(
         self, node: _Node, wanted: Sequence[_Wanted], buffer: memoryview, until: float
     ) -> list[int]:
-        """Ask a node for blocks; returns the numbers of those that it gave."""
+        """Ask a node for blocks; returns the numbers of the blocks that it sent."""
         address, token, through = node
         sizes = [num_bytes_of(ranges) for _, ranges in wanted]
         body = [

@@ -1,4 +1,4 @@
-"""Which node holds which block: a pure function of the plan, computed for each block alone.
+"""The node that holds each block: a pure function of the plan, computed for each block alone.
 
 The node that reads a block, or of several the one that reads its middle sample, holds it from its
 first read in an epoch up to that in the next one. What a disk has no room for goes to others'.
@@ -22,9 +22,9 @@ _MAX_FACTOR = 2**31
 
 
 def middle_samples(sizes: Ints, num_blocks: Ints, indices: Ints | None) -> tuple[Ints, Ints, Ints]:
-    """For each block its shard, its number in that, and the id of the sample in its middle.
+    """The shard of each block, its number in that, and the id of the sample in its middle.
 
-    As if all samples of a shard had one size. `indices` are those of a subset.
+    Assumes that all samples of a shard have one size. `indices` are those of a subset.
     """
     counts = np.where(sizes > 0, num_blocks, 0)
     shards = np.repeat(np.arange(len(sizes)), counts)
@@ -48,7 +48,7 @@ def places_of(plan: Plan, epoch: int, ids: Ints) -> Ints:
 def holders(readers: Ints, following: Ints, rooms: Sequence[int]) -> Ints:
     """The node that holds each block, from the nodes that read it.
 
-    `rooms` says how many blocks each holds at most: others hold those of the last positions in the
+    `rooms` is the most blocks that each holds: others hold those of the last positions in the
     next epoch, `following`, in which -1 comes last.
     """
     held = readers.copy()
@@ -65,7 +65,7 @@ def holders(readers: Ints, following: Ints, rooms: Sequence[int]) -> Ints:
 
 
 def reading_ranks(plan: Plan, epoch: int, places: Ints) -> Ints:
-    """The rank that reads each position, by its place in the lane order of its global batch.
+    """The rank that reads each position, by its slot in the lane order of its global batch.
 
     It may be another one next to a border between ranks, and where batches are cut or dealt in
     another way: then a holder reads less of what it holds. See `shardwise.plan.lanes`.

@@ -45,7 +45,7 @@ _logger = logging.getLogger("shardwise")
 
 
 class Sharing(Peers):
-    """What this process reads of other nodes, and what it does for them."""
+    """The blocks that this process reads from other nodes, and serves to them."""
 
     def __init__(self, cache: Cache) -> None:
         super().__init__(cache)
@@ -96,10 +96,10 @@ class Sharing(Peers):
     def _place(
         self, homes: LoaderFile, samples: Any, pool: FilePool, plan: Plan, first_step: int
     ) -> None:
-        """Compute who holds the blocks of an epoch."""
+        """Compute which nodes hold the blocks of an epoch."""
         manifest, facts, epoch = samples.source.manifest, dict(self._nodes_facts), plan.epoch
         if not facts:
-            return  # the first pass has said why
+            return  # the first pass has logged the reason
         if len(set(manifest.urls)) < len(manifest.urls):
             raise ValueError("several shards lie in one file, at places that are not known")
         if self._server is not None:
@@ -125,11 +125,11 @@ class Sharing(Peers):
         rows["use"] = np.where(rows["home"] == facts["me"], again, due)
         rows.sort(order="key")
         if epoch > self._joined_epoch + 1:
-            facts["warm"] = []  # what they had before is where the plan says by now
+            facts["warm"] = []  # their earlier blocks are where the plan puts them by now
         homes.fill(rows.tobytes() + json.dumps(facts).encode(), first_step, len(rows))
 
     def _join(self, rank: int, plan: Plan) -> None:
-        """Tell the other nodes of this one, and hear of them, when the process group is new."""
+        """Exchange facts with the other nodes when the process group is new."""
         settings, cache, world_size = self._cache.settings, self._cache, plan.world_size
         job = settings.peers or default_group(), rank, world_size
         if job == self._job:
@@ -191,7 +191,7 @@ class Sharing(Peers):
         while hasattr(store, "underlying_store"):
             store = store.underlying_store
         if scheme == "tcp" and hasattr(store, "host"):
-            # In the network of the group's store; by TLS it is the name in the certificate.
+            # The host in the network of the group's store; with TLS, the certificate's name.
             with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 probe.connect((store.host, 1))  # sends nothing
                 host = probe.getsockname()[0]
@@ -199,7 +199,7 @@ class Sharing(Peers):
 
 
 def _gather(fact: list[Any]) -> list[Any]:
-    """What each rank of the process group says; empty if one says nothing in time."""
+    """Gather a fact of each rank of the process group; empty if one sends none in time."""
     ranks, store = group_rank_and_size(), group_store()
     if ranks is None:
         return []

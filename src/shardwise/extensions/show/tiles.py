@@ -85,7 +85,7 @@ def _in_range(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _wave(samples: NDArray[np.float32], side: int) -> NDArray[np.uint8]:
-    """From the least to the greatest sample of each column; the height is the largest amplitude."""
+    """Draw each column from its least to its greatest sample, scaled to the largest amplitude."""
     middle = (side // 2 - 1) / 2
     starts = np.linspace(0, len(samples), min(2 * side, len(samples)), endpoint=False)
     heights = samples * (middle / (float(np.abs(samples).max()) or 1.0))

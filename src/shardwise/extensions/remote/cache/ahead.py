@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 from shardwise.base.errors import DataError, StorageError
 
-# By one request: 16 MiB with blocks of 4 MiB.
+# Blocks per request: 16 MiB with blocks of 4 MiB.
 _MAX_RUN = 4
 _MAX_THREADS = 8
-# What is fetched ahead must not evict what was fetched ahead before.
+# Blocks fetched ahead must not evict blocks that were fetched ahead before.
 _SHARE_AHEAD = 4
 
 
@@ -28,9 +28,9 @@ class CacheAhead:
 
     def __init__(self, most_blocks: int) -> None:
         self._most_ahead = max(1, most_blocks // _SHARE_AHEAD)
-        # By name, in order: those that no thread has taken yet.
+        # The blocks that no thread has taken yet, by name, in order.
         self._queue: OrderedDict[str, Block] = OrderedDict()
-        # By name: the newest owner of each announced block.
+        # The newest owner of each announced block, by name.
         self._owners: dict[str, Hashable] = {}
         self._names: dict[Hashable, list[str]] = {}
         self._num_threads = 0
@@ -80,7 +80,7 @@ class CacheAhead:
                 continue  # the reader that needs the block meets the error itself
 
     def _take(self) -> Sequence[Block]:
-        """The next block, and announced ones behind it in its file; none ends the thread."""
+        """The next block, and announced ones that follow it in its file; empty ends the thread."""
         with self._lock:
             if not self._queue:
                 self._num_threads -= 1

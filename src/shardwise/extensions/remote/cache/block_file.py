@@ -2,8 +2,8 @@
 
     payload | a digest of each 64 KiB of it | BlockInfo as JSON | footer of 32 bytes
 
-Keeps I8: a file that is cut, damaged, or under another name is no block. The footer's digest covers
-everything behind the payload, and the name.
+Keeps I8: a file that is cut, damaged, or under another name is not a block. The footer's digest
+covers everything after the payload, and the name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DIGEST_NAME, digest = _find_digest()
 
 
 class BlockInfo(NamedTuple):
-    """The place of a block's payload: file, version and offset.
+    """The origin of a block's payload: file, version and offset.
 
     Attributes:
         url: of the file, without a query, which may hold secrets.
@@ -61,7 +61,7 @@ class BlockInfo(NamedTuple):
 
 
 def version_id(url: str, version: str, file_bytes: int, block_bytes: int) -> str:
-    """The beginning of the names of a file version's blocks: 32 hexadecimal digits.
+    """The prefix of the names of a file version's blocks: 32 hexadecimal digits.
 
     The first 16 are those of its URL. Blocks of another size, or with another kind of digest, have
     other names.
@@ -98,7 +98,7 @@ def trailer_bytes(info: BlockInfo) -> int:
 
 
 def trailer(name: str, info: BlockInfo, digests: Sequence[int]) -> bytes:
-    """Everything behind a payload: digests, info, footer."""
+    """Everything after a payload: digests, info, footer."""
     text = _json(info)
     footer = _FOOTER.pack(_MAGIC, info.num_bytes, len(text), CHUNK_BYTES, 0)
     head = struct.pack(f"<{len(digests)}Q", *digests) + text + footer[:-8]
@@ -108,9 +108,9 @@ def trailer(name: str, info: BlockInfo, digests: Sequence[int]) -> bytes:
 def parse_trailer(
     name: str, num_bytes: int, read: Callable[[int, int], bytes]
 ) -> tuple[BlockInfo, tuple[int, ...]] | None:
-    """The info and the chunk digests of a file; None if it is no block.
+    """The info and the chunk digests of a file; None if it is not a block.
 
-    `read(length, offset)` gives bytes of it.
+    `read(length, offset)` returns bytes of it.
     """
     begin = max(0, num_bytes - _PAGE)
     tail = read(num_bytes - begin, begin)
@@ -157,11 +157,11 @@ class BlockLock:
 
 
 class LockDenied(enum.Enum):
-    """Why a block can't be locked."""
+    """The reason why a block can't be locked."""
 
     THERE = enum.auto()  # it is in the cache by now
     BUSY = enum.auto()  # another thread or process is fetching it
-    FULL = enum.auto()  # there is no room, or the disk refuses it
+    FULL = enum.auto()  # the cache has no room, or the disk refuses it
 
 
 def make_part(path: str, num_bytes: int) -> int:

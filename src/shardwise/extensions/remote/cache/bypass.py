@@ -1,4 +1,4 @@
-"""Reads past the cache: when, counted, and told once.
+"""Reads past the cache: when they happen, counted, and logged once.
 
 Keeps I6: a disk that refuses anything costs speed, never a read.
 """
@@ -19,7 +19,7 @@ _PAUSE_S = 30.0
 
 
 class Bypass:
-    """Why a process reads past its cache."""
+    """The reason why a process reads past its cache."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = directory

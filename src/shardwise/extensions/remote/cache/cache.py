@@ -62,7 +62,7 @@ _OVERHEAD = 16 << 10
 class Cache:
     """The blocks of a directory, for this process; any thread may use it.
 
-    Nothing is touched before the first use. After a fork the child begins anew.
+    Nothing is touched before the first use. After a fork the child starts with fresh state.
     """
 
     def __init__(self, settings: CacheSettings) -> None:
@@ -126,7 +126,7 @@ class Cache:
 
     @property
     def room(self) -> int:
-        """How many blocks its disk keeps beside those that are in flight."""
+        """The number of blocks that its disk can hold beside those in flight."""
         disk, used = os.statvfs(self.folder), self.usage_file().read().num_bytes
         num_bytes = min(self._limit, used + disk.f_bavail * disk.f_frsize)
         return num_bytes // space_of(self.settings.block_bytes + 4096) * 15 // 16
@@ -183,7 +183,7 @@ class Cache:
     ) -> BlockLock | LockDenied:
         part = f"{self._parts}/{name}.part"
         is_begun = os.path.lexists(part)
-        # In this order: a part is renamed to the block without the usage file's lock.
+        # Keep this order: a part is renamed to the block without the usage file's lock.
         if holds_bytes(f"{self._blocks}/{name}"):
             return LockDenied.THERE
         if is_begun:
@@ -326,5 +326,5 @@ class Cache:
     def _degrade(self, error: OSError) -> None:
         """Read past the cache for a while."""
         if isinstance(error, FileNotFoundError):
-            self._usage_file = None  # the cache was removed: create it anew
+            self._usage_file = None  # the cache was removed: create it again
         self.bypass.note_disk(error)

@@ -97,7 +97,7 @@ class UsageFile:
                 fcntl.flock(fd, fcntl.LOCK_UN)
 
     def read(self) -> Usage:
-        """The numbers without the lock; zeros if there is no file."""
+        """Read the numbers without the lock; zeros if the file is missing."""
         try:
             data = Path(self._path).read_bytes()
         except OSError:
@@ -206,7 +206,7 @@ class Eviction:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._blocks = f"{folder}/blocks"
-        # By the first two numbers: 0 and the time of the last use, or 1 and the negative next use.
+        # Sorted by two numbers: 0 and the time of the last use, or 1 and the negative next use.
         self._heap: list[tuple[int, int, CacheEntry]] = []
         # The heap lacks blocks that were published after this.
         self._scanned_ns = 0
@@ -217,8 +217,8 @@ class Eviction:
     def make_room(self, usage: Usage, space: int, limit: int, *, name: str) -> int:
         """Evict until `space` bytes are free for a block; returns the number of evicted ones.
 
-        Ends early where nothing more can be evicted, or all the others are wanted before the block
-        is wanted twice: see `usage.num_bytes`.
+        Ends early if nothing more can be evicted, or if all other blocks are used before the second
+        use of this one: see `usage.num_bytes`.
         """
         evicted = 0
         is_fresh = False
@@ -241,7 +241,7 @@ class Eviction:
             self._num_left -= 1
             if is_expected and -order < NEVER and -order <= self._step_of(name, skip=1):
                 heapq.heappush(self._heap, now)
-                break  # the block is read past the cache: what is there is wanted sooner
+                break  # read past the cache: the cached blocks are used sooner
             freed = remove_block(f"{self._blocks}/{entry.name}")
             usage.num_bytes -= freed
             evicted += bool(freed)

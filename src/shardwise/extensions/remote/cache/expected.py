@@ -1,4 +1,4 @@
-"""Which blocks of a cache its loaders expect to read, and when: a file of each loader of a rank."""
+"""The blocks of a cache that its loaders expect to read, and when: one file per loader and rank."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ExpectedUses(LoaderFile):
 
 
 class NextUses:
-    """When the blocks of a cache are read next, as its loaders expect it now."""
+    """The next reads of a cache's blocks, as its loaders expect them now."""
 
     def __init__(self, folder: str) -> None:
         self._uses: list[tuple[NDArray[np.int64], BlockUses]] = []
@@ -68,7 +68,7 @@ class NextUses:
                 self._uses.append((head, BlockUses(data[0].view(np.uint64), data[1])))
 
     def of(self, names: Sequence[str], *, skip: int = 0) -> NDArray[np.int64]:
-        """For blocks by name the step that reads each next; -1 if no loader knows of its file.
+        """The step that next reads each of some named blocks; -1 if no loader knows of its file.
 
         `skip` leaves out so many steps of this machine's.
         """

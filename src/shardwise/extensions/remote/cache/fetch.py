@@ -27,7 +27,7 @@ from shardwise.storage.protocol import ByteRange, ReadRequest, num_bytes_of
 
 # Memory for the blocks that a call fetches at once.
 _ROUND_BYTES = 64 << 20
-# How often a block may be evicted between its publication and the read.
+# Tries for a block that is evicted between its publication and the read.
 _MAX_TRIES = 4
 _MAX_WAIT_S = 0.01
 
@@ -37,7 +37,7 @@ class MissingBlock:
     """A block that is not in the cache.
 
     Attributes:
-        info: its place in the file.
+        info: its file, version and offset.
         version: the id of the file's version.
         number: of the block in the file.
         ranges: what a read needs of it.
@@ -56,7 +56,7 @@ class MissingBlock:
 
     @property
     def name(self) -> str:
-        """Of the block's file."""
+        """The name of the block's file."""
         return block_name(self.version, self.number)
 
     @property
@@ -66,7 +66,7 @@ class MissingBlock:
 
     @property
     def next_name(self) -> str:
-        """Of the file of the block behind it."""
+        """The name of the next block's file."""
         return block_name(self.version, self.number + 1)
 
 
@@ -135,7 +135,7 @@ def fetch_blocks(
 
 
 def _fetch_locked(locked: Sequence[_PartialBlock], view: memoryview) -> None:
-    """Fetch whole blocks at once, copy the ranges that were asked for, publish the blocks."""
+    """Fetch whole blocks at once, copy the requested ranges, publish the blocks."""
     peers = locked[0].block.cache.peers
     theirs = [part for part in locked if peers is not None and peers.asks_holder(part.block)]
     own = [part for part in locked if part not in theirs]
@@ -181,10 +181,10 @@ def _read_missing(
 
 
 def fetch_ahead(blocks: Sequence[MissingBlock]) -> None:
-    """Fetch blocks before they are asked for, but those that others have or there is no room for.
+    """Fetch blocks before they are requested, except those that others have or that don't fit.
 
     Raises:
-        DataError, StorageError: as `File` says.
+        DataError, StorageError: see `File`.
     """
     locked: list[_PartialBlock] = []
     try:

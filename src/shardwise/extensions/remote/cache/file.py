@@ -38,7 +38,7 @@ class _Version(NamedTuple):
     """One version of a file.
 
     Attributes:
-        id: the beginning of its blocks' names; "" for a file that can't be cached.
+        id: the prefix of its blocks' names; "" for a file that can't be cached.
         text: its ETag or time.
         url: of the file, without secrets.
     """
@@ -75,7 +75,7 @@ class CachedFile(RemoteReads):
         return _rebuild, (self._file, self._cache.settings, self._version)
 
     def open(self) -> None:
-        """Ask for the file's version, unless it is known."""
+        """Request the file's version, unless it is known."""
         self._pin_version()
 
     def stat(self) -> FileStat:
@@ -86,7 +86,7 @@ class CachedFile(RemoteReads):
         return current
 
     def pin(self, stat: FileStat) -> None:
-        """Allow this version only; a store need not be asked for it again."""
+        """Allow this version only; it need not be requested from a store again."""
         self._file.pin(stat)
         if stat.etag:
             self._use(stat)
@@ -113,7 +113,7 @@ class CachedFile(RemoteReads):
         if not version.id or any(each.stop > version.num_bytes for each in ranges):
             if not version.id:
                 cache.bypass.note_uncacheable(self.url)
-            # The file itself raises the error for a range behind its end.
+            # The file itself raises the error for a range past its end.
             if ranges:
                 self._file.read_many([ReadRequest(self._file, ranges)], view)
             return []
@@ -152,7 +152,7 @@ class CachedFile(RemoteReads):
 
     @property
     def cache(self) -> Cache:
-        """Where its blocks are."""
+        """The cache that holds its blocks."""
         return self._cache
 
     def forget(self, offset: int, length: int) -> bool:

@@ -25,10 +25,10 @@ from shardwise.plan.uses import NEVER
 # The step that its loader has come to, and the number of uses or blocks; 0 until they are there.
 HEAD = struct.Struct("<qq")
 _ODD = 0x9E3779B97F4A7C15
-# By key: the node that holds a block from its first read in this epoch on; the one that held it
+# A block's key; the node that holds it from its first read in this epoch on; the one that held it
 # before, -1 for none; and if one of them is this node, the step up to which it holds it, else -1.
 HOME = np.dtype([("key", "<u8"), ("home", "<i4"), ("before", "<i4"), ("use", "<i8")])
-# Added to the steps of blocks that another node holds: they are evicted before this one's own.
+# Added to the steps of blocks that another node holds: they are evicted before this node's blocks.
 _FAR = 1 << 60
 
 

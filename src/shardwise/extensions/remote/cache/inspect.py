@@ -80,7 +80,7 @@ def inspect(directory: str | os.PathLike[str]) -> CacheContents:
     """List all blocks of the cache in a directory; writes nothing.
 
     Raises:
-        OSError: there is no cache, or it can't be read.
+        OSError: the cache is missing, or can't be read.
     """
     folder = f"{directory}/{FOLDER}"
     files: dict[tuple[str, str], KeptFile] = {}
@@ -120,7 +120,7 @@ def clean(directory: str | os.PathLike[str], *, before_ns: int | None = None) ->
         before_ns: only blocks last used before this time, in nanoseconds since 1970; None for all.
 
     Raises:
-        OSError: there is no cache, or it can't be changed.
+        OSError: the cache is missing, or can't be changed.
     """
     cleaned = Cleaned()
     folder = f"{directory}/{FOLDER}"

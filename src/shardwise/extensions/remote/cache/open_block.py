@@ -30,7 +30,7 @@ _READ_TRIES = 3
 
 
 class DamagedError(Exception):
-    """A block's digest differs, or its file is none of a block."""
+    """A block's digest differs, or its file is not a block file."""
 
 
 class OpenBlock:
@@ -64,7 +64,7 @@ class OpenBlock:
 
     @classmethod
     def open(cls, path: str, name: str) -> OpenBlock | None:
-        """Open a block; None if there is none. Raises DamagedError."""
+        """Open a block; None if it is missing. Raises DamagedError."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             # Only `read` sets its access time. O_NOATIME is refused for files of other users.
@@ -89,7 +89,7 @@ class OpenBlock:
                 os.close(fd)
 
     def __del__(self) -> None:
-        # In a forked child, the descriptor's number may belong to another file by now.
+        # A forked child may use the descriptor's number for another file by now.
         if self._pid == os.getpid():
             os.close(self.fd)
 
@@ -199,7 +199,7 @@ class OpenBlock:
                 fcntl.flock(self.fd, fcntl.LOCK_UN)
 
 
-# `os.utime` sets both times of a file, and the time of its last change tells whether somebody wrote
+# `os.utime` sets both times of a file, and the time of its last change shows whether somebody wrote
 # into a block: `futimens` leaves that one alone. The value is Linux's.
 _UTIME_OMIT = (1 << 30) - 2
 

@@ -64,7 +64,7 @@ class Piece:
         return self._ready.is_set()
 
     def add(self, at: int, data: memoryview) -> None:
-        """Keep its part of some bytes of the file, which begin at offset `at`."""
+        """Keep its part of some bytes of the file, which start at offset `at`."""
         first, last = max(at, self.start), min(at + len(data), self.stop)
         if first < last:
             self._parts.append((first, data[first - at : last - at]))
@@ -94,9 +94,9 @@ class PlannedReads:
     def __init__(self, limit_bytes: int, max_requests: int) -> None:
         self._limit_bytes = limit_bytes
         self._max_requests = max_requests
-        # In the order of their announcement; some were requested already, or dropped.
+        # Sorted by announcement; some were requested already, or dropped.
         self._queue: deque[Piece] = deque()
-        # By file, in the order of their offsets.
+        # The pieces of each file, sorted by offset.
         self._pieces: dict[str, list[Piece]] = {}
         self._owned: dict[Hashable, list[Piece]] = {}
         self._num_in_flight = 0

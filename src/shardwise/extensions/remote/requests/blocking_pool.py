@@ -86,7 +86,7 @@ class BlockingPool(Generic[S]):
 
 
 async def in_thread(work: Callable[[], T], *, finally_: Callable[[], None] | None = None) -> T:
-    """The result or the exception of `work()`, called in a thread of its own.
+    """The result or the exception of `work()`, called in its own thread.
 
     `finally_` is called in the loop when `work` has returned, even if this was cancelled before.
     An exception and its frames are freed by the collector: `work` closes what it opened.

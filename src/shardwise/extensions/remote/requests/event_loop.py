@@ -1,4 +1,4 @@
-"""The event loop of a process, in a thread of its own, for all files and all callers.
+"""The event loop of a process, in its own thread, for all files and all callers.
 
 obstore's own threads do not survive a fork: in a child of a process that used it, its calls wait
 for ever. So the first process that uses it is recorded, and its children get an error at once. At
@@ -30,7 +30,7 @@ _MAX_SHARED = 1024
 
 
 class Runtime:
-    """An event loop in a thread of its own, and what files share in this process.
+    """An event loop in its own thread, and what files share in this process.
 
     Everything in `shared` is made and used in that thread only, so it needs no locks.
     """
@@ -41,7 +41,7 @@ class Runtime:
         self.native = ObstoreCalls()
         self.loop = asyncio.new_event_loop()
         self._is_ended = False
-        # By thread: each waits for one coroutine at most.
+        # One entry per thread: each waits for one coroutine at most.
         self._running: dict[int, _Cancellable] = {}
         # Submissions to the loop all come before its end. Reentrant: a garbage collection in the
         # middle of one may close a file, which submits as well.
@@ -92,7 +92,7 @@ class Runtime:
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The shared object of a key, made at the first call. In the loop's thread only.
 
-        Only the 1,024 last used are kept: each signed URL is a store of its own.
+        Only the 1,024 last used are kept: each signed URL is a separate store.
         """
         value: T = self.shared.pop(key) if key in self.shared else make()
         self.shared[key] = value
@@ -143,7 +143,7 @@ class _Cancellable:
             self._ended.set()
 
     def stop(self) -> None:
-        """Cancel it, begun or not, and wait until it is over."""
+        """Cancel it, started or not, and wait until it is over."""
         if not self._ended.is_set():
             # A closed loop has ended all coroutines.
             with suppress(RuntimeError):
@@ -167,7 +167,7 @@ async def cancel(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 class _Process:
-    # Of this process, or of a parent before a fork.
+    # The runtime of this process, or of a parent before a fork.
     current: Runtime | None = None
     # The first process that used obstore: this one or a parent before a fork.
     obstore_pid: int | None = None
@@ -175,7 +175,7 @@ class _Process:
 
 
 def runtime(*, obstore: bool) -> Runtime:
-    """The runtime of this process, begun at the first call.
+    """The runtime of this process, started at the first call.
 
     Raises:
         StorageError: obstore will be used, in a forked child whose parent has used it.

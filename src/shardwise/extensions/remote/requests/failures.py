@@ -1,6 +1,6 @@
 """Failures of a single attempt, and the library's errors for them: never with a secret.
 
-Of a server's answer only the status and its own code and message are passed on: bodies and URLs of
+Only the status of a server's answer and its own code and message are passed on: bodies and URLs of
 stores may hold keys and signatures.
 """
 
@@ -65,7 +65,7 @@ def short_reply(num_bytes: int, announced: int) -> AttemptError:
 
 
 def empty_file() -> AttemptError:
-    """A range of a file without bytes was asked for; nginx answers it with HTTP 200."""
+    """Error for a range of an empty file; nginx answers it with HTTP 200."""
     return AttemptError("the file is empty (0 bytes)", "ended")
 
 
@@ -121,7 +121,7 @@ NO_RANGES = (
     "serve http`, or copy them here), compresses what it sends (Content-Encoding), or sends a page "
     "in place of the file, such as a login page"
 )
-# By the exception's name, or by what its text holds.
+# The exception's name or a part of its text, the cause, and the kind.
 _SIGNS: tuple[tuple[str, str, Kind], ...] = (
     ("FileNotFoundError", "the store has no such object", "missing"),
     ("PreconditionError", "its ETag is another one", "changed"),

@@ -1,7 +1,7 @@
 """Hedging: a late request is sent again, and the first reply wins.
 
-When a request is late, and which ranges to join, follows from the measured latency and bandwidth of
-the store. Used in the event loop's thread only.
+The store's measured latency and bandwidth decide when a request is late, and which ranges to join.
+Used in the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LATE_S = 0.5
 _LEAST_LATE_S = 0.02
 # Upper bounds of the size classes: replies of one class take about the same time.
 _SIZES = (16 << 10, 256 << 10, 2 << 20)
-# Shorter replies are no measure of bandwidth.
+# Shorter replies do not measure bandwidth.
 _MIN_BANDWIDTH_BYTES = 256 << 10
 _WEIGHT = 0.1
 # Concurrency hides latency: beyond 256 KiB, unneeded bytes cost more than another request.
@@ -111,8 +111,8 @@ T = TypeVar("T")
 # Duplicate a late request, then again at doubling delays, with at most 3 duplicates in flight.
 _MAX_HEDGES = 3
 _MAX_DELAY_S = 1.0
-# 0.4 s late is no fluctuation of the store, but may be a link that is full: such a request is
-# duplicated by a budget of its own.
+# A delay of 0.4 s is not a fluctuation of the store, but may be a full link: such a request has a
+# separate budget of duplicates.
 VERY_LATE_S = 0.4
 
 
@@ -128,7 +128,7 @@ async def hedged(
     delay_s = late_s
     try:
         while True:
-            # A failed attempt is no longer in `running`, so it may be replaced.
+            # A failed attempt has left `running`, so it may be replaced.
             may_hedge = late_s is not None and len(running) <= _MAX_HEDGES
             done, running = await asyncio.wait(
                 running,
@@ -165,7 +165,7 @@ def _start(once: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
 class StallTimer:
     """Ends a streamed reply if `num_pieces` does not rise for some seconds (None: for no time).
 
-    The rest is a request of its own, so the budget of hedges has to allow it.
+    The rest is a separate request, so the budget of hedges has to allow it.
 
     Checks at intervals, which costs nothing per piece. A check that comes late itself ends nothing:
     the loop was busy, and pieces may have arrived unseen.

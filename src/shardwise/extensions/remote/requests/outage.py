@@ -34,7 +34,7 @@ class Outage:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, since: float, bound_s: float) -> None:
-        """A request has failed for the first time; it began at `since` (monotonic seconds).
+        """A request has failed for the first time; it started at `since` (monotonic seconds).
 
         It is tried for `bound_s`, which is less where the host has never answered.
         """

@@ -48,7 +48,7 @@ def coalesce(
 
 def _cut_ranges(ranges: Iterable[ByteRange], max_bytes: int) -> Iterable[ByteRange]:
     for each in ranges:
-        # Equal parts: a short rest would cost a request of its own.
+        # Equal parts: a short rest would cost a separate request.
         num_parts = -(-(each.stop - each.start) // max_bytes)
         length = -(-(each.stop - each.start) // num_parts)
         for start in range(each.start, each.stop, length):
@@ -56,7 +56,7 @@ def _cut_ranges(ranges: Iterable[ByteRange], max_bytes: int) -> Iterable[ByteRan
 
 
 class ReceivedBytes(NamedTuple):
-    """Bytes that belong at `begin` in the reader's buffer."""
+    """Bytes that belong at offset `begin` of the reader's buffer."""
 
     begin: int
     data: memoryview

@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.05
 _MAX_PAUSE_S = 10.0
-# GetBatch replies name no versions: after every 8 of them, one object's version is asked for.
+# GetBatch replies have no versions: after every 8 of them, request one object's version.
 _VERSION_CHECK_EVERY = 8
-# How long an object that was seen may be missing while a store moves it between servers.
+# Time for which a known object may be missing while a store moves it between servers.
 _MOVING_S = 60.0
 # A host that has never answered may be a typing error, which should not take minutes.
 _UNKNOWN_HOST_S = 30.0
@@ -43,7 +43,7 @@ _MAX_BROKEN_STREAMS = 2
 
 
 class _Purpose(NamedTuple):
-    """What errors say about a request, and whether its object was seen before."""
+    """The description of a request in errors, and whether its object was seen before."""
 
     url: str
     verb: str
@@ -62,7 +62,7 @@ class RetryingClient:
         self._has_answered = False
         self._slots = slots
         self._num_batches = 0
-        # By key: the number of the GetBatch after which its version was last asked for.
+        # The number of the GetBatch after which a key's version was last requested.
         self._checked_at: dict[str, int] = {}
         # Not the user's generator: ranks that seed theirs alike would retry at the same moment.
         self._random = random.Random()  # noqa: S311 - spreads retries, nothing secret
@@ -171,7 +171,7 @@ class RetryingClient:
                         async for reply in replies:
                             now, num_bytes = time.monotonic(), len(reply.data)
                             self.latency.add(num_bytes, reply.head_s, now - since)
-                            # As if each piece were a request of its own.
+                            # As if each piece were a separate request.
                             since = now - reply.head_s
                             IO_COUNTS.add(bytes=num_bytes)
                             take(reply)
@@ -224,7 +224,7 @@ class RetryingClient:
         """Attempts, until one succeeds, fails for good, or the request's time is over."""
         outage, attempt, is_out, is_back = self._outage, 0, False, False
         async with self._slots:
-            # Waiting for a slot does not count: the request's time begins here.
+            # Waiting for a slot does not count: the request's time starts here.
             began = time.monotonic()
             try:
                 while True:
@@ -263,7 +263,7 @@ class RetryingClient:
     def _pause_s(
         self, failed: AttemptError, purpose: _Purpose, attempt: int, began: float
     ) -> float:
-        """Seconds until the next attempt; raises the library's error if there is none."""
+        """Seconds until the next attempt; raises the library's error if none is left."""
         most, patience_s = self._options.max_attempts, self._options.request_timeout_s
         bound_s = self._bound_s(purpose)
         is_moving = failed.kind == "missing" and purpose.is_known and self.client.moves_objects

@@ -1,1 +1,1 @@
-"""One client a kind of store, with its credentials."""
+"""One client per kind of store, with its credentials."""

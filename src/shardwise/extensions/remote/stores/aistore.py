@@ -56,7 +56,7 @@ def _renewing(
             return await ask(client, *args, **kwargs)
         except AttemptError as error:
             if error.status == http.HTTPStatus.BAD_REQUEST:
-                # "No storage targets": a gateway that has just started says so for seconds.
+                # "No storage targets": a gateway's answer for some seconds after its start.
                 raise AttemptError(error.cause, "passing", status=error.status) from None
             raise
 
@@ -76,7 +76,7 @@ class AisClient(ObstoreClient):
         by_hand: whether reads must use `WebClient`: the user's headers must stay with the gateway.
     """
 
-    # A new target may be asked for objects that are still being moved to it.
+    # A new target may get requests for objects that are still being moved to it.
     moves_objects = True
 
     def __init__(
@@ -126,7 +126,7 @@ class AisClient(ObstoreClient):
 
     @property
     def _web_client(self) -> WebClient:
-        """For the requests that obstore can't send."""
+        """A client for the requests that obstore can't send."""
         web = replace(self._bare_web, headers={**self._bare_web.headers, **self._authorization})
         return WebClient(f"{self._endpoint}/s3/{quote(self._bucket)}", web)
 

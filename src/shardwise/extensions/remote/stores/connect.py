@@ -1,4 +1,4 @@
-"""From a URL to its store: which client, which settings, which key."""
+"""Resolve a URL to its store: the client, the settings and the key."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def _server(location: StoreLocation, settings: dict[str, Any]) -> tuple[str, Cal
 
 
 def _web(options: StorageOptions, headers: dict[str, str], client: dict[str, Any]) -> Web:
-    """The settings that `WebClient` has of those of obstore's client."""
+    """The settings of obstore's client that `WebClient` supports."""
     context = ssl.create_default_context()
     if _is_true(client.get("allow_invalid_certificates")):
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -297,7 +297,7 @@ def _is_true(value: Any) -> bool:
     return str(value).lower() in ("true", "1", "yes", "on")
 
 
-# By what obstore's text holds, which may repeat values and is not shown.
+# Keys are parts of obstore's text, which may repeat values and is not shown.
 _SETTING_SIGNS = {
     "Account must be specified": "no account: set AZURE_STORAGE_ACCOUNT_NAME, or "
     "azure_storage_account_name in storage=",

@@ -20,7 +20,7 @@ from typing import Any
 from shardwise.base.errors import MissingExtraError, StorageError
 from shardwise.extensions.remote.stores.setting_checks import fault_of
 
-# With any of these, obstore finds the rest by itself.
+# If any of them is set, obstore finds the rest by itself.
 _AWS_KEYS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -100,14 +100,14 @@ def aws_provider(name: str | None = None) -> Any:
     return provider
 
 
-# Where a profile without keys gets them from.
+# Settings from which a profile without keys gets its keys.
 _SOURCES = ("sso_session", "sso_start_url", "credential_process", "role_arn")
 # botocore renews its keys 10 to 15 minutes before they end.
 _KEYS_LAST = timedelta(minutes=5)
 
 
 def _profile_settings(name: str | None) -> dict[str, str]:
-    """What the two files say of a profile, by their own names."""
+    """The settings of a profile in the two files, by their names there."""
     named = name or os.environ.get("AWS_PROFILE")
     if not named and any(key in os.environ for key in _AWS_KEYS):
         return {}

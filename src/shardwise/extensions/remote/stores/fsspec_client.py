@@ -2,7 +2,7 @@
 
 Host, port and user come from the URL, as in fsspec itself. Each call in flight has an instance of
 the file system (`BlockingPool`), since most of them are not safe for two threads. A reply names no
-version, so a file's version is asked for again every two seconds while it is read.
+version, so a file's version is requested again every two seconds while it is read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from shardwise.storage.protocol import FileStat
 
 T = TypeVar("T")
 
-# A file's version is asked for again after 2 s.
+# A file's version is requested again after 2 s.
 _FRESH_S = 2.0
 # Files that an instance keeps open: opening a file costs as much as several reads.
 _MAX_OPEN = 8
-# By the names of plug-ins' exceptions, or by what the text of SSH's own holds. Texts are not shown:
-# they may hold secrets.
+# Keys are names of plug-ins' exceptions, or parts of the texts of SSH's exceptions. Texts are not
+# shown: they may hold secrets.
 _FINAL = {
     "PasswordRequiredException": "the key is locked by a passphrase",
     "AuthenticationException": "the login was refused",
@@ -39,7 +39,7 @@ _FINAL = {
     "private key file": "the key's file is no private key",
     "Invalid key": "the key can't be read: its passphrase may be wrong",
 }
-# Of settings that name a file of this machine, such as SFTP's `key_filename`.
+# Errors of settings that name a file of this machine, such as SFTP's `key_filename`.
 _BAD_SETTINGS = (FileNotFoundError, IsADirectoryError, PermissionError)
 # These run commands or open other URLs, which a dataset's name must not do.
 _NEVER = ("pipe", "shell", "filecache", "simplecache", "blockcache", "reference", "generic")
@@ -49,7 +49,7 @@ def require_scheme(scheme: str, url: str) -> None:
     """Check that a scheme can be opened, without opening anything.
 
     Raises:
-        StorageError: it can't; the message says what is supported.
+        StorageError: it can't; the message lists what is supported.
         MissingExtraError: fsspec is not installed.
     """
     if scheme in _NEVER:
@@ -76,7 +76,7 @@ class _Instance:
         from fsspec import AbstractFileSystem
 
         self.fs = fs
-        # Without a range request of its own, it opens the file each time: a request or two.
+        # A file system without range requests opens the file each time: a request or two.
         self._keeps_open = type(fs).cat_file is AbstractFileSystem.cat_file
         self._files: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
@@ -146,11 +146,11 @@ class FsspecClient(Client):
         self._scheme = scheme
         self._calls = BlockingPool(f"{scheme}://", make, _Instance.close)
         self._attempt_s = options.attempt_timeout_s
-        # By key: the last known version, and when it was asked for.
+        # The last known version of each key, and when it was requested.
         self._stats: dict[str, tuple[FileStat, float]] = {}
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
-        """See `Client.get`; the version was asked for two seconds ago at most."""
+        """See `Client.get`; the version is at most two seconds old."""
         stat, asked_at = self._stats.get(key, (None, 0.0))
         if stat is None or time.monotonic() - asked_at > _FRESH_S:
             stat = await self.head(key)
@@ -231,7 +231,7 @@ class FsspecClient(Client):
 
     def _path(self, key: str) -> str:
         """The file's path for the file system."""
-        # With the host in the path, `?` and `#` in names would be parsed as parts of a URL.
+        # If the path kept the host, `?` and `#` in names would be parsed as parts of a URL.
         return key.removeprefix(self._root) if self._has_host else self._kind._strip_protocol(key)
 
     async def _call(self, work: Callable[[_Instance], T]) -> T:

@@ -1,7 +1,7 @@
 """GetBatch of AIStore: many ranges of many objects by one request, as one archive.
 
 The gateway redirects the request, with its body, to a target that assembles the archive in the
-order of the request. A missing object ends the archive early with status 200, and a range behind an
+order of the request. A missing object ends the archive early with status 200, and a range past an
 object's end is never answered: so entries are counted and their sizes compared, only ranges within
 known sizes are requested, and missing ones are read by a request each. The archive names no
 versions. Source: AIStore's HTTP API (`/v1/ml/moss`), by recorded exchanges; the paper is
@@ -80,7 +80,7 @@ def get_batch(
         The bytes of each range, in order; None for each that the reply lacks.
 
     Raises:
-        AttemptError: no archive; its `status` says whether the cluster has GetBatch.
+        AttemptError: no archive; its `status` shows whether the cluster has GetBatch.
     """
     objects = [
         {"objname": each.key, "start": each.start, "length": each.stop - each.start}
@@ -134,7 +134,7 @@ def _entries(archive: memoryview, ranges: Sequence[ObjectRange]) -> list[memoryv
 
 
 def _size(header: bytes) -> int | None:
-    """The size that a header names; None where there is no header."""
+    """The size in a tar header; None if it is not a header."""
     if len(header) < _BLOCK or header[257:262] != b"ustar":
         return None
     try:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _BARE = frozenset("[]{}|\\^`")
 _CONNECT_S = 5.0
 _LIST_CHUNK = 1000
-# Up to this size an object is one request, of which a kill leaves nothing; it is in memory for that
-# time. Parts of a killed upload would stay in the store: obstore neither lists nor aborts them.
+# Up to this size an object is one request: a kill leaves nothing of it. It is in memory meanwhile.
+# Parts of a killed upload would stay in the store: obstore neither lists nor aborts them.
 _WHOLE_BYTES = 512 << 20
 # Stores accept at most 10,000 parts.
 _PART_BYTES = 8 << 20
@@ -122,7 +122,7 @@ class ObstoreClient(Client):
         return result, stat, time.monotonic() - began
 
     async def _failure(self, key: str, error: Exception) -> AttemptError:
-        """The failure of a request for a range: servers send an empty file as if all was wanted."""
+        """The failure of a range request: servers send an empty file as if all was requested."""
         failed = from_obstore(error)
         if failed.cause == NO_RANGES:
             with contextlib.suppress(AttemptError, *self._errors, TimeoutError):

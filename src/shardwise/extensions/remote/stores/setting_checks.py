@@ -40,7 +40,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def fault_of(name: str, value: str) -> str:
-    """What is wrong with a setting's text, or ""."""
+    """Describe the fault of a setting's text; "" for a valid one."""
     if not any(text in name.lower() for text in _TEXTS):
         if value != value.strip():
             return "begins or ends with white space, such as the end of a line: strip it"

@@ -2,7 +2,7 @@
 
 obstore follows every redirect and sends all headers but Authorization and Cookie along, so it is
 not used with other headers, which may be secret, or where redirects are restricted. This client is
-slower: a connection a request.
+slower: one connection per request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from shardwise.storage.protocol import FileStat
 
 _MAX_ERROR_BYTES = 4096
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-# Unescaped in paths; a % begins an escape that the caller made.
+# Unescaped in paths; a % starts an escape that the caller made.
 _SAFE = "/%~!$&'()*+,;=:@"
 
 
@@ -239,7 +239,7 @@ def put_file(web: Web, url: str, source: bytes | Path) -> None:
 
 
 def body_of(reply: Any, max_bytes: int) -> bytes:
-    """The bytes of a reply, of which there may be fewer. Raises AttemptError."""
+    """Read up to `max_bytes` of a reply. Raises AttemptError."""
     try:
         data: bytes = reply.read(max_bytes)
     except (OSError, http.client.HTTPException) as error:
@@ -256,7 +256,7 @@ def _mtime_ns(reply: Any) -> int:
 
 
 def _whole_reply(headers: Mapping[str, str]) -> str:
-    """Say why a server sent no part of a file."""
+    """Explain why a server sent no part of a file."""
     encoding = headers.get("Content-Encoding") or "identity"
     if encoding != "identity":
         return f"the server compresses the file (Content-Encoding: {encoding!r:.40}): switch it off"
