@@ -62,7 +62,7 @@ class WeightedSampler:
         seed: SupportsIndex = 0,
         replacement: bool = True,
     ) -> None:
-        values = _checked(weights)
+        values = _check_weights(weights)
         self.num_ids = len(values)
         self.seed = whole("seed", seed)
         self.replacement = bool(replacement)
@@ -175,7 +175,7 @@ class WeightedSampler:
         )
 
 
-def _checked(weights: ArrayLike) -> Floats:
+def _check_weights(weights: ArrayLike) -> Floats:
     array = np.asarray(weights)
     if array.ndim != 1:
         raise ValueError(f"weights must be one a sample, not an array of shape {array.shape}")
