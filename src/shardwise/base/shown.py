@@ -35,7 +35,7 @@ def shown(url: str) -> str:
     ('https://...@host/a.tar?...', 's3://bucket/part?.tar')
     """
     whole = _URL.fullmatch(url) if ":/" in url else None
-    return shown_in(url) if whole is None else _masked(whole)
+    return shown_in(url) if whole is None else _mask_url(whole)
 
 
 def in_command(url: str) -> str:
@@ -82,7 +82,7 @@ def without_query(url: str) -> str:
     parts = _URL.fullmatch(url)
     if parts is None:
         return url
-    return url[: parts.start("rest")] + _cut(parts["scheme"], parts["rest"])[0]
+    return url[: parts.start("rest")] + _split_query(parts["scheme"], parts["rest"])[0]
 
 
 def base_name(url: str) -> str:
@@ -94,14 +94,14 @@ def base_name(url: str) -> str:
     return without_query(url).rpartition("/")[2]
 
 
-def _masked(url: re.Match[str]) -> str:
+def _mask_url(url: re.Match[str]) -> str:
     scheme = url["scheme"].lower()
-    path, mark = _cut(scheme, url["rest"])
+    path, mark = _split_query(scheme, url["rest"])
     authority = path.partition("/")[0]
     user, at, host = authority.rpartition("@")
     if "@" in url["rest"] and not _HOST.fullmatch(host):
         # No port: a password that should have been escaped, which may go on behind a / or ?.
-        path, mark = _cut(scheme, f"...@{url['rest'].rpartition('@')[2]}")
+        path, mark = _split_query(scheme, f"...@{url['rest'].rpartition('@')[2]}")
     elif at and not (scheme in _CONTAINER_FIRST and ":" not in user):
         path = f"...@{host}{path[len(authority) :]}"
     return f"{url['scheme']}:{url['slashes']}{path}{mark}{'...' if mark else ''}"
@@ -114,7 +114,7 @@ def _masked_inside(match: re.Match[str]) -> str:
     return f"{quote}{shown(match['quoted'])}{quote}"
 
 
-def _cut(scheme: str, rest: str) -> tuple[str, str]:
+def _split_query(scheme: str, rest: str) -> tuple[str, str]:
     """The part before the query or the fragment, and the mark that starts it or ""."""
     mark = re.search(r"[?#]" if scheme.lower() in _WEB else r"[?#](?=.*=)", rest, re.DOTALL)
     return (rest, "") if mark is None else (rest[: mark.start()], mark[0])

@@ -121,7 +121,7 @@ def bench(
             drawable(plot)
         began = time.perf_counter()
         opened = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-        data = _decoded(opened, decode, image_size)
+        data = _decode_fields(opened, decode, image_size)
         loader = sw.DataLoader(
             data,
             batch_size=batch_size,
@@ -160,7 +160,7 @@ def bench(
     finish(document, _show)
 
 
-def _decoded(data: sw.Dataset, decode: str, image_size: int | None) -> sw.Dataset:
+def _decode_fields(data: sw.Dataset, decode: str, image_size: int | None) -> sw.Dataset:
     if decode == "none":
         if image_size is not None:
             raise ValueError("--image-size is about decoding: leave out --decode none")

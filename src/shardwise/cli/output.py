@@ -81,7 +81,7 @@ def write_line(text: str = "", *, error: bool = False, is_well: bool | None = No
 
 def write_document(document: Mapping[str, Any]) -> None:
     """Write one JSON document, the whole output of a command with `--json`."""
-    click.echo(json.dumps(_shown(document), indent=2, allow_nan=False))
+    click.echo(json.dumps(_hide_secrets(document), indent=2, allow_nan=False))
 
 
 def wants_json() -> bool:
@@ -101,12 +101,12 @@ def finish(
         click.get_current_context().exit(1)
 
 
-def _shown(value: Any) -> Any:
+def _hide_secrets(value: Any) -> Any:
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, Mapping):
-        return {name: _shown(each) for name, each in value.items()}
-    return [_shown(each) for each in value] if isinstance(value, list | tuple) else value
+        return {name: _hide_secrets(each) for name, each in value.items()}
+    return [_hide_secrets(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def make_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:

@@ -64,7 +64,7 @@ def python_value(url: str) -> Any:
     assert match is not None
     module_name, name = match["module"], match["name"]
     with _users_code(url):
-        module = _imported(module_name, url)
+        module = _import_module(module_name, url)
         if not hasattr(module, name):
             raise click.UsageError(f"{url}: {module_name} has no {name!r}")
         value = getattr(module, name)
@@ -91,7 +91,7 @@ def _users_code(url: str) -> Iterator[None]:
         ) from error
 
 
-def _imported(name: str, url: str) -> ModuleType:
+def _import_module(name: str, url: str) -> ModuleType:
     if not name.endswith(".py"):
         # The console script has its own directory first in the path, not the working directory.
         here = str(Path.cwd())

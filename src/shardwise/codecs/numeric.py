@@ -127,12 +127,12 @@ class Array:
         return np.dtype(self.dtype).newbyteorder("=")
 
     @functools.cached_property
-    def _stored(self) -> np.dtype[Any]:
+    def _raw_dtype(self) -> np.dtype[Any]:
         # Bytes other than 0 and 1 are not valid bools: they are read as numbers and compared to 0.
         return np.dtype("uint8" if self._native == np.bool_ else self.dtype)
 
     def _shape_of(self, num_bytes: int) -> tuple[int, ...]:
-        itemsize = self._stored.itemsize
+        itemsize = self._raw_dtype.itemsize
         if self.shape is None:
             if num_bytes % itemsize:
                 raise ValueError(
@@ -158,7 +158,7 @@ class Array:
         self._copy(data, out)
 
     def _copy(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
-        stored = np.frombuffer(data, self._stored) if out.size else np.empty(0, self._stored)
+        stored = np.frombuffer(data, self._raw_dtype) if out.size else np.empty(0, self._raw_dtype)
         np.copyto(out, stored.reshape(out.shape), casting="unsafe")
 
     def decode_column(self, column: BytesColumn) -> NDArray[Any] | list[NDArray[Any]]:
@@ -175,11 +175,11 @@ class Array:
 
     def decode_column_into(self, column: BytesColumn, out: NDArray[Any]) -> None:
         """Decode a column without missing rows into `out`, `[rows, *row shape]`."""
-        length = math.prod(out.shape[1:]) * self._stored.itemsize
+        length = math.prod(out.shape[1:]) * self._raw_dtype.itemsize
         if self._shape_of(length) != out.shape[1:] or out.dtype != self._native:
             raise ValueError(f"{self!r} does not write {out.dtype} of shape {out.shape[1:]}")
-        is_plain = self._stored == self._native and out.flags.c_contiguous
-        stored = out if is_plain else np.empty(out.shape, self._stored)
+        is_plain = self._raw_dtype == self._native and out.flags.c_contiguous
+        stored = out if is_plain else np.empty(out.shape, self._raw_dtype)
         if stored.size and not column.copy_rows(stored.view(np.uint8).reshape(len(out), length)):
             row = int((column.lengths != length).argmax())
             raise ValueError(f"row {row} has {column.lengths[row]} bytes, not {length}")

@@ -185,17 +185,17 @@ class _Walk:
             named = _globals_of(code.__code__, code.__globals__)
         for name, value in sorted(dict(named).items()):
             yield f"names {name}"
-            yield from self._named(value)
+            yield from self._describe_object(value)
 
-    def _named(self, value: Any) -> Iterator[str]:
+    def _describe_object(self, value: Any) -> Iterator[str]:
         """The objects that code names: functions, classes and constants; of others the type."""
         if isinstance(value, staticmethod | classmethod | MethodType):
-            yield from self._named(value.__func__)
+            yield from self._describe_object(value.__func__)
         elif isinstance(value, functools.cached_property):
-            yield from self._named(value.func)
+            yield from self._describe_object(value.func)
         elif isinstance(value, property):
             for each in (value.fget, value.fset, value.fdel):
-                yield from self._named(each)
+                yield from self._describe_object(each)
         elif isinstance(value, FunctionType | type):
             if is_users_code(value):
                 yield from self.words(value)
@@ -204,7 +204,7 @@ class _Walk:
         elif isinstance(value, functools.partial) or _is_constant(value):
             yield from self.words(value)
         elif isinstance(value, _CACHING):
-            yield from self._named(value.__wrapped__)
+            yield from self._describe_object(value.__wrapped__)
         else:
             yield _name(type(value))
             self._reach(type(value))
@@ -233,7 +233,7 @@ def _parts(value: Any) -> list[Any]:  # noqa: PLR0911 - one for each type
         return [value.__wrapped__]
     if isinstance(value, FunctionType):
         defaults = [value.__defaults__, value.__kwdefaults__]
-        return [value.__name__, value.__code__, *defaults, _captured(value)]
+        return [value.__name__, value.__code__, *defaults, _list_captured_values(value)]
     if isinstance(value, type | ModuleType):
         return [getattr(value, "__qualname__", None) or value.__name__]
     if isinstance(getattr(value, "__qualname__", None), str):  # a function in C, maybe bound
@@ -317,10 +317,10 @@ def _hash_of_tensor(tensor: Any) -> str | None:
     return _hash_of(plain.reshape(-1).view(torch.uint8).numpy())
 
 
-def _captured(function: FunctionType) -> list[Any]:
+def _list_captured_values(function: FunctionType) -> list[Any]:
     """The values that a function captured, but for variables that it assigns, as counters."""
     code = function.__code__
-    assigned = set(_assigned(code))
+    assigned = set(_list_assigned_names(code))
     captured = []
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # an empty cell
@@ -329,12 +329,12 @@ def _captured(function: FunctionType) -> list[Any]:
     return captured
 
 
-def _assigned(code: CodeType) -> Iterator[str]:
+def _list_assigned_names(code: CodeType) -> Iterator[str]:
     for step in dis.get_instructions(code):
         if step.opname in _STORES_CAPTURED:
             yield step.argval
     for inner in _code_within(code):
-        yield from _assigned(inner)
+        yield from _list_assigned_names(inner)
 
 
 def _code_within(code: CodeType) -> list[CodeType]:

@@ -120,7 +120,7 @@ class ColumnReader:
         else:
             samples = self.samples.__getitems__(ids)
             keys = [sample["__key__"] for sample in samples]
-            made = map(self._called, samples, ids.tolist())
+            made = map(self._call_function, samples, ids.tolist())
         values: list[Any] = []
         first = ""
         for row, value in enumerate(made):
@@ -150,7 +150,7 @@ class ColumnReader:
             value = value[name]
         return value
 
-    def _called(self, sample: dict[str, Any], index: int) -> Any:
+    def _call_function(self, sample: dict[str, Any], index: int) -> Any:
         assert self.fn is not None
         key = sample["__key__"]
         try:
@@ -232,7 +232,7 @@ def computed_column(reader: ColumnReader, progress: Progress, num_workers: int) 
     place = kept_place(reader.samples, reader.name, reader.origin())
 
     def make() -> _Column:
-        return _Column(_joined(reader, list(_parts(reader, progress, num_workers))))
+        return _Column(_join_parts(reader, list(_parts(reader, progress, num_workers))))
 
     values = kept_or_made(place, _Column, make).values
     values.flags.writeable = False
@@ -248,13 +248,13 @@ def _parts(reader: ColumnReader, progress: Progress, num_workers: int) -> Iterat
     num_samples, step = len(reader.samples), _rows_of(reader.samples.source)
     done = 0
     with _reporter(reader.name, num_samples, progress) as report:
-        for part in _computed(reader, num_samples, step, num_workers):
+        for part in _compute_parts(reader, num_samples, step, num_workers):
             yield part
             done += len(part)
             report(done)
 
 
-def _computed(
+def _compute_parts(
     reader: ColumnReader, num_samples: int, step: int, num_workers: int
 ) -> Iterable[NDArray[Any]]:
     if num_workers:
@@ -313,7 +313,7 @@ def _refuse_unpicklable(reader: ColumnReader) -> None:
         ) from None
 
 
-def _joined(reader: ColumnReader, parts: list[NDArray[Any]]) -> NDArray[Any]:
+def _join_parts(reader: ColumnReader, parts: list[NDArray[Any]]) -> NDArray[Any]:
     if not parts:
         return np.empty(0, np.int64)
     kinds = {"number" if part.dtype.kind in "iuf" else part.dtype.kind for part in parts}

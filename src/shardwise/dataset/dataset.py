@@ -104,11 +104,11 @@ class Dataset(Segmented):
         Raises:
             ValueError: a field is not there, or a `map()` comes before.
         """
-        data = self._listed("select", fields, order)
+        data = self._list_members("select", fields, order)
         known = (*data.fields, *data._parts)
         return Dataset(data._source, _transforms=data._transforms.select(fields, known))
 
-    def _listed(self, method: str, names: Iterable[Any], order: str | None = None) -> Dataset:
+    def _list_members(self, method: str, names: Iterable[Any], order: str | None = None) -> Dataset:
         """The dataset with lists in place of the members of patterns among the names."""
         new = [n for n in names if isinstance(n, str) and "*" in n and n not in self.fields]
         if not new and order is None:
@@ -132,7 +132,7 @@ class Dataset(Segmented):
         if specs is not None and not isinstance(specs, Mapping):
             raise TypeError(DECODE_HINT)
         decoders = {**(specs or {}), **decoders}
-        data = self._listed("decode", decoders)
+        data = self._list_members("decode", decoders)
         if data is not self:
             return data.decode(decoders)
         values = value_fields_of(self._source)

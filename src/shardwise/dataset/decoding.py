@@ -32,7 +32,7 @@ def decode_row(rows: RawRows, row: int, fields: Sequence[Field]) -> dict[str, An
         if value is not None or field.takes_missing:
             is_stored = isinstance(column, BytesColumn) and value is not None
             own = bytes(value) if is_stored else value
-            put(sample, field, _decoded(rows, row, field, own))
+            put(sample, field, _decode_value(rows, row, field, own))
         elif field.required:
             raise _missing(rows, row, field)
     return sample
@@ -41,7 +41,7 @@ def decode_row(rows: RawRows, row: int, fields: Sequence[Field]) -> dict[str, An
 def decode_rows(rows: RawRows, fields: Sequence[Field]) -> Iterable[dict[str, Any]]:
     """One dict a sample; a field that it lacks is left out."""
     columns = [rows.columns.fields[field.name] for field in fields]
-    owned = [_owned(column) for column in columns]
+    owned = [_own_values(column) for column in columns]
     pending = [
         field
         for field, column in zip(fields, columns, strict=True)
@@ -68,7 +68,7 @@ def _decode_each(
         for field in pending:
             value = sample[field.name]
             if value is not None or field.takes_missing:
-                put(sample, field, _decoded(rows, row, field, value))
+                put(sample, field, _decode_value(rows, row, field, value))
             elif field.required:
                 raise _missing(rows, row, field)
             else:
@@ -110,10 +110,10 @@ def _decoded_column(rows: RawRows, field: Field, out: NDArray[Any] | None) -> Co
         return _own(column)
     values: Any = _by_column(rows, field, column, "decode_column") if whole else None
     if values is None:
-        values = _owned(column)
+        values = _own_values(column)
         if field.decoder is not None:
             for row, value in enumerate(values):
-                values[row] = value if value is None else _decoded(rows, row, field, value)
+                values[row] = value if value is None else _decode_value(rows, row, field, value)
         # Values that are decoded elsewhere, and travel in one buffer.
         if (pack := getattr(field.decoder, "pack_column", None)) is not None:
             values = pack(values)
@@ -132,7 +132,7 @@ def _masked_columns(
         place = None if values is None else values[row, ...]
         # A sample may lack a field that was not requested by name.
         is_there = value is not None or field.takes_missing
-        pair = _decoded(rows, row, field, value, place) if is_there else (None, None)
+        pair = _decode_value(rows, row, field, value, place) if is_there else (None, None)
         pairs.append(pair)
         if masks is not None:
             masks[row] = pair[1]
@@ -149,7 +149,7 @@ def _whole_or_error(rows: RawRows, field: Field, column: Column) -> bool:
         row = next(row for row, value in enumerate(column) if value is None)
         # If the decoder raises on a row before, that error comes first.
         for before in range(row):
-            _decoded(rows, before, field, _owned(column[before : before + 1])[0])
+            _decode_value(rows, before, field, _own_values(column[before : before + 1])[0])
         raise _missing(rows, row, field)
     return whole
 
@@ -159,10 +159,10 @@ def _first_error(rows: RawRows, error: DataError, fields: Sequence[Field]) -> Da
     bad = np.flatnonzero(rows.ids == error.index)
     row = int(bad[0]) if len(bad) else 0
     for field in fields:
-        for before, value in enumerate(_owned(rows.columns.fields[field.name])[:row]):
+        for before, value in enumerate(_own_values(rows.columns.fields[field.name])[:row]):
             try:
                 if value is not None:
-                    _decoded(rows, before, field, value)
+                    _decode_value(rows, before, field, value)
                 elif field.has_no_null:
                     raise _missing(rows, before, field)
             except DataError as earlier:
@@ -171,7 +171,7 @@ def _first_error(rows: RawRows, error: DataError, fields: Sequence[Field]) -> Da
     return error
 
 
-def _owned(column: Column) -> list[Any]:
+def _own_values(column: Column) -> list[Any]:
     """The values; stored bytes as bytes: a view would keep all that was read in memory."""
     return values_of(_own(column) if isinstance(column, np.ndarray) else column)
 
@@ -210,7 +210,7 @@ def _missing(rows: RawRows, row: int, field: Field) -> DataError:
     )
 
 
-def _decoded(
+def _decode_value(
     rows: RawRows, row: int, field: Field, value: Any, out: NDArray[Any] | None = None
 ) -> Any:
     """Decode a value; with `has_mask`, return its mask too and fill `out`."""

@@ -72,7 +72,7 @@ class IndexedSamples(LoadedSamples):
             if sample is not None:
                 return Sample(sample)
         rows = self._read(np.array([index], dtype=np.int64))
-        return Sample(self._mapped(rows, 0, decode_row(rows, 0, self._fields)))
+        return Sample(self._map_sample(rows, 0, decode_row(rows, 0, self._fields)))
 
     def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
         """Samples by index, read together; torch's DataLoader calls this for a batch."""
@@ -150,4 +150,4 @@ class IndexedSamples(LoadedSamples):
         samples = decode_rows(rows, self._fields)
         if not self.is_mapped:
             return samples
-        return (self._mapped(rows, row, sample) for row, sample in enumerate(samples))
+        return (self._map_sample(rows, row, sample) for row, sample in enumerate(samples))

@@ -126,7 +126,7 @@ class MixSource:
             pieces.append((rows, {**loaded, SOURCE: of}))
         if kept is not None and stats is not None:
             stats.merge(kept)
-        return self._merged(pieces, out or {}, len(ids))
+        return self._merge_pieces(pieces, out or {}, len(ids))
 
     def _watch_of(self, part: Dataset, start: int, watch: DecodeWatch | None) -> DecodeWatch | None:
         if watch is None:
@@ -134,7 +134,7 @@ class MixSource:
         places = [self.fields.index(name) for name in part.fields]
         return _PartWatch(watch, start, places)
 
-    def _merged(
+    def _merge_pieces(
         self,
         pieces: Sequence[tuple[NDArray[np.intp], Mapping[str, Any]]],
         out: Mapping[str, NDArray[Any]],

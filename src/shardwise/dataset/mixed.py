@@ -139,7 +139,7 @@ class MixedDataset(Dataset):
         self._check("select", fields)
 
         def selected(part: Dataset) -> Dataset:
-            own = [name for name in fields if matching(name, _known(part))]
+            own = [name for name in fields if matching(name, _list_names(part))]
             return part.select(*own, order=order if any("*" in name for name in own) else None)
 
         return self._each(selected)
@@ -152,7 +152,7 @@ class MixedDataset(Dataset):
         self._check("decode", tuple(decoders))
 
         def decoded(part: Dataset) -> Dataset:
-            own = {name: fn for name, fn in decoders.items() if matching(name, _known(part))}
+            own = {name: fn for name, fn in decoders.items() if matching(name, _list_names(part))}
             return part.decode(own) if own else part
 
         return self._each(decoded)
@@ -167,7 +167,7 @@ class MixedDataset(Dataset):
 
     def _one(self, index: int) -> dict[str, Any]:
         name, part, inner = self._mixed.locate(index)
-        return _named(part[inner], name, part)
+        return _label_sample(part[inner], name, part)
 
     def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
         """Samples by index; those of each dataset are read together."""
@@ -177,13 +177,13 @@ class MixedDataset(Dataset):
             name, part = self._mixed.named_parts[number]
             loaded = part.__getitems__(ids[rows] - start)
             for row, sample in zip(rows.tolist(), loaded, strict=True):
-                samples[row] = _named(sample, name, part)
+                samples[row] = _label_sample(sample, name, part)
         return samples
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for name, part in self._mixed.parts.items():
             for sample in part:
-                yield _named(sample, name, part)
+                yield _label_sample(sample, name, part)
 
     def ranges(
         self, ids: NDArray[np.int64], *, epoch: int = 0, seed: int = 0
@@ -200,7 +200,7 @@ class MixedDataset(Dataset):
         return MixedDataset(parts, self._sampler)
 
     def _check(self, method: str, names: Sequence[str]) -> None:
-        known = {name for part in self._mixed.parts.values() for name in _known(part)}
+        known = {name for part in self._mixed.parts.values() for name in _list_names(part)}
         odd = [name for name in names if not matching(name, known) and name != SOURCE]
         if odd and not self.is_mapped:
             raise ValueError(
@@ -225,11 +225,11 @@ class _Label:
         return f"{SOURCE}={self.name!r}"
 
 
-def _named(sample: dict[str, Any], name: str, part: Dataset) -> dict[str, Any]:
+def _label_sample(sample: dict[str, Any], name: str, part: Dataset) -> dict[str, Any]:
     below = sample.get(SOURCE) if is_mixture(part) else None
     sample[SOURCE] = name if below is None else f"{name}/{below}"
     return sample
 
 
-def _known(part: Dataset) -> tuple[str, ...]:
+def _list_names(part: Dataset) -> tuple[str, ...]:
     return (*part.fields, *part._parts)

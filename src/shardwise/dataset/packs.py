@@ -154,15 +154,15 @@ class PackSource:
         firsts = np.concatenate([[0], totals])[(ends - counts)[rows]]
         piece_of = _Pieces(ids, rows, pieces, np.arange(len(rows)) - (ends - counts)[rows],
                            totals - sizes - firsts, sizes)  # fmt: skip
-        columns: dict[str, Any] = self._made(piece_of, names)
+        columns: dict[str, Any] = self._make_columns(piece_of, names)
         tokens = [name for name in self.options.fields if name in names]
         num_bytes = int(sizes.sum()) * self.options.dtype.itemsize * len(tokens)
         along = [name for name in self.options.along if name in names]
         if tokens or along:
-            columns |= self._loaded(piece_of, tokens, along)
+            columns |= self._lay_rows(piece_of, tokens, along)
         return Columns(ids, list(map(str, ids.tolist())), {n: columns[n] for n in names}, num_bytes)
 
-    def _made(self, of: _Pieces, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def _make_columns(self, of: _Pieces, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """The fields that follow from the plan alone."""
         num_rows, length, most = len(of.ids), self.packs.length, self._most
         made: dict[str, NDArray[Any]] = {}
@@ -188,7 +188,7 @@ class PackSource:
             made["position_ids"] = np.arange(length, dtype=np.int64) - bounds[rows, segment]
         return made
 
-    def _loaded(self, of: _Pieces, tokens: Sequence[str], along: Sequence[str]) -> dict[str, Any]:
+    def _lay_rows(self, of: _Pieces, tokens: Sequence[str], along: Sequence[str]) -> dict[str, Any]:
         documents = self.packs.documents[of.pieces]
         unique, inverse = np.unique(documents, return_inverse=True)
         try:

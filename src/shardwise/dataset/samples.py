@@ -235,7 +235,7 @@ class LoadedSamples:
                     decoded = time.perf_counter()
                     # Decoding inside a function is part of "transform".
                     apart.is_paused = True
-                    samples.append(self._mapped(rows, row, sample))
+                    samples.append(self._map_sample(rows, row, sample))
                     apart.is_paused = False
                     transform_s += time.perf_counter() - decoded
                 decoded = time.perf_counter()
@@ -323,7 +323,7 @@ class LoadedSamples:
             columns = replace(columns, fields={**columns.fields, **copies})
         return RawRows(ids, columns, self._url_in_source, keys)
 
-    def _mapped(self, rows: RawRows, row: int, sample: dict[str, Any]) -> dict[str, Any]:
+    def _map_sample(self, rows: RawRows, row: int, sample: dict[str, Any]) -> dict[str, Any]:
         for function in self._transforms.maps:
             sample = function(sample, rows, row)
         return sample

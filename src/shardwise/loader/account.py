@@ -65,8 +65,8 @@ class Tally:
             self._flush()
         if len(rows.skipped) or len(rows.replaced) or rows.num_padded:
             self._counted += Counted(
-                skipped=self._tallied(rows.skipped),
-                replaced=self._tallied(rows.replaced),
+                skipped=self._tally_ids(rows.skipped),
+                replaced=self._tally_ids(rows.replaced),
                 num_padded=rows.num_padded,
             )
 
@@ -86,9 +86,9 @@ class Tally:
             ids = np.frombuffer(b"".join(self._buffered), dtype=np.int64)
             self._buffered.clear()
             self._num_buffered = 0
-            self._counted += Counted(self._tallied(ids))
+            self._counted += Counted(self._tally_ids(ids))
 
-    def _tallied(self, ids: NDArray[np.int64]) -> Tallied:
+    def _tally_ids(self, ids: NDArray[np.int64]) -> Tallied:
         return Tallied(len(ids), self._word().of(ids)) if len(ids) else Tallied()
 
 

@@ -150,7 +150,7 @@ class BatchMaker:
         if not self._on_device.decodes and self.sharing is None:
             self._builder.prepare = self.output.prepare
         return self.output.ahead(
-            self._on_device.run(requests, self._coalesced, self._cpu_builder.build)
+            self._on_device.run(requests, self._coalesce_requests, self._cpu_builder.build)
         )
 
     def make(self, request: BatchRequest) -> Any:
@@ -195,6 +195,6 @@ class BatchMaker:
             stats["service"] = {**servers.service_stats(), "wanted": wanted}
         return stats
 
-    def _coalesced(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
+    def _coalesce_requests(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         make = partial(coalesced_batches, self.executor, size=self.num_coalesced)
         return make(requests) if self.sharing is None else self.sharing.run(requests, make)

@@ -97,7 +97,7 @@ class CoverageFile:
         try:
             if self._descriptor is None:
                 null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if is_others else None
-                self._descriptor = self._opened(line) if null is None else null
+                self._descriptor = self._open_file(line) if null is None else null
             written = os.write(self._descriptor, data)
             if written < len(data):
                 # A part of a line would spoil the next one.
@@ -109,7 +109,7 @@ class CoverageFile:
                 "coverage", self.directory, OSError(f"{written} of {len(data)} bytes fit")
             )
 
-    def _opened(self, line: CoverageLine) -> int:
+    def _open_file(self, line: CoverageLine) -> int:
         """Open a separate file for this loader: a second loader of the run has another."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         number = 1

@@ -66,7 +66,7 @@ class ImagesOnDevice:
         from shardwise.tensors.device_images import DeviceImages
 
         self._stage = self._stage or DeviceImages(self._device, self._images, rebuild)
-        decoded: Generator[Batch, None, None] = self._stage.run(_paired(requests, make))
+        decoded: Generator[Batch, None, None] = self._stage.run(_pair_batches(requests, make))
         return decoded
 
     def keep(self, batch: Batch) -> None:
@@ -128,7 +128,7 @@ def _obstacle(dataset: Samples, device: Any, images: dict[str, list[Image]]) -> 
     return ""
 
 
-def _paired(
+def _pair_batches(
     requests: Iterator[BatchRequest], make: _Make
 ) -> Generator[tuple[Batch, BatchRequest], None, None]:
     """Yield each batch with its request; requests in progress are kept."""

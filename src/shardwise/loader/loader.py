@@ -293,7 +293,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         Raises:
             ValueError: the epoch has no more than that many steps left.
         """
-        self._passes.skip(self.plan, self.rank, num_steps, self._cut(self.epoch)[1])
+        self._passes.skip(self.plan, self.rank, num_steps, self._cut_epoch(self.epoch)[1])
 
     def regroup(
         self, rank: int | None = None, world_size: int | None = None, *, group: Any = None
@@ -323,9 +323,9 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
 
     def _batches(self) -> Generator[Any, None, None]:
         self._passes.leave()
-        yield from self._passes.run(self._maker, self._divided)
+        yield from self._passes.run(self._maker, self._agree_on_plan)
 
-    def _divided(self) -> tuple[int, Plan, Callable[[], None]]:
+    def _agree_on_plan(self) -> tuple[int, Plan, Callable[[], None]]:
         """This process's rank and plan, and the check that they are still its own."""
         rank, plan, check_ranks = self.rank, self.plan, self._order.ranks.watch()
         self._order.require_agreement(plan, *self._passes.position.after())

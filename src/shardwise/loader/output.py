@@ -87,7 +87,7 @@ class Output:
             return batches
         # Not made earlier: a program may choose its device after making the loader.
         self._copier = self._copier or copier_for(self.device)
-        return look_ahead(self._prepared(batches), self._copier)
+        return look_ahead(self._prepare_each(batches), self._copier)
 
     def prepare(self, batch: Batch) -> None:
         """Make tensors of a batch's arrays, page-locked where that is requested.
@@ -120,7 +120,7 @@ class Output:
 
         return named_range(name)
 
-    def _prepared(self, batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+    def _prepare_each(self, batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
         with closing(batches):
             for batch in batches:
                 if not batch.is_prepared:

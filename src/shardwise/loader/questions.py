@@ -36,7 +36,7 @@ class Questions(Reports, Generic[B]):
         Raises:
             ValueError: the step, rank or epoch does not exist.
         """
-        plan, epoch, at, rank = self._at(step, rank, epoch)
+        plan, epoch, at, rank = self._locate(step, rank, epoch)
         positions, valid = plan.positions(epoch, range(at, at + 1), rank)
         rows = {"ids": plan.ids(epoch, positions), "positions": positions, "valid": valid}
         return find("questions", "explain")(self.dataset, epoch, step, rank, **rows)
@@ -46,7 +46,7 @@ class Questions(Reports, Generic[B]):
 
         It is made in this thread, whatever makes the loader's own.
         """
-        plan, epoch, at, rank = self._at(step, rank, epoch)
+        plan, epoch, at, rank = self._locate(step, rank, epoch)
         [(ids, valid)] = plan.batches(epoch, range(at, at + 1), rank)
         return self._maker.make(  # type: ignore[no-any-return]
             BatchRequest(epoch, at, ids, valid if plan.remainder == "pad" else None)
@@ -70,7 +70,7 @@ class Questions(Reports, Generic[B]):
             ids = np.array([whole("id", key_or_id, least=0, most=len(self.dataset) - 1)])
         found = []
         for epoch in [self.epoch] if epochs is None else map(checked_epoch, epochs):
-            plan, first, rest = self._cut(epoch)
+            plan, first, rest = self._cut_epoch(epoch)
             known = ids[ids < plan.order.num_ids]
             for position in positions_of(plan.sampler, epoch, known).tolist():
                 part, before = (rest, first) if position >= rest.start else (plan, 0)
@@ -80,16 +80,16 @@ class Questions(Reports, Generic[B]):
                 ]
         return found
 
-    def _cut(self, epoch: int) -> tuple[Plan, int, Plan]:
+    def _cut_epoch(self, epoch: int) -> tuple[Plan, int, Plan]:
         """A whole epoch, its first step after a loaded state, and the epoch from there on."""
         plan, start = self.plan.resumed(0, epoch=epoch), self._passes.position.cut_of(epoch)
         first = bisect_left(range(plan.num_steps + 1), start, key=plan.position_after)
         return plan, first, plan.resumed(start)
 
-    def _at(self, step: int, rank: int | None, epoch: int | None) -> tuple[Plan, int, int, int]:
+    def _locate(self, step: int, rank: int | None, epoch: int | None) -> tuple[Plan, int, int, int]:
         """The plan, epoch, step in it, and rank that are meant."""
         epoch = self.epoch if epoch is None else checked_epoch(epoch)
-        plan, first, rest = self._cut(epoch)
+        plan, first, rest = self._cut_epoch(epoch)
         most = first + rest.num_steps - 1
         if not 0 <= whole("step", step) <= most:
             raise ValueError(f"step={step}: epoch {epoch} has the steps 0 to {most}")

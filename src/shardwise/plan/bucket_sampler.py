@@ -192,18 +192,18 @@ class BucketSampler:
     def _window_ids(self, epoch: int, number: int, rows: Ints) -> Ints:
         """The ids of some rows of a window, counted batch after batch."""
         if len(self._edges) == 2 or not self._has_strands(self._window_of(epoch, number)):
-            return self._rows.get((epoch, number, -1), self._arranged)[rows]
+            return self._rows.get((epoch, number, -1), self._arrange_window)[rows]
         ids = np.empty_like(rows)
         batch, row = np.divmod(rows, self._batch_rows or 1)
         strand_of = np.searchsorted(self._edges, row, side="right") - 1
         for strand in np.unique(strand_of).tolist():
             here = np.flatnonzero(strand_of == strand)
             begin, stop = self._edges[strand : strand + 2]
-            own = self._rows.get((epoch, number, strand), self._arranged)
+            own = self._rows.get((epoch, number, strand), self._arrange_window)
             ids[here] = own[batch[here] * (stop - begin) + row[here] - begin]
         return ids
 
-    def _arranged(self, epoch_number_strand: tuple[int, int, int]) -> Ints:
+    def _arrange_window(self, epoch_number_strand: tuple[int, int, int]) -> Ints:
         """The ids of a window, or of a strand of it, batch after batch; no strand is -1."""
         epoch, number, strand = epoch_number_strand
         layout = self._layouts.get(epoch, self._layout)
@@ -243,13 +243,13 @@ class BucketSampler:
         return self._inner.indices(epoch, positions)
 
     def _layout(self, epoch: int) -> Layout:
-        places, bounds = self._grouped(epoch)
+        places, bounds = self._group_positions(epoch)
         windows: list[Window] = []
         times: list[NDArray[np.float64]] = []
         for group, (begin, stop) in enumerate(pairwise(bounds)):
             # The last samples in order are left over, not the longest or shortest ones.
             end = stop - (stop - begin) % (self._batch_rows or 1)
-            cut = self._cut(epoch, places, range(begin, end), len(windows))
+            cut = self._cut_group(epoch, places, range(begin, end), len(windows))
             times.append(self._times(epoch, group, [len(window.sizes) for window in cut]))
             windows += cut
             if end < stop:
@@ -257,15 +257,15 @@ class BucketSampler:
                 windows.append(Window(end, stop, sizes, order, is_alone=False))
                 times.append(np.array([np.inf]))
         ordered = [window.sizes[window.order] for window in windows]
-        size = _joined(ordered)
+        size = _join_arrays(ordered)
         window_of = np.repeat(np.arange(len(windows)), [len(each) for each in ordered])
         # The row of its window at which each batch starts.
-        rows = _joined([np.cumsum(each) - each for each in ordered])
-        order = np.argsort(_joined(times), kind="stable")
+        rows = _join_arrays([np.cumsum(each) - each for each in ordered])
+        order = np.argsort(_join_arrays(times), kind="stable")
         ends = np.cumsum(size[order])
         return Layout(windows, places, ends, window_of[order], rows[order] - (ends - size[order]))
 
-    def _grouped(self, epoch: int) -> tuple[Ints | None, list[int]]:
+    def _group_positions(self, epoch: int) -> tuple[Ints | None, list[int]]:
         """The positions of the epoch by group, and where each group ends."""
         groups = self._columns.groups
         if groups is None:
@@ -277,7 +277,7 @@ class BucketSampler:
         counts = np.bincount(codes, minlength=self._columns.num_groups)
         return np.argsort(codes, kind="stable"), [0, *np.cumsum(counts).tolist()]
 
-    def _cut(
+    def _cut_group(
         self, epoch: int, places: Ints | None, group: range, first_number: int
     ) -> list[Window]:
         """Cut one group's places into windows, and these into batches."""
@@ -312,7 +312,7 @@ class BucketSampler:
         the epoch, and its units keep their order.
         """
         offsets = np.cumsum([0, *(-(-count // self._unit) for count in counts)])
-        units = _joined([np.arange(count) // self._unit for count in counts])
+        units = _join_arrays([np.arange(count) // self._unit for count in counts])
         units += np.repeat(offsets[:-1], counts)
         fraction: NDArray[np.float64] | float = 0.5
         if self._seed is not None:
@@ -331,5 +331,5 @@ class BucketSampler:
         return f"BucketSampler({self._inner!r}, {kind}, window={self._window})"
 
 
-def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _join_arrays(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate([*parts, np.empty(0, np.int64)])

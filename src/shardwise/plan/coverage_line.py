@@ -122,7 +122,7 @@ class CoverageLine:
         # Lines of earlier releases lack the entries of `_LATER`.
         entries = {**_LATER, "written": entries.get("began"), **entries}
         line = object.__new__(cls)  # a frozen dataclass takes 4 us for its fields
-        line.__dict__.update(_checked(entries))
+        line.__dict__.update(_check_fields(entries))
         if not (line.begin <= line.first < line.last <= line.num_samples):
             raise ValueError(
                 f"its positions begin={line.begin}, first={line.first}, last={line.last} do not "
@@ -159,7 +159,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def _checked(entries: dict[str, Any]) -> dict[str, Any]:
+def _check_fields(entries: dict[str, Any]) -> dict[str, Any]:
     """The fields of a line, if they have their types: about 5 us.
 
     Raises:

@@ -83,7 +83,7 @@ class IdWord:
 
     def _of_block(self, ids: NDArray[np.int64]) -> int:
         largest = int(ids.max())
-        low, high = self._made(largest)
+        low, high = self._make_tables(largest)
         bits, known = self._bits[0], sum(self._bits)
         if largest >> known:
             # One sum for each part of 2**34 ids; few parts are met.
@@ -100,7 +100,7 @@ class IdWord:
                 total += int(product) << _LIMB_BITS * (i + j)
         return total
 
-    def _made(self, largest: int) -> tuple[_Table, _Table]:
+    def _make_tables(self, largest: int) -> tuple[_Table, _Table]:
         """Return the tables, rebuilt if an id is larger than they cover."""
         total = largest.bit_length()
         low = min(max(_MIN_BITS, -(-total // 2)), _MAX_LOW_BITS)

@@ -48,13 +48,13 @@ def in_lane_order(first_lanes: Ints, slots: range, *, size: int, lanes: int) -> 
         return np.broadcast_to(np.arange(slots.start, slots.stop), (len(first_lanes), len(slots)))
     if len(first_lanes) == 1:
         return _of_one_step(int(first_lanes[0]), slots, size, lanes)
-    return _computed(first_lanes[:, None], slots, size, lanes)
+    return _compute_places(first_lanes[:, None], slots, size, lanes)
 
 
 @lru_cache(maxsize=256)
 def _of_one_step(first_lane: int, slots: range, size: int, lanes: int) -> Ints:
     """Steps start at lanes / gcd(size, lanes) lanes only: often at one, for batches of 64 at 16."""
-    places = _computed(np.array([[first_lane]]), slots, size, lanes)
+    places = _compute_places(np.array([[first_lane]]), slots, size, lanes)
     places.flags.writeable = False
     return places
 
@@ -72,7 +72,7 @@ def _slots(slots: range, size: int, lanes: int) -> tuple[int, int, int, int, Int
     return d, num_lanes, num_slots, extra, classes, slot, (slot + 1) * num_lanes - 1
 
 
-def _computed(first: Ints, slots: range, size: int, lanes: int) -> Ints:
+def _compute_places(first: Ints, slots: range, size: int, lanes: int) -> Ints:
     d, num_lanes, num_slots, extra, classes, slot, ahead = _slots(slots, size, lanes)
     block = first // d
     # The first x lanes of a class have (num_slots * x + before) // num_lanes positions.

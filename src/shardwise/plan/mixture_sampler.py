@@ -73,17 +73,17 @@ class MixtureSampler:
         which, numbers = self._split(places + self._since_begin(epoch))
         own_epochs, own_places = np.divmod(numbers, self._sizes[which])
         if not self._has_own.any():
-            return self._permuted(which, own_epochs, own_places) + self._starts[which]
+            return self._permute_places(which, own_epochs, own_places) + self._starts[which]
         has_own = self._has_own[which]
         ids, rest = np.empty_like(places), np.flatnonzero(~has_own)
-        ids[rest] = self._permuted(which[rest], own_epochs[rest], own_places[rest])
+        ids[rest] = self._permute_places(which[rest], own_epochs[rest], own_places[rest])
         for number in np.unique(which[has_own]).tolist():
             here = np.flatnonzero(which == number)
             sampler = cast("Sampler", self.parts[self.names[number]].sampler)
             ids[here] = ids_of_epochs(sampler, own_epochs[here], own_places[here])
         return ids + self._starts[which]
 
-    def _permuted(self, which: Ints, epochs: Ints, places: Ints) -> Ints:
+    def _permute_places(self, which: Ints, epochs: Ints, places: Ints) -> Ints:
         """The ids of datasets that are permuted as a whole: any of them and any epochs at once."""
         keys = mix_array(self.seed, self._keys[which] ^ epochs.view(np.uint64))
         sizes = self._sizes[which].view(np.uint64)

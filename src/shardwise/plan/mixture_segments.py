@@ -104,7 +104,7 @@ class RampSegment:
         counts = [list(before)]
         for end in [*range(start + self._step, stop, self._step), stop]:
             scaled, unit = self._scaled_due(end)
-            counts.append(_rounded(scaled, unit, counts[-1], total=end - start + sum(before)))
+            counts.append(_round_counts(scaled, unit, counts[-1], total=end - start + sum(before)))
         # int64 [steps + 1, datasets]: the draws that each dataset had before a step.
         self._counts = np.array(counts, dtype=np.int64)
         self._trees: LastValues[int, MixtureTree] = LastValues()
@@ -165,7 +165,7 @@ def shown_weights(names: Sequence[str], weights: Sequence[Fraction]) -> dict[str
     }
 
 
-def _rounded(due: Sequence[int], unit: int, least: Sequence[int], *, total: int) -> list[int]:
+def _round_counts(due: Sequence[int], unit: int, least: Sequence[int], *, total: int) -> list[int]:
     """Whole numbers of this sum next to `due / unit`, none below `least`."""
     counts = [max(d // unit, low) for d, low in zip(due, least, strict=True)]
     missing = total - sum(counts)

@@ -161,7 +161,7 @@ class Partition:
         if not is_cut:
             positions = self._positions(begins, slots, size, shift)
             return positions, np.ones(len(positions), dtype=np.bool_)
-        cut, valid = self._cut(begins[-1:], rank, slots, shift)
+        cut, valid = self._cut_last_batch(begins[-1:], rank, slots, shift)
         if len(steps) == 1:  # its nominal size may be huge: 10 samples may be one batch of 10^9
             return cut, valid
         positions = self._positions(begins[:-1], slots, size, shift)
@@ -177,7 +177,7 @@ class Partition:
         places = in_lane_order(first_lanes, slots, size=size, lanes=self.lanes)
         return (places + begins[:, None]).ravel()
 
-    def _cut(
+    def _cut_last_batch(
         self, begin: NDArray[np.int64], rank: int, slots: range, shift: int
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """One rank's part of the last global batch, where that is not full."""

@@ -164,15 +164,14 @@ def _walk(places: Words, size: Each, rows: Each, columns: Each, key: Each, *, un
     values = _rounds(places, rows, columns, key, undo=undo)
     outside = np.flatnonzero(values >= size)
     while outside.size:
-        again = _rounds(
-            values[outside], _at(rows, outside), _at(columns, outside), _at(key, outside), undo=undo
-        )
+        own = [_take_rows(each, outside) for each in (rows, columns, key)]
+        again = _rounds(values[outside], *own, undo=undo)
         values[outside] = again
-        outside = outside[again >= _at(size, outside)]
+        outside = outside[again >= _take_rows(size, outside)]
     return values
 
 
-def _at(each: Each, rows: NDArray[np.int64]) -> Each:
+def _take_rows(each: Each, rows: NDArray[np.int64]) -> Each:
     return each[rows] if isinstance(each, np.ndarray) else each
 
 

@@ -310,9 +310,9 @@ class Plan:
         self._kept_rows: LastValues[tuple[int, int, int, int], list[Rows]] = LastValues(1)
 
     def _partition_of(self, epoch: int) -> AnyPartition:
-        return self._partitions.get(epoch, self._cut)
+        return self._partitions.get(epoch, self._cut_epoch)
 
-    def _cut(self, epoch: int) -> AnyPartition:
+    def _cut_epoch(self, epoch: int) -> AnyPartition:
         base, costs = self._base, self._costs
         if costs is not None:
             base = replace(base, costs=lambda positions: costs[self.ids(epoch, positions)])

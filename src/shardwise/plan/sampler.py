@@ -148,14 +148,14 @@ def sampler_from_spec(order: dict[str, Any], shard_sizes: NDArray[np.int64]) -> 
     FullSampler(10, seed=3)
     """
     try:
-        sampler = _made(order, shard_sizes)
+        sampler = _build_sampler(order, shard_sizes)
     except (KeyError, TypeError, ValueError):
         return None
     # Other data give another description, if any.
     return sampler if sampler is not None and sampler.spec() == order else None
 
 
-def _made(order: dict[str, Any], shard_sizes: NDArray[np.int64]) -> Sampler | None:
+def _build_sampler(order: dict[str, Any], shard_sizes: NDArray[np.int64]) -> Sampler | None:
     kind = order["sampler"]
     if kind == "sequential":
         return SequentialSampler(order["num_samples"])
@@ -165,6 +165,6 @@ def _made(order: dict[str, Any], shard_sizes: NDArray[np.int64]) -> Sampler | No
         shape = {name: order[name] for name in ("seed", "window", "lanes")}
         return WindowSampler(shard_sizes, **shape)
     if kind == "virtual epochs":
-        inner = _made(order["inner"], shard_sizes)
+        inner = _build_sampler(order["inner"], shard_sizes)
         return None if inner is None else VirtualEpochs(inner, order["epoch_size"])
     return None

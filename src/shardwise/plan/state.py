@@ -166,10 +166,10 @@ def _differences(
         if isinstance(left, Mapping) and isinstance(right, Mapping):
             yield from _differences(left, right, f"{prefix}{name}.")
         elif left != right:
-            yield f"{prefix}{name}: the state has {_shown(left)}, this loader {_shown(right)}"
+            yield f"{prefix}{name}: the state has {_describe(left)}, this loader {_describe(right)}"
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     return "none" if value is _MISSING else repr(value)
 
 

@@ -68,7 +68,7 @@ class WeightedSampler:
         seed: SupportsIndex = 0,
         replacement: bool = True,
     ) -> None:
-        self._weights, self._scale = _checked(weights)
+        self._weights, self._scale = _check_weights(weights)
         self.num_ids = len(self._weights)
         self.seed = whole("seed", seed)
         self.replacement = bool(replacement)
@@ -211,7 +211,7 @@ class WeightedSampler:
         )
 
 
-def _checked(weights: ArrayLike) -> tuple[NDArray[Any], float]:
+def _check_weights(weights: ArrayLike) -> tuple[NDArray[Any], float]:
     """Weights, and what they are divided by: so scaled, no sum overflows, and ratios stay."""
     array = np.asarray(weights)
     if array.ndim != 1:

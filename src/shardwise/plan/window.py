@@ -149,13 +149,13 @@ class WindowSampler:
         ids = np.empty(len(places), dtype=np.int64)
         for start in range(0, len(places), _BLOCK):
             block = places[start : start + _BLOCK].view(np.uint64)
-            spot = self._shuffled(line, block).view(np.int64)
+            spot = self._shuffle_positions(line, block).view(np.int64)
             # side="right" skips empty shards.
             shard = np.searchsorted(line.ends, spot, side="right")
             ids[start : start + _BLOCK] = spot + line.to_id[shard]
         return ids
 
-    def _shuffled(self, line: _Line, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _shuffle_positions(self, line: _Line, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Map positions to offsets in the line, both uint64 `[k]`."""
         lanes = np.uint64(self.lanes)
         offset = positions // lanes

@@ -80,7 +80,7 @@ class LocalFile:
         try:
             status = os.stat(self.url)  # noqa: PTH116 - twice as fast as by way of a Path
         except OSError as error:
-            raise _explained(error, self.url, "look at") from None
+            raise _explain_error(error, self.url, "look at") from None
         _require_regular(status, self.url)
         return FileStat(status.st_size, status.st_mtime_ns)
 
@@ -103,7 +103,7 @@ class LocalFile:
         try:
             return mmap.mmap(opened.fd, 0, access=mmap.ACCESS_READ)
         except OSError as error:
-            raise _explained(error, self.url, "map") from None
+            raise _explain_error(error, self.url, "map") from None
 
     def read(self, offset: int, length: int) -> bytes:
         """Read exactly `length` bytes at `offset`."""
@@ -115,7 +115,7 @@ class LocalFile:
                 self._check_end(offset, length, opened.stat.num_bytes)
             data = os.pread(opened.fd, length, offset)
         except OSError as error:
-            raise _explained(error, self.url, "read") from None
+            raise _explain_error(error, self.url, "read") from None
         if len(data) != length:
             # One call gives no more than 2 GiB, and may give less for other reasons.
             whole = bytearray(length)
@@ -155,7 +155,7 @@ class LocalFile:
         except OSError as error:
             if isinstance(error, ShardwiseError):
                 raise
-            raise _explained(error, self.url, "read") from None
+            raise _explain_error(error, self.url, "read") from None
         opened.check_read(self.url)
         if num_waits:
             IO_COUNTS.add(waits=num_waits)
@@ -170,7 +170,7 @@ class LocalFile:
             try:
                 got = os.preadv(opened.fd, [view[done:]], offset + done)
             except OSError as error:
-                raise _explained(error, self.url, "read") from None
+                raise _explain_error(error, self.url, "read") from None
             if not got:
                 # Cut since it was opened, rather than by who wrote it.
                 opened.check(self.url)
@@ -219,7 +219,7 @@ class _Descriptor:
             self.fd = os.open(url, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             status = os.fstat(self.fd)
         except OSError as error:
-            raise _explained(error, url, "open") from None
+            raise _explain_error(error, url, "open") from None
         _require_regular(status, url)
         self.stat = FileStat(status.st_size, status.st_mtime_ns)
 
@@ -253,7 +253,7 @@ def _check_range(offset: int, length: int) -> None:
         raise ValueError(f"offset={offset}, length={length}: neither may be negative")
 
 
-def _explained(error: OSError, url: str, verb: str) -> MissingShardError | StorageError:
+def _explain_error(error: OSError, url: str, verb: str) -> MissingShardError | StorageError:
     """The library's error for an operating system's."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return MissingShardError(f"no such file{in_directory(url)}", url=url)

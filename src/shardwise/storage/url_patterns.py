@@ -114,11 +114,11 @@ def _match_remote(
     if not is_remote_pattern(name):
         return [name]
     return list_remote(
-        name, suffixes=suffixes, ignored=_ignored(name), options=options or StorageOptions()
+        name, suffixes=suffixes, ignored=_list_ignored(name), options=options or StorageOptions()
     )
 
 
-def _ignored(pattern: str) -> tuple[str, ...]:
+def _list_ignored(pattern: str) -> tuple[str, ...]:
     """The ends of names that a glob leaves out."""
     return tuple(suffix for suffix in _BESIDE_SHARDS if not pattern.endswith(suffix))
 
@@ -133,7 +133,7 @@ def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
         return _list_directory(name, suffixes)
     if not magic or os.path.exists(name):
         return [name]
-    ignored = _ignored(name)
+    ignored = _list_ignored(name)
     matches = sorted(
         path
         for path in glob.glob(name, recursive=True)

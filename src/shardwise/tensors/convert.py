@@ -31,15 +31,15 @@ def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[st
     {'x': tensor([0., 1., 2.]), '__key__': ['a', 'b', 'c']}
     """
     pin = pin_memory and has_accelerator()
-    return {name: _converted(column, pin=pin) for name, column in batch.items()}
+    return {name: _convert_column(column, pin=pin) for name, column in batch.items()}
 
 
-def _converted(column: Any, *, pin: bool) -> Any:
+def _convert_column(column: Any, *, pin: bool) -> Any:
     value = column
     if type(column) is dict:
-        return {name: _converted(each, pin=pin) for name, each in column.items()}
+        return {name: _convert_column(each, pin=pin) for name, each in column.items()}
     if isinstance(column, tuple) and (type(column) is tuple or hasattr(column, "_fields")):
-        entries = [_converted(each, pin=pin) for each in column]
+        entries = [_convert_column(each, pin=pin) for each in column]
         return entries if type(column) is tuple else type(column)(*entries)
     if isinstance(column, np.ndarray):
         value = _from_array(column)

@@ -88,17 +88,17 @@ def look_ahead(
     with closing(batches):
         while True:
             if waiting is not None and not _is_next_ready(waiting[0]):
-                yield _arrived(waiting, copier)
+                yield _end_copy(waiting, copier)
                 waiting = None
             try:
                 batch = next(batches, None)
-                following = None if batch is None else _begun(batch, copier)
+                following = None if batch is None else _begin_copy(batch, copier)
             except Exception:  # the next batch's own, whatever it is: raised instead of it
                 if waiting is not None:
-                    yield _arrived(waiting, copier)
+                    yield _end_copy(waiting, copier)
                 raise
             if waiting is not None:
-                yield _arrived(waiting, copier)
+                yield _end_copy(waiting, copier)
             if following is None:
                 return
             waiting = following
@@ -108,7 +108,7 @@ def _is_next_ready(batch: Batch) -> bool:
     return batch.is_next_ready is not None and batch.is_next_ready()
 
 
-def _begun(batch: Batch, copier: Copier) -> tuple[Batch, Any]:
+def _begin_copy(batch: Batch, copier: Copier) -> tuple[Batch, Any]:
     began = time.perf_counter()
     begun = copier.begin(batch.data)
     batch.stages.add("hand over", time.perf_counter() - began)
@@ -117,7 +117,7 @@ def _begun(batch: Batch, copier: Copier) -> tuple[Batch, Any]:
     return batch, begun
 
 
-def _arrived(waiting: tuple[Batch, Any], copier: Copier) -> Batch:
+def _end_copy(waiting: tuple[Batch, Any], copier: Copier) -> Batch:
     batch, begun = waiting
     began = time.perf_counter()
     batch.data = copier.end(begun)

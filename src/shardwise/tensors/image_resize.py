@@ -38,7 +38,7 @@ def resized(image: Image, rows: _Rows, pixels: Sequence[torch.Tensor]) -> torch.
     out = pixels[0].new_empty((len(rows), len(pixels[0]), height, width))
     for some in _groups(np.arange(len(rows)), rows):
         part = rows[some]
-        stack = _stacked([pixels[row] for row in some.tolist()])
+        stack = _stack_images([pixels[row] for row in some.tolist()])
         sizes = (height, stack.shape[2]), (width, stack.shape[3])
         by_row = _weights(part["top"], part["box_height"], sizes[0], image.interpolation)
         by_column = _weights(part["left"], part["box_width"], sizes[1], image.interpolation)
@@ -62,7 +62,7 @@ def _groups(some: NDArray[np.intp], rows: _Rows) -> Iterator[NDArray[np.intp]]:
         some = some[size:]
 
 
-def _stacked(images: Sequence[torch.Tensor]) -> torch.Tensor:
+def _stack_images(images: Sequence[torch.Tensor]) -> torch.Tensor:
     """Images as float32 in one tensor, padded by zeros, which no weight touches."""
     high, wide = max(i.shape[1] for i in images), max(i.shape[2] for i in images)
     stacked = images[0].new_zeros((len(images), len(images[0]), high, wide))

@@ -39,7 +39,7 @@ def to_jagged(batch: dict[str, Any], *, fixed: Collection[str]) -> dict[str, Any
     changed = dict(batch)
     for name, column in batch.items():
         if name not in fixed and _is_ragged(column):
-            values, offsets = _joined(name, column)
+            values, offsets = _join_rows(name, column)
             tensors = to_tensors({"values": values, "offsets": offsets})
             if not isinstance(tensors["values"], torch.Tensor):
                 raise DataError(f"torch has no dtype for {values.dtype}", field=name)
@@ -67,7 +67,7 @@ def _is_ragged(column: Any) -> bool:
     return any(isinstance(form, tuple) and form[0] for form in forms)
 
 
-def _joined(name: str, column: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _join_rows(name: str, column: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     if isinstance(column, np.ndarray) and not len(column):
         return column.reshape(0, *column.shape[2:]), np.zeros(1, dtype=np.int64)
     first = form_of(column[0])

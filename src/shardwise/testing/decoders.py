@@ -45,7 +45,7 @@ def check_decoder(decoder: Decoder | KeyedDecoder, samples: Sequence[bytes]) -> 
         raise ValueError("check_decoder needs at least one sample")
     if takes_rng(decoder):
         for epoch, sample_id in enumerate(_SAMPLE_IDS):
-            _check(_keyed(decoder, epoch, sample_id), samples)
+            _check(_key_decoder(decoder, epoch, sample_id), samples)
     else:
         _check(decoder, samples)  # type: ignore[arg-type]  # no parameter rng
 
@@ -88,7 +88,7 @@ class _KeyedRows(_KeyedCall):
         self._decoder.decode_into(data, out, rng=self._rng)
 
 
-def _keyed(decoder: Any, epoch: int, sample_id: int) -> Decoder:
+def _key_decoder(decoder: Any, epoch: int, sample_id: int) -> Decoder:
     kind = _KeyedRows if isinstance(decoder, KeyedRowDecoder) else _KeyedCall
     return kind(decoder, epoch, sample_id)
 

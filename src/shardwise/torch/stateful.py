@@ -103,7 +103,7 @@ class StatefulDataLoader(PositionedLoader):
         account = self._stateful._account
         account.is_counted = self._has_ids or not isinstance(self._stateful, IterableDataset)
         try:
-            yield from self._counted(run, super().__iter__())
+            yield from self._count_batches(run, super().__iter__())
         finally:
             if self._pass in (run, None):
                 account.is_counted = False
@@ -111,7 +111,7 @@ class StatefulDataLoader(PositionedLoader):
         if self._pass is run:
             self._end_if_whole()
 
-    def _counted(self, run: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
+    def _count_batches(self, run: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
         account, has_ids = self._stateful._account, self._has_ids
         if has_ids:
             # Workers have copies of the dataset, which count nothing.

@@ -143,12 +143,12 @@ class BatchBuilder:
         if not kept.all():
             ids, valid = ids[kept], None if valid is None else valid[kept]
         if len(ids):
-            columns: dict[str, Any] = dict(_joined(columns_to_join(partial), request))
+            columns: dict[str, Any] = dict(_join_chunks(columns_to_join(partial), request))
             for chunk in chunks:
                 chunk.columns = ()  # large rows are freed one by one while they are stacked
             for name, rows in partial.rows.items():
                 columns[name] = rows if len(ids) == len(kept) else rows[kept]
-            data = self._collated(columns, ids, valid, fixed=partial.rows.keys())
+            data = self._collate_columns(columns, ids, valid, fixed=partial.rows.keys())
         else:
             data = self._empty(request, watching) if self.collate is None else self.collate([])
         stages.add("collate", time.perf_counter() - began)
@@ -183,7 +183,7 @@ class BatchBuilder:
         batch = builder.build(BatchRequest(request.epoch, request.step, first, valid), watching)
         return cast("dict[str, Any]", batch.data)
 
-    def _collated(
+    def _collate_columns(
         self,
         columns: dict[str, Any],
         ids: NDArray[np.int64],
@@ -244,7 +244,7 @@ def _rows(
     )
 
 
-def _joined(
+def _join_chunks(
     chunks: Sequence[Mapping[str, Sequence[Any]]], request: BatchRequest
 ) -> Mapping[str, Sequence[Any]]:
     """Join the columns of chunks, which must have the same fields."""

@@ -36,7 +36,7 @@ def split_nested(
 
 def join_nested(batch: dict[str, Any], forms: Mapping[str, _Form]) -> dict[str, Any]:
     """The collated columns with the nested ones in their forms; a mask stays under its own name."""
-    joined = {name: _joined(form, batch) for name, form in forms.items()}
+    joined = {name: _join_value(form, batch) for name, form in forms.items()}
     return {**batch, **joined}
 
 
@@ -67,11 +67,11 @@ def _is_nested(values: Sequence[Any]) -> bool:
     return False
 
 
-def _joined(form: _Form, batch: dict[str, Any]) -> Any:
+def _join_value(form: _Form, batch: dict[str, Any]) -> Any:
     if isinstance(form, str):
         return batch.pop(form)
     if isinstance(form, dict):
-        return {key: _joined(each, batch) for key, each in form.items()}
+        return {key: _join_value(each, batch) for key, each in form.items()}
     kind, forms = form
-    entries = [_joined(each, batch) for each in forms]
+    entries = [_join_value(each, batch) for each in forms]
     return kind(*entries) if hasattr(kind, "_fields") else tuple(entries)

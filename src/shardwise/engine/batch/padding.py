@@ -55,7 +55,7 @@ class Padding:
                 known = ", ".join(map(repr, data))
                 raise DataError(f"there is no such field to pad; a batch has {known}", field=name)
             try:
-                pair = self._joined(data[name])
+                pair = self._pad_values(data[name])
             except ValueError as error:
                 raise DataError(f"this field can't be padded: {error}", field=name) from error
             if pair is None:
@@ -72,7 +72,7 @@ class Padding:
                 padded[mask_of(name)] = pair[1]
         return padded
 
-    def _joined(self, values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+    def _pad_values(self, values: Any) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         """Arrays of one dtype, padded: `(array, mask)`, both `[B, ...]`.
 
         The mask is True where a value was. None where no value is an array of one dimension or
@@ -117,7 +117,7 @@ class Padding:
         Values that can't be joined stay as they are.
         """
         try:
-            pair = cls(value=0 if rule == "edge" else rule)._joined(values)
+            pair = cls(value=0 if rule == "edge" else rule)._pad_values(values)
         except ValueError:
             return values
         if pair is None:

@@ -77,7 +77,7 @@ def _batches(
         return
     pending: deque[list[BatchRequest]] = deque()
     try:
-        with closing(executor.run(_coalesced(requests, size, pending))) as batches:
+        with closing(executor.run(_coalesce_requests(requests, size, pending))) as batches:
             for batch in batches:
                 pending.popleft()
                 yield from _parts(batch)
@@ -91,18 +91,18 @@ def _batches(
         yield from _batches(executor, chain(*pending, requests), size)
 
 
-def _coalesced(
+def _coalesce_requests(
     requests: Iterator[BatchRequest], size: int, pending: deque[list[BatchRequest]]
 ) -> Generator[BatchRequest, None, None]:
     """Join requests, few at first so that the first batch is not late; list them in `pending`."""
     count = 1
     while some := list(islice(requests, count)):
         pending.append(some)
-        yield _joined(some) if len(some) > 1 else some[0]
+        yield _join_requests(some) if len(some) > 1 else some[0]
         count = min(size, 2 * count)
 
 
-def _joined(requests: list[BatchRequest]) -> BatchRequest:
+def _join_requests(requests: list[BatchRequest]) -> BatchRequest:
     valid = [request.valid for request in requests if request.valid is not None]
     return BatchRequest(
         requests[0].epoch,

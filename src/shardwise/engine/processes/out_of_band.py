@@ -63,11 +63,11 @@ def take_apart(
     Tensors that are not plain numbers in memory are left to the pickler of `kind`.
     """
     try:
-        return _pickled(value, kind)
+        return _pickle_value(value, kind)
     except (pickle.PicklingError, AttributeError):
         if kind is not pickle.Pickler:
             raise
-        return _pickled(value, _MainPickler)
+        return _pickle_value(value, _MainPickler)
 
 
 def put_together(parts: Sequence[Any]) -> Any:
@@ -99,7 +99,7 @@ class Unread:
         return put_together(self._parts)
 
 
-def _pickled(value: Any, kind: Callable[..., pickle.Pickler]) -> list[memoryview | bytes]:
+def _pickle_value(value: Any, kind: Callable[..., pickle.Pickler]) -> list[memoryview | bytes]:
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     tensors: dict[int, Any] = {}

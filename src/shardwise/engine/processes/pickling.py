@@ -34,7 +34,7 @@ def pickle_by_value(value: Any, apart: list[Any] | None = None) -> bytes:
         TypeError: a part of it can't be pickled; the message names the function that holds it.
     """
     try:
-        return _pickled(value, apart)
+        return _pickle_value(value, apart)
     except Exception as error:  # noqa: BLE001 - whatever the pickling of foreign objects raises
         raise TypeError(_message(value, error)) from None
 
@@ -98,13 +98,13 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
 
 def _pickles(value: Any) -> bool:
     try:
-        _pickled(value)
+        _pickle_value(value)
     except Exception:  # noqa: BLE001 - as above
         return False
     return True
 
 
-def _pickled(value: Any, apart: list[Any] | None = None) -> bytes:
+def _pickle_value(value: Any, apart: list[Any] | None = None) -> bytes:
     import cloudpickle
 
     def is_in_band(buffer: pickle.PickleBuffer) -> bool:

@@ -88,7 +88,7 @@ class _Worker:
                 self._look_ahead(task)
                 answer = self._answer(task, memory, self._watch(thread, task))
                 self._reads.finish(task.request)
-                packed = _packed(answer, self._message_slots)
+                packed = _pack_answer(answer, self._message_slots)
                 del answer
                 while not self._is_sent(packed):
                     if task.run != self.status.run:
@@ -221,7 +221,7 @@ class _Worker:
         return memory
 
 
-def _packed(answer: Answer, slots: SlotPool) -> Packed:
+def _pack_answer(answer: Answer, slots: SlotPool) -> Packed:
     try:
         # The trainer's main thread only receives it.
         value = None if answer.value is None else Unread.of(answer.value)

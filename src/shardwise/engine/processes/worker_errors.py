@@ -24,7 +24,7 @@ def pack_error(error: Exception) -> bytes:
     where = f"in worker process {os.getpid()}"
     lines = traceback_of(origin)
     origin.add_note(f"{where}:\n{lines}" if lines else where)
-    return pickle.dumps([_pickled(each) for each in (error, cause) if each is not None])
+    return pickle.dumps([_pickle_error(each) for each in (error, cause) if each is not None])
 
 
 def unpack_error(data: bytes) -> Exception:
@@ -55,7 +55,7 @@ def _without_library(frames: TracebackType | None) -> TracebackType | None:
     return frames
 
 
-def _pickled(error: BaseException) -> bytes:
+def _pickle_error(error: BaseException) -> bytes:
     import cloudpickle
 
     try:

@@ -81,7 +81,7 @@ class WorkerPool:
         self._slots = SlotPool(max_idle=0)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._pidfds: dict[int, int] = {}
-        with _explained(num_workers):
+        with _explain_errors(num_workers):
             self._selector = selectors.DefaultSelector()
             self._sock, self._theirs = _socket_pair()
         self.status = WorkerStatus.create(num_workers, num_threads)
@@ -91,7 +91,7 @@ class WorkerPool:
             None if decode_timeout is None else DecodeDeadlines(self.status, decode_timeout)
         )
         try:
-            with _explained(num_workers):
+            with _explain_errors(num_workers):
                 self._sock.setblocking(False)
                 self._selector.register(self._sock, selectors.EVENT_READ)
                 for number in range(num_workers):
@@ -186,7 +186,7 @@ class WorkerPool:
             self._receive()
             self._lent.clear()
             self._arrived.append(Stopped(self._deadlines.stopped(number)))
-            with _explained(len(self._processes)):
+            with _explain_errors(len(self._processes)):
                 self._start(number)
         if not self._arrived and not self._unsent and self._deadlines.has_lost():
             self._arrived.append(Stopped({}, is_idle=True))
@@ -289,7 +289,7 @@ class WorkerPool:
 
 
 @contextmanager
-def _explained(num_workers: int) -> Iterator[None]:
+def _explain_errors(num_workers: int) -> Iterator[None]:
     """Raise the library's error where a limit of the system is in the way."""
     try:
         yield

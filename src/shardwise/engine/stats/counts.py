@@ -196,7 +196,7 @@ class ShardTimes:
             # Copied: a view would keep the ids of many steps.
             self._chunks.append((ids[::stride].copy(), seconds / len(ids)))
             if len(self._chunks) >= _MAX_CHUNKS:
-                self._seconds, self._rows = self._folded()
+                self._seconds, self._rows = self._fold_chunks()
                 self._chunks.clear()
 
     def clear(self) -> None:
@@ -206,7 +206,7 @@ class ShardTimes:
 
     def slowest(self, count: int) -> list[dict[str, Any]]:
         """`url` and `seconds_a_sample` of the slowest shards that were read; none of one shard."""
-        sums, counts = self._folded()
+        sums, counts = self._fold_chunks()
         seen = np.flatnonzero(counts)
         if self._ends is None or len(seen) < 2:
             return []
@@ -220,7 +220,7 @@ class ShardTimes:
             for shard, mean in zip(seen[order].tolist(), means[order].tolist(), strict=True)
         ]
 
-    def _folded(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _fold_chunks(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The sums with the chunks; changes none of them, since any thread may call this."""
         chunks = self._chunks.copy()
         if chunks and self._ends is None:

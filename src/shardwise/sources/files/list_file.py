@@ -139,7 +139,7 @@ def _read_csv(url: str, text: str, delimiter: str) -> list[dict[str, Any]]:
 
 def _columns(rows: Sequence[Mapping[str, Any]], *, text: bool) -> dict[str, Column]:
     names = dict.fromkeys(name for row in rows for name in row)
-    convert = _typed_text if text else _typed
+    convert = _typed_text if text else _convert_values
     return {name: convert([row.get(name) for row in rows]) for name in names}
 
 
@@ -150,7 +150,7 @@ def _typed_text(values: list[Any]) -> Column:
         convert = int
     elif texts and all(map(_is_number, texts)):
         convert = float
-    return _typed([convert(value) if value else None for value in values])
+    return _convert_values([convert(value) if value else None for value in values])
 
 
 def _is_number(text: str) -> bool:
@@ -161,7 +161,7 @@ def _is_number(text: str) -> bool:
     return "_" not in text
 
 
-def _typed(values: list[Any]) -> Column:
+def _convert_values(values: list[Any]) -> Column:
     kinds = set(map(type, values))
     if kinds in ({bool}, {float}):
         return np.array(values)

@@ -155,7 +155,7 @@ class FilesSource:
             return None
         url = f"{self.listing.base.rstrip('/')}/{names[index]}"
         listed = FileStat(*stats[index].tolist())
-        with self._opened(index, url, listed, self.storage) as (file, stat):
+        with self._open_file(index, url, listed, self.storage) as (file, stat):
             return file.read(0, stat.num_bytes)
 
     @contextmanager
@@ -167,11 +167,11 @@ class FilesSource:
         `storage` is how it is reached; None for the source's own options.
         """
         _, url, stat = self.file_of(index)
-        with self._opened(index, url, stat, storage or self.storage) as opened:
+        with self._open_file(index, url, stat, storage or self.storage) as opened:
             yield opened
 
     @contextmanager
-    def _opened(
+    def _open_file(
         self, index: int, url: str, stat: FileStat | None, storage: StorageOptions | None
     ) -> Iterator[tuple[File, FileStat]]:
         try:

@@ -121,7 +121,7 @@ class TarSource:
     @property
     def manifest(self) -> Manifest:
         """The ordered shards with exact counts; the first use opens every shard."""
-        return self._opened().shards.manifest
+        return self._open_reader().shards.manifest
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ class TarSource:
     @property
     def shards(self) -> ShardSet:
         """The shards with their indexes."""
-        return self._opened().shards
+        return self._open_reader().shards
 
     def media_files(self, field: str) -> Any:
         """The media files of a field, by ranges; their indexes are in the shards' sidecars."""
@@ -155,7 +155,7 @@ class TarSource:
         shards = partial(getattr, self, "shards")
         return sidecar.open_files(field, shards, store=self._store, pool=self._pool)
 
-    def _opened(self) -> Reader:
+    def _open_reader(self) -> Reader:
         return self._reader.value or self._reader.get(self._open)
 
     def _open(self) -> Reader:
@@ -176,7 +176,7 @@ class TarSource:
         self, sample: int, fields: tuple[str, ...] | None = None
     ) -> tuple[str, list[bytes | None]] | None:
         """Read a key and its payloads in a third of `read`'s time; None where that must do it."""
-        reader = self._opened()
+        reader = self._open_reader()
         if len(reader.shards.removed) and sample in reader.shards.removed:
             return None
         return reader.read_one(sample, reader.shards.fields if fields is None else fields)
@@ -185,7 +185,7 @@ class TarSource:
         self, start: int, stop: int, fields: tuple[str, ...] | None = None
     ) -> Iterator[Columns] | None:
         """Samples `[start, stop)` in storage order, by long reads; see `Source`."""
-        reader = self._opened()
+        reader = self._open_reader()
         # Requests for remote shards are made by `read`, which also checks digests.
         if reader.shards.has_digests or len(reader.shards.removed) or not self._are_local:
             return None
@@ -193,7 +193,7 @@ class TarSource:
 
     def stored_runs(self, start: int, stop: int) -> Iterator[StoredRun] | None:
         """Samples `[start, stop)` as they stand in local shards, to be copied; None elsewhere."""
-        reader = self._opened()
+        reader = self._open_reader()
         # A copy would not look at the digests of what it copies.
         if reader.shards.has_digests or len(reader.shards.removed) or not self._are_local:
             return None
@@ -203,11 +203,11 @@ class TarSource:
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_: int
     ) -> Iterable[PoolRanges] | None:
         """The ranges of remote shards that `read` fetches; see `TellsRanges`."""
-        return None if self._are_local else self._opened().ranges(ids, fields)
+        return None if self._are_local else self._open_reader().ranges(ids, fields)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
         """Read samples; see the protocol. Payloads that lie close together are read by one call."""
-        reader = self._opened()
+        reader = self._open_reader()
         shards = reader.shards
         ids = np.asarray(ids, dtype=np.int64)
         names = shards.fields if fields is None else tuple(fields)

@@ -65,7 +65,7 @@ class WrapSource:
     def fields(self) -> tuple[str, ...]:
         """The names of item 0's fields; () for an empty dataset."""
         if self._fields is None:
-            first = self._named(0, self._item(0))[1] if self.manifest.num_samples else ()
+            first = self._name_fields(0, self._item(0))[1] if self.manifest.num_samples else ()
             self._fields = tuple(first)
         return self._fields
 
@@ -84,7 +84,7 @@ class WrapSource:
         """Get items by index; see the protocol."""
         indices: list[int] = ids.tolist()
         items = zip(indices, self._items(indices), strict=True)
-        samples = [self._named(i, item) for i, item in items]
+        samples = [self._name_fields(i, item) for i, item in items]
         if fields is None:
             fields = self.fields
             for i, (key, sample) in zip(indices, samples, strict=True):
@@ -133,7 +133,7 @@ class WrapSource:
             message = f"{self._kind}[{i}] raised {type(exc).__name__}: {exc}"
             raise self._error(i, message) from exc
 
-    def _named(self, i: int, item: Any) -> tuple[str, dict[str, Any]]:
+    def _name_fields(self, i: int, item: Any) -> tuple[str, dict[str, Any]]:
         if isinstance(item, Mapping):
             sample = dict(item)
             key = str(sample.pop("__key__", i))

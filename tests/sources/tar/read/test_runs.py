@@ -63,7 +63,7 @@ def test_a_run_gives_what_reading_by_id_gives(tmp_path, fields, part):
 def test_many_samples_share_a_read(tmp_path, monkeypatch):
     ds = sw.tar(make_shards(tmp_path, [50, 50]))
     reads = []
-    file_type = type(ds.source._opened().file(0))
+    file_type = type(ds.source._open_reader().file(0))
     read = file_type.read
     monkeypatch.setattr(file_type, "read", lambda *args: reads.append(args) or read(*args))
     assert [sample["cls"] for sample in ds] == [b"%d" % (g % 10) for g in range(100)]

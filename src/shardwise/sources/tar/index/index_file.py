@@ -77,18 +77,18 @@ class IndexHeader:
         try:
             removed = tuple(map(int, json.loads(metadata.get("removed", "[]"))))
             require_format(metadata, _FORMAT, _VERSION_REMOVED if removed else _VERSION)
-            key_length = _parsed(metadata["key_length"])
+            key_length = _parse_json(metadata["key_length"])
             header = cls(
                 name=str(metadata["name"]),
                 num_bytes=int(metadata["num_bytes"]),
                 mtime_ns=int(metadata["mtime_ns"]),
                 num_samples=int(metadata["num_samples"]),
-                fields=tuple(map(str, _parsed(metadata["fields"]))),
-                optional=frozenset(map(str, _parsed(metadata["optional"]))),
+                fields=tuple(map(str, _parse_json(metadata["fields"]))),
+                optional=frozenset(map(str, _parse_json(metadata["optional"]))),
                 key_length=None if key_length is None else int(key_length),
-                has_digests=_parsed(metadata["has_digests"]) is True,
-                has_end=_parsed(metadata["has_end"]) is True,
-                ignored={str(k): int(v) for k, v in _parsed(metadata["ignored"]).items()},
+                has_digests=_parse_json(metadata["has_digests"]) is True,
+                has_end=_parse_json(metadata["has_end"]) is True,
+                ignored={str(k): int(v) for k, v in _parse_json(metadata["ignored"]).items()},
                 writer=str(metadata["writer"]),
                 etag=str(metadata.get("etag", "")),
                 removed=removed,
@@ -106,7 +106,7 @@ class IndexHeader:
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """A value of JSON, which is not changed: the shards of a dataset have few different ones."""
     return json.loads(text)
 

@@ -34,7 +34,7 @@ def expand_shards(
     for item in [urls] if isinstance(urls, str | os.PathLike) else urls:
         missing = [
             shard
-            for shard in _indexed(os.fspath(item), options)
+            for shard in _list_indexed_shards(os.fspath(item), options)
             if shard not in known and not (is_local(shard) and os.path.exists(shard))
         ]
         if missing:
@@ -47,7 +47,7 @@ def expand_shards(
     return shards
 
 
-def _indexed(item: str, options: StorageOptions | None) -> list[str]:
+def _list_indexed_shards(item: str, options: StorageOptions | None) -> list[str]:
     """The shards, sorted, whose indexes match a directory or a glob; none for names of shards."""
     path = local_path(item) if is_local(item) else item
     if path.endswith(".tar") and not glob.has_magic(path) and "{" not in path:

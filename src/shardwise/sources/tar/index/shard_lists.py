@@ -117,20 +117,20 @@ def _parse_wids(content: dict[str, Any], path: str) -> list[ListedShard]:
             f"a wids list of kind {kind!r}, version {version!r}; {_WIDS_KIND!r}, version 1 is read",
             url=path,
         )
-    shards = list(_typed(content.get("shardlist", []), list, "shardlist", path))
-    for part in _typed(content.get("datasets", []), list, "datasets", path):
-        part = _typed(part, dict, "an entry of datasets", path)
+    shards = list(_expect(content.get("shardlist", []), list, "shardlist", path))
+    for part in _expect(content.get("datasets", []), list, "datasets", path):
+        part = _expect(part, dict, "an entry of datasets", path)
         if "shardlist" not in part:
             raise DataError(
                 f"the list refers to another list, {part.get('source_url')!r}: give that one",
                 url=path,
             )
-        shards += _typed(part["shardlist"], list, "shardlist", path)
+        shards += _expect(part["shardlist"], list, "shardlist", path)
     listed = []
     for number, shard in enumerate(shards):
         name = f"shard {number}"
-        shard = _typed(shard, dict, name, path)
-        url = _typed(shard.get("url"), str, f"the url of {name}", path)
+        shard = _expect(shard, dict, name, path)
+        url = _expect(shard.get("url"), str, f"the url of {name}", path)
         num_samples = shard.get("nsamples")
         num_bytes = shard.get("filesize")
         listed.append(
@@ -144,7 +144,7 @@ def _parse_wids(content: dict[str, Any], path: str) -> list[ListedShard]:
 
 
 def _parse_timm(splits: Any, path: str, split: str | None) -> list[ListedShard]:
-    splits = _typed(splits, dict, "splits", path)
+    splits = _expect(splits, dict, "splits", path)
     names = ", ".join(map(repr, splits))
     if split is None and len(splits) != 1:
         raise ValueError(
@@ -153,9 +153,9 @@ def _parse_timm(splits: Any, path: str, split: str | None) -> list[ListedShard]:
     if split is not None and split not in splits:
         raise ValueError(f"split={split!r}: {shown(path)!r} has the splits {names}")
     name = next(iter(splits)) if split is None else split
-    info = _typed(splits[name], dict, f"the split {name!r}", path)
-    files = _typed(info.get("filenames"), list, f"filenames of the split {name!r}", path)
-    lengths = _typed(info.get("shard_lengths"), list, f"shard_lengths of the split {name!r}", path)
+    info = _expect(splits[name], dict, f"the split {name!r}", path)
+    files = _expect(info.get("filenames"), list, f"filenames of the split {name!r}", path)
+    lengths = _expect(info.get("shard_lengths"), list, f"shard_lengths of the split {name!r}", path)
     if len(files) != len(lengths):
         raise DataError(
             f"the split {name!r} has {len(files)} filenames and {len(lengths)} shard_lengths",
@@ -163,7 +163,7 @@ def _parse_timm(splits: Any, path: str, split: str | None) -> list[ListedShard]:
         )
     listed = []
     for file, length in zip(files, lengths, strict=True):
-        file = _typed(file, str, f"a filename of the split {name!r}", path)
+        file = _expect(file, str, f"a filename of the split {name!r}", path)
         listed.append(ListedShard(_beside(path, file), _count(length, file, path), None))
     total = sum(shard.num_samples or 0 for shard in listed)
     if "num_samples" in info and _count(info["num_samples"], name, path) != total:
@@ -175,7 +175,7 @@ def _parse_timm(splits: Any, path: str, split: str | None) -> list[ListedShard]:
     return listed
 
 
-def _typed(value: Any, kind: type, what: str, path: str) -> Any:
+def _expect(value: Any, kind: type, what: str, path: str) -> Any:
     if not isinstance(value, kind):
         raise DataError(f"{what} must be a {kind.__name__}, not {value!r:.80}", url=path)
     return value

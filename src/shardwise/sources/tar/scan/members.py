@@ -58,8 +58,8 @@ def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
             ignored[_WHAT.get(kind, "unknown type")] += 1
         long_names = _long_names(run, is_member, scan.url) if run.extended else {}
         rows = np.flatnonzero(is_member)
-        members = _named(run, rows, long_names)
-        problem = _cut(run, members, scan)
+        members = _make_members(run, rows, long_names)
+        problem = _find_cut_member(run, members, scan)
         if problem is not None:
             is_whole = members.offsets <= run.positions[-1]
             members, rows = members.take(is_whole), rows[is_whole]
@@ -98,10 +98,10 @@ def _regular_files(scan: HeaderScan) -> Iterator[Members]:
     for run in scan.runs():
         is_regular = _IS_REGULAR[run.blocks[:, KIND]]
         long_names = _long_names(run, is_regular, scan.url) if run.extended else {}
-        yield _named(run, np.flatnonzero(is_regular), long_names)
+        yield _make_members(run, np.flatnonzero(is_regular), long_names)
 
 
-def _named(run: HeaderRun, rows: NDArray[np.intp], long_names: dict[int, bytes]) -> Members:
+def _make_members(run: HeaderRun, rows: NDArray[np.intp], long_names: dict[int, bytes]) -> Members:
     """The members of some rows of a run; `long_names`, by row, replace names in the headers."""
     blocks = run.blocks if len(rows) == len(run.blocks) else run.blocks[rows]
     names, lengths, prefixed = stored_names(blocks)
@@ -162,7 +162,7 @@ def _stated_name(kind: int, payload: bytes, record: bytes, url: str, position: i
     return name
 
 
-def _cut(run: HeaderRun, members: Members, scan: HeaderScan) -> DataError | None:
+def _find_cut_member(run: HeaderRun, members: Members, scan: HeaderScan) -> DataError | None:
     """The error of a last member whose payload reaches past the end of the shard."""
     start, num_bytes = int(run.positions[-1]) + BLOCK, round_up(int(run.sizes[-1]))
     num_available = scan.source.available(start, num_bytes)

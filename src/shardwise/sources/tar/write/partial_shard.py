@@ -59,7 +59,7 @@ class PartialShard:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 writing = atomic_write(path, buffering=0, overwrite=overwrite, fsync=False)
             else:
-                writing = _uploaded(path, overwrite=overwrite, options=options)
+                writing = _open_upload(path, overwrite=overwrite, options=options)
             self._file: Any = self._stack.enter_context(writing)
 
     def add(self, data: bytes | memoryview, members: Sequence[Member], *, num_samples: int) -> None:
@@ -131,7 +131,7 @@ def _path_of(file: Any) -> str:
 
 
 @contextlib.contextmanager
-def _uploaded(url: str, *, overwrite: bool, options: StorageOptions) -> Iterator[Any]:
+def _open_upload(url: str, *, overwrite: bool, options: StorageOptions) -> Iterator[Any]:
     """A nameless file, which goes to the store at the end; the system removes it after a kill."""
     if not overwrite:
         refuse_existing(url, options)
