@@ -197,6 +197,7 @@ def test_a_document_that_is_not_the_one_that_was_packed_names_itself(change, mes
         ({"length": 1 << 31}, ValueError, "length=2147483648 must be at most 16777216"),
         ({"window": 1 << 63}, ValueError, "window=9223372036854775808 must be at most"),
         ({"limits": 30}, TypeError, "limits=30: give numbers by name"),
+        ({"limits": {"tokens": True}}, ValueError, r"limits\['tokens'\]=True: a number above 0"),
         ({"limits": {"other": 10**400}}, ValueError, "a number above 0, or"),
         ({"limits": {"other": 0}}, ValueError, r"limits\['other'\]=0: a number above 0"),
         ({"limits": {"other": (3, [1], 2)}}, ValueError, "a number above 0, or"),

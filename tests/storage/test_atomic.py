@@ -30,6 +30,14 @@ def test_a_file_appears_whole_at_the_end_of_the_block(tmp_path):
     assert names_in(tmp_path) == ["x.bin"]
 
 
+def test_a_directory_that_is_missing_is_named_and_not_the_temporary_file(tmp_path):
+    with (
+        pytest.raises(FileNotFoundError, match=r"no such directory: '.*/none'$"),
+        atomic_write(tmp_path / "none" / "x"),
+    ):
+        pass
+
+
 def test_text_is_utf8(tmp_path):
     with atomic_write(tmp_path / "x.txt", "w") as file:
         file.write("ä\n")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.base.plugins import find, own_names
 from shardwise.dataset import Dataset
+from shardwise.plan.arguments import whole
 from shardwise.sources.tar.source import TarSource
 from shardwise.sources.wrap.source import WrapSource
 from shardwise.storage import StorageOptions
@@ -62,6 +63,8 @@ def tar(
     """
     check_names("fields", fields)
     check_choice("check", check, ("first use", "all"))
+    if not isinstance(version, str | None):
+        version = whole("version", version)
     dataset = Dataset(
         TarSource(
             urls,

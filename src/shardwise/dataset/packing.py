@@ -180,7 +180,8 @@ def _limit(
 ) -> tuple[float, NDArray[np.float64]]:
     """A limit, and what each document needs of it."""
     limit, column = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-    if not isinstance(limit, int | float | np.number) or not 0 < limit < 1e300:
+    is_number = isinstance(limit, int | float | np.number) and not isinstance(limit, bool)
+    if not is_number or not 0 < limit < 1e300:
         raise ValueError(f"limits[{name!r}]={given!r:.60}: a number above 0, or (number, column)")
     if column is None and (dataset.is_mapped or name in dataset.fields or not len(dataset)):
         read = narrowed(dataset, (name,))

@@ -8,6 +8,7 @@ reader opens; `sweep` removes it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -56,6 +57,8 @@ def atomic_write(
         f".{target.name[:40]}.{_host()}-{owner}-{secrets.token_hex(4)}.tmp"
     )
     encoding = None if "b" in mode else "utf-8"
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "There is no such directory", str(target.parent))
     try:
         with open(temporary, mode.replace("w", "x"), buffering, encoding=encoding) as file:
             # Locked until the file has its name: `sweep` leaves locked files alone. Where the file

@@ -198,3 +198,8 @@ def test_a_task_without_a_text_is_named(copy):
         ds[11]
     (copy / "meta/tasks.parquet").unlink()
     assert "task" not in sw.lerobot(copy).fields
+
+
+def test_an_empty_root_is_refused():
+    with pytest.raises(ValueError, match="root is empty"):
+        sw.lerobot("")

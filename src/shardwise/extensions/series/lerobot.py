@@ -63,7 +63,9 @@ def lerobot(
     """
     options = StorageOptions.of(storage, cache=cache)
     pictures = image(size=size)
-    folder = path_text("root", root).rstrip("/")
+    if not (text := path_text("root", root)):
+        raise ValueError("root is empty: give the directory of the set")
+    folder = text.rstrip("/")
     fps, sizes, images, path = _read_info(f"{folder}/meta/info.json", options)
     offsets = row_offsets({} if deltas is None else deltas, fps)
     files = "" if is_local(folder) else "/*/*.parquet"

@@ -35,6 +35,9 @@ def test_each_merge_of_other_shards_is_a_version(tmp_path: Path) -> None:
         assert again[count - 1]["__key__"] == sample_key(count - 1)
     with pytest.raises(ValueError, match=r"version=4: .*has 3 versions, number 1 to 3, the newest"):
         sw.tar(path, version=4)
+    for number in (True, 1.0):
+        with pytest.raises(TypeError, match="version must be a whole number"):
+            sw.tar(path, version=number)
     with pytest.raises(ValueError, match=r"version='abc': .*has 3 versions"):
         sw.tar(path, version="abc")
     with pytest.raises(ValueError, match=r"version=1 is one of a manifest file \(.swm\)"):
