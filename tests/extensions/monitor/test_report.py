@@ -48,7 +48,7 @@ def page(directory):
 
 def test_the_page_is_whole_and_loads_nothing(page):
     text = page.read_text()
-    for title in ("samples a second", "waiting for data", "busy seconds by stage"):
+    for title in ("samples per second", "waiting for data", "busy seconds by stage"):
         assert title in text
     for title in ("slowest shards", "plan of epoch 0", "plan of epoch 1"):
         assert title in text

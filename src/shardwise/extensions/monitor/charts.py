@@ -48,7 +48,7 @@ def draw_charts(files: Mapping[str, Sequence[Line]], ranks: _Dicts, plans: _Dict
         _draw_bars(stages, sums, "busy seconds by stage, all ranks")
         shards = sorted((s, url) for each in ranks for url, s in each["slowest"].items())
         worst = {base_name(url): 1000 * s for s, url in shards}
-        _draw_bars(slowest, dict([*worst.items()][-6:]), "slowest shards, ms a sample")
+        _draw_bars(slowest, dict([*worst.items()][-6:]), "slowest shards, ms per sample")
         for number, axes in enumerate(maps):
             _draw_map(
                 axes, [plan["epochs"][number] for plan in plans if plan["epochs"]], plans, ranks
@@ -74,7 +74,7 @@ def _draw_lines(
         form = {"color": colour, "linewidth": 2.5 if marked.get(rank) else 1, "label": label}
         rates.plot(minutes, [each["rate"] for each in steps], **form)
         waits.plot(minutes, [100 * each["wait"] for each in steps], **form)
-    rates.set(title="samples a second", xlabel="minutes", ylim=(0, None))
+    rates.set(title="samples per second", xlabel="minutes", ylim=(0, None))
     waits.set(title="waiting for data, % of the time", xlabel="minutes", ylim=(0, 100))
     rates.legend(frameon=False)
 
@@ -99,3 +99,4 @@ def _draw_map(axes: Any, epochs: _Dicts, plans: _Dicts, ranks: _Dicts) -> None:
     if ranks[0]["epoch"] == number:
         axes.axvline(ranks[0]["progress"] * num_steps, color=_RED, linewidth=2)
     axes.set(title=f"plan of epoch {number}", xlabel="step", ylabel="shard")
+    axes.locator_params(integer=True)
