@@ -82,7 +82,7 @@ def explain(
             found = [dict(zip(names, place, strict=True)) for place in places]
             finish({"key": key, "places": found}, _show_places, epochs)
             return
-        step = loader._cut(epoch)[1] if step is None else step
+        step = loader._cut_epoch(epoch)[1] if step is None else step
         explained: Step = loader.explain(step, epoch=epoch)
         finish(explained.to_dict(), lambda _: _show_rows(explained))
         if show:
