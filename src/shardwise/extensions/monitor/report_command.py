@@ -24,7 +24,8 @@ from shardwise.storage.atomic import atomic_write
 # Without scripts and files. Canvas and CanvasText are the browser's own colours, light or dark.
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Run {name}</title>
 <style>:root{{color-scheme:light dark}}body{{font:15px/1.5 system-ui,sans-serif;max-width:70rem;
-margin:2rem auto;padding:0 1rem;background:Canvas;color:CanvasText}}svg{{width:100%;height:auto}}</style>
+margin:2rem auto;padding:0 1rem;background:Canvas;color:CanvasText}}
+svg{{width:100%;height:auto}}</style>
 <h1>Run {name}</h1><p>{data}</p><pre>{ranks}</pre>{charts}<h2>Coverage</h2><pre>{verdict}</pre>
 """
 
