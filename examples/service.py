@@ -86,8 +86,9 @@ class Server(threading.Thread):
     def end(self) -> None:
         """End it, and wait for that."""
         self.is_over = True
-        self.process.terminate()
-        self.join()
+        while self.is_alive():  # it may be starting another process just now
+            self.process.terminate()
+            self.join(1)
 
 
 def train(addresses: str, kills: dict[int, tuple[str, int]]) -> None:

@@ -586,7 +586,7 @@ def test_a_trainer_that_only_waits_wants_four_times_as_many_servers() -> None:
 
 
 def _slow(sample: dict[str, Any]) -> dict[str, Any]:
-    time.sleep(0.02)
+    time.sleep(0.05)
     return sample
 
 
