@@ -26,7 +26,8 @@ Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 
 # Weights whose sums a draw adds up; of the others only the sum at each block's end is kept.
-_BLOCK, _BLOCKS_AT_ONCE, _DRAWN_AT_ONCE = 64, 16384, 8192
+_BLOCK, _DRAWN_AT_ONCE = 64, 8192
+_PART = _BLOCK << 14
 _LOG_2 = 0.6931471805599453
 _LOG_THREE_QUARTERS = -0.2876820724517809
 
@@ -164,9 +165,8 @@ class WeightedSampler:
 
     def _parts(self) -> Iterator[Floats]:
         """The weights as fractions of the largest, some blocks at a time."""
-        size = _BLOCK * _BLOCKS_AT_ONCE
-        for start in range(0, self.num_ids, size):
-            yield self._weights[start : start + size].astype(np.float64) / self._scale
+        for start in range(0, self.num_ids, _PART):
+            yield self._weights[start : start + _PART].astype(np.float64) / self._scale
 
     @cached_property
     def _sums(self) -> Floats:
@@ -180,12 +180,13 @@ class WeightedSampler:
 
     @cached_property
     def _last(self) -> int:
-        size = _BLOCK * _BLOCKS_AT_ONCE
-        last = 0
-        for number, part in enumerate(self._parts()):
-            found = np.flatnonzero(part)
-            last = number * size + int(found[-1]) if len(found) else last
-        return last
+        # From the end. A fraction may be 0 where its weight is not.
+        for stop in range(self.num_ids, 0, -_PART):
+            start = max(0, stop - _PART)
+            found = np.flatnonzero(self._weights[start:stop] / self._scale)
+            if len(found):
+                return start + int(found[-1])
+        raise AssertionError("the largest weight is above 0")
 
     @cached_property
     def _digest(self) -> str:
@@ -224,9 +225,9 @@ def _check_weights(weights: ArrayLike) -> tuple[NDArray[Any], float]:
             f"{len(wrong)} of {len(array)} weights are negative or not finite, the first is "
             f"{array[wrong[0]]:g} of sample {wrong[0]}: use 0 for samples that are not to come"
         )
-    if not array.any():
+    largest = float(array.max(initial=0))
+    if not largest:
         raise ValueError(f"all {len(array)} weights are 0: no sample can be drawn")
-    largest = float(array.max())
     return (array.astype(np.float64) / largest, 1.0) if array.flags.writeable else (array, largest)
 
 
