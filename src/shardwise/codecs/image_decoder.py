@@ -28,7 +28,7 @@ from shardwise.codecs.image_crop import CropBox, RandomCrop, centre
 from shardwise.codecs.image_headers import ImageHeader, find_orientation, probe
 from shardwise.codecs.image_jpeg_parts import may_end_early, read_part
 from shardwise.codecs.image_resize import resize_pixels
-from shardwise.codecs.rows import check_row
+from shardwise.codecs.protocol import check_row
 
 DEFAULT_MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a GiB of RGB
 _CHOICES = {

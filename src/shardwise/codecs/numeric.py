@@ -16,8 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from shardwise.base.arguments import near_name, suggest_names
 from shardwise.base.columns import BytesColumn
-from shardwise.codecs.protocol import PlainDecoder
-from shardwise.codecs.rows import check_row
+from shardwise.codecs.protocol import PlainDecoder, check_row
 
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _MAX_DIGITS = 18  # 18 nines fit into 64 bits

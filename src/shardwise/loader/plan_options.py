@@ -22,9 +22,9 @@ from shardwise.dataset import Dataset
 from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, whole
-from shardwise.plan.array_sampler import as_sampler
 from shardwise.plan.left_out import Excluded
 from shardwise.plan.protocol import seed_of
+from shardwise.plan.user_sampler import as_sampler
 from shardwise.sources.samples import (
     FingerprintedSamples,
     OrderedSamples,

@@ -24,9 +24,15 @@ from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions
 from shardwise.plan.bucket_columns import BucketColumns
-from shardwise.plan.bucket_layout import Layout, Window
+from shardwise.plan.bucket_windows import (
+    Layout,
+    Window,
+    arranged,
+    batch_order,
+    blurred,
+    budget_sizes,
+)
 from shardwise.plan.last_values import LastValues
-from shardwise.plan.length_windows import arranged, batch_order, blurred, budget_sizes
 from shardwise.plan.permute import mix, mix_array
 from shardwise.plan.protocol import (
     BatchEnds,

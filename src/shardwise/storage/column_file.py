@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.storage.atomic import atomic_write
+from shardwise.storage.write import atomic_write
 
 # Most headers are shorter, and so take one read.
 FIRST_BYTES = 4096

@@ -17,8 +17,7 @@ from shardwise.base.errors import ShardwiseError
 from shardwise.base.plugins import find
 from shardwise.base.shown import in_command
 from shardwise.extensions.tools.oddities import Oddities
-from shardwise.sources.tar.index.build import build_index
-from shardwise.sources.tar.index.digests import payload_digests
+from shardwise.sources.tar.index.build import build_index, payload_digests
 from shardwise.sources.tar.index.index_store import IndexStore, SavedIndex, open_uncached
 from shardwise.sources.tar.index.listed_shards import ListedShards, is_manifest_file, manifest_files
 from shardwise.sources.tar.index.shard_index import ShardIndex

@@ -35,7 +35,7 @@ from shardwise.sources.tar.index.shard_lists import check_counts
 from shardwise.sources.tar.read.reader import Reader
 from shardwise.sources.tar.read.runs import read_run
 from shardwise.sources.tar.read.shards import ShardSet
-from shardwise.sources.tar.scan.compressed import refuse_compressed
+from shardwise.sources.tar.scan.byte_source import refuse_compressed
 from shardwise.sources.tar.sidecar import Sidecar
 from shardwise.sources.tar.write.stored import StoredRun, stored_runs
 from shardwise.storage import (
