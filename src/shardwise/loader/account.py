@@ -24,7 +24,9 @@ from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import (
+    Counted,
     IdWord,
+    Tallied,
     dropped_samples,
     epoch_samples,
     left_out_samples,
@@ -34,7 +36,6 @@ from shardwise.plan.id_word import (
 )
 from shardwise.plan.mixture_options import digest_of
 from shardwise.plan.protocol import epoch_parts, past_of
-from shardwise.plan.tallied import Counted, Tallied
 
 # 32 KiB of ids: numpy's cost a call is then small beside that of the ids.
 _BUFFER_IDS = 4_096

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from shardwise.plan.tallied import Counted, Tallied
+from shardwise.plan.id_word import Counted, Tallied
 
 _VERSION = 1
 # More than any cluster has: a damaged number would have all of them looked for.

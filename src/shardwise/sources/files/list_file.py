@@ -23,7 +23,7 @@ import numpy as np
 from shardwise.base.columns import Column
 from shardwise.base.errors import DataError, MissingShardError
 from shardwise.base.shown import base_name, without_query
-from shardwise.sources.files.listing import Listing, Names, field_of, runs_of
+from shardwise.sources.files.folder import Listing, Names, field_of, runs_of
 from shardwise.storage import StorageOptions, read_whole
 
 # Files beside `wav.scp` with one value per utterance, and what the values are called.

@@ -17,9 +17,8 @@ from shardwise.base.arguments import check_flag, no_such_field, path_text
 from shardwise.base.columns import Column, Columns, PayloadColumn
 from shardwise.base.errors import DataError, StorageError
 from shardwise.base.shown import base_name, shown
-from shardwise.sources.files.folder import list_folder
+from shardwise.sources.files.folder import Listing, list_folder
 from shardwise.sources.files.list_file import SUFFIXES, read_list
-from shardwise.sources.files.listing import Listing
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.protocol import SourceTraits
