@@ -60,7 +60,6 @@ class KeptArrays:
         return None
 
     def forget(self) -> None:
-        """Remove the arrays, if they are kept."""
         for path in self.paths:
             with suppress(OSError):
                 path.unlink(missing_ok=True)

@@ -57,7 +57,6 @@ class Tally:
         self._counted = Counted()
 
     def add(self, rows: BatchRows) -> None:
-        """Count a batch that is being returned."""
         # A copy: the program may change the "__index__" of its batch. As bytes, it is made in two
         # thirds of the time that it takes to fill a part of an array.
         self._buffered.append(rows.ids.tobytes())
@@ -115,12 +114,10 @@ class PassAccount:
 
     @property
     def plan(self) -> Plan:
-        """The plan, from the pass's first batch on."""
         return self.current.plan
 
     @property
     def end(self) -> int:
-        """The position after the batches returned."""
         current = self.current
         return self.plan.num_samples if current.is_whole else current.after()[1]
 
@@ -250,7 +247,6 @@ class Account:
         self.is_others = False
 
     def begin(self, current: Pass, *, rank: int) -> None:
-        """Start the account of a pass."""
         self._num_passes += 1
         new = PassAccount(current, rank=rank, dataset=self._dataset, number=self._num_passes)
         if self._newest is not None and self._newest.plan.fingerprint != new.plan.fingerprint:

@@ -112,11 +112,9 @@ class EpochNotice:
                 )
 
     def load(self, epoch: int) -> None:
-        """A state of this epoch was loaded."""
         self._loaded, self._cells[0] = epoch, 0
 
     def set(self, epoch: int, rank: int) -> None:
-        """An epoch was named."""
         loaded, self._loaded, self._cells[0] = self._loaded, None, 0
         if loaded is not None and epoch < loaded and rank == 0:
             warnings.warn(

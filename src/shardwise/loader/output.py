@@ -100,7 +100,6 @@ class Output:
             part.stages.add("collate", time.perf_counter() - began)
 
     def of(self, batch: Batch) -> Any:
-        """The user's batch."""
         if not batch.is_prepared:
             self._prepare(batch)
         data = batch.data

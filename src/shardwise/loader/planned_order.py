@@ -65,7 +65,6 @@ class PlannedOrder:
 
     @property
     def world_size(self) -> int:
-        """The number of ranks that share the data."""
         return self.ranks.now().world_size
 
     def regrouped(self, rank: int | None, world_size: int | None, *, group: Any) -> PlannedOrder:

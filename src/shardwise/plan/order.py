@@ -88,11 +88,7 @@ class Order:
         return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *found]))
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sample ids at some positions of an epoch, int64 `[k]`.
-
-        Raises:
-            ValueError: the user's sampler returned ids that the data does not have.
-        """
+        """Return the sample ids at some positions of an epoch, int64 `[k]`."""
         ids = self.sampler.indices(epoch, positions)
         if self.is_users:
             check_ids(self.sampler, ids, len(positions), self.num_ids)

@@ -45,7 +45,6 @@ class VirtualEpochs:
             raise ValueError(f"epoch_size={self.num_samples} of no samples: {sampler!r} is empty")
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample ids at `positions` of virtual epoch `epoch`, int64 `[k]`."""
         places = as_positions(positions, self.num_samples)
         size = self.inner.num_samples
         # Python ints: the position since training started may pass any width.
@@ -53,7 +52,6 @@ class VirtualEpochs:
         return ids_of_epochs(self.inner, *np.divmod(places + offset, size), first=first)
 
     def positions_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The positions of some ids in virtual epoch `epoch`, int64 `[k]`, in any order."""
         size, begin = self.inner.num_samples, operator.index(epoch) * self.num_samples
         inner = range(begin // size, -(-(begin + self.num_samples) // size))
         found = [positions_of(self.inner, each, ids) + (each * size - begin) for each in inner]
@@ -83,7 +81,6 @@ class VirtualEpochs:
         return parts
 
     def spec(self) -> dict[str, Any]:
-        """Everything that the order depends on, as JSON."""
         return {
             "sampler": "virtual epochs",
             "epoch_size": self.num_samples,

@@ -35,7 +35,6 @@ class ArraySampler:
         self._order = order
 
     def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002
-        """The sample ids at `positions`, int64 `[k]`."""
         places = as_positions(positions, self.num_samples)
         return np.asarray(self._order[places], dtype=np.int64)
 
@@ -78,12 +77,7 @@ _INSTEAD = {
 
 
 def check_sampler(sampler: Any, num_samples: int) -> None:
-    """Refuse an object that is not a Sampler, or orders another number of samples.
-
-    Raises:
-        TypeError: it is not a Sampler, or its `spec()` is not JSON.
-        ValueError: it orders another number of samples.
-    """
+    """Refuse an object that is not a Sampler, or orders another number of samples."""
     if not isinstance(sampler, Sampler):
         kind = type(sampler).__name__
         instead = _INSTEAD.get(
@@ -120,11 +114,7 @@ def check_sampler(sampler: Any, num_samples: int) -> None:
 
 
 def check_ids(sampler: Sampler, ids: NDArray[np.int64], count: int, num_samples: int) -> None:
-    """Refuse the ids of a sampler if their number is wrong, or the data does not have them.
-
-    Raises:
-        ValueError: they are not int64 `[count]`, or not in [0, num_samples).
-    """
+    """Refuse the ids of a sampler if their number is wrong, or the data does not have them."""
     if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.shape != (count,):
         raise ValueError(
             f"{sampler!r} returned {ids!r:.80} for {count} positions: return an int64 array of as "
@@ -139,11 +129,7 @@ def check_ids(sampler: Sampler, ids: NDArray[np.int64], count: int, num_samples:
 
 
 def refuse_options(sampler: Sampler, *, has_sizes: bool, **options: Any) -> None:
-    """Refuse options that define an order, since the sampler already does.
-
-    Raises:
-        ValueError: there are some that are not None.
-    """
+    """Refuse options that define an order, since the sampler already does."""
     twice = [f"{name}={value!r}" for name, value in options.items() if value is not None]
     if twice or has_sizes:
         raise ValueError(

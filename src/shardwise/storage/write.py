@@ -130,11 +130,7 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
 
 
 def write_whole(url: str, data: bytes, *, options: StorageOptions | None = None) -> None:
-    """Write a file under a path or URL; directories of this machine that are missing are made.
-
-    Raises:
-        StorageError: it can't be written.
-    """
+    """Write a file under a path or URL; directories of this machine that are missing are made."""
     if not is_local(url):
         upload(url, data, options=options)
         return
@@ -153,19 +149,10 @@ def upload(
     """Store bytes, or a local file, under a remote URL; the object before is replaced at the end.
 
     With an `etag` only that version is replaced, in stores that can compare.
-
-    Raises:
-        StorageError: the store does not take it, or can't be written to.
-        MissingExtraError: a package that the scheme needs is not installed.
     """
     remote_storage(url).upload(url, source, options or StorageOptions(), etag=etag)
 
 
 def remove(url: str, *, options: StorageOptions | None = None) -> None:
-    """Remove the object under a remote URL; a missing one is not an error.
-
-    Raises:
-        StorageError: the store refuses.
-        MissingExtraError: a package that the scheme needs is not installed.
-    """
+    """Remove the object under a remote URL; a missing one is not an error."""
     remote_storage(url).remove(url, options or StorageOptions())

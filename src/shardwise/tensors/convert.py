@@ -113,11 +113,7 @@ class Jagged(NamedTuple):
 
 
 def to_jagged(batch: dict[str, Any], *, fixed: Collection[str]) -> dict[str, Any]:
-    """A batch of arrays with its columns of arrays as `Jagged`, but those of a fixed shape.
-
-    Raises:
-        DataError: the values of a column differ in more than their first dimension, or in dtype.
-    """
+    """A batch of arrays with its columns of arrays as `Jagged`, but those of a fixed shape."""
     changed = dict(batch)
     for name, column in batch.items():
         if name not in fixed and _is_ragged(column):

@@ -88,11 +88,7 @@ class Copier(Protocol):
 
 
 def checked_device(device: Any) -> torch.device:
-    """The device of this name, if it can be used here; makes no CUDA context.
-
-    Raises:
-        ValueError: it names no device, or one that is not here; the message has the value.
-    """
+    """The device of this name, if it can be used here; makes no CUDA context."""
     try:
         checked = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -181,7 +177,6 @@ class DirectCopier:
         return data
 
     def begin(self, data: Any) -> Any:
-        """Copy."""
         return change_tensors(
             data,
             lambda tensor: tensor.to(self.device),

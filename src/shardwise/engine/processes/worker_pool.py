@@ -134,11 +134,7 @@ class WorkerPool:
         self._unsent = kept
 
     def have_begun(self) -> bool:
-        """Whether every worker has started to take tasks; called before the first task is sent.
-
-        Raises:
-            WorkerError: a worker ended, or could not start.
-        """
+        """Whether every worker has started to take tasks; called before the first task is sent."""
         self._receive()
         self._watch(0.0)
         return self.status.all_idle
@@ -147,9 +143,6 @@ class WorkerPool:
         """Wait for answers: all that have arrived, none after `timeout` seconds.
 
         A worker that was stopped comes among them, after its answers.
-
-        Raises:
-            WorkerError: a worker ended, or could not start.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:

@@ -65,11 +65,7 @@ class DecodeProgress:
     timeout: float = 0.0
 
     def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
-        """Write that a decoder or function starts.
-
-        Raises:
-            DecodeTimeoutError: this part of this sample was stopped before.
-        """
+        """Write that a decoder or function starts."""
         if self.stuck and (sample, part) in self.stuck:
             raise timeout_error(self.timeout, detail)
         name = key.encode("utf-8", "replace")[:_KEY_BYTES]
@@ -78,7 +74,6 @@ class DecodeProgress:
         _RECORD.pack_into(self.memory, 0, now, sample, part, len(name), len(more), name, more)
 
     def end(self) -> None:
-        """Write that nothing is decoded."""
         _RECORD.pack_into(self.memory, 0, 0, 0, 0, 0, 0, b"", b"")
 
     def read(self) -> Decoding | None:
@@ -130,11 +125,9 @@ class WorkerStatus:
         self._trainer[0] = number
 
     def begin(self, worker: int, thread: int, batch: int, start: int) -> None:
-        """Write that a thread loads a chunk."""
         self._tasks[worker, thread] = (batch + 1, start)
 
     def end(self, worker: int, thread: int) -> None:
-        """Write that a thread is idle."""
         self._tasks[worker, thread] = _IDLE
 
     def clear(self, worker: int) -> None:
@@ -168,7 +161,6 @@ class WorkerStatus:
         return [DecodeProgress(self.record(worker, thread)).read() for thread in threads]
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self.descriptor)
 
 

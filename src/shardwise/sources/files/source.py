@@ -110,7 +110,6 @@ class FilesSource:
         return SourceTraits(value_fields=frozenset(columns), layouts=layouts)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read files; see the protocol."""
         listing = self.listing
         ids = np.asarray(ids, dtype=np.int64)
         known = self.fields
@@ -138,7 +137,6 @@ class FilesSource:
         return Columns(ids, keys, columns, num_bytes)
 
     def file_of(self, sample: int) -> tuple[str, str, FileStat | None]:
-        """Key and URL of a sample's file, and its version where the listing has it."""
         listing = self.listing
         key = listing.names[sample]
         stat = None if listing.stats is None else FileStat(*listing.stats[sample].tolist())

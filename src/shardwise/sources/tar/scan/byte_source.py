@@ -112,7 +112,6 @@ class StreamBytes:
         return max(0, min(length, self._base + len(self._data) - offset))
 
     def read(self, offset: int, length: int) -> bytes:
-        """See `FileBytes`."""
         self.available(offset, length)
         start = offset - self._base
         return self._data[start : start + length]
@@ -133,7 +132,6 @@ class StreamBytes:
     read_block = read
 
     def again(self, num_bytes: int) -> FileBytes | None:
-        """See `FileBytes`."""
         return None if self._earlier is None else FileBytes(self._earlier, num_bytes)
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:  # noqa: ARG002

@@ -154,7 +154,6 @@ class PartialShard:
         return index
 
     def remove(self, error: BaseException) -> None:
-        """Remove the partial shard, because of an error."""
         self._stack.__exit__(type(error), error, error.__traceback__)
 
     def _index_pending(self) -> None:
