@@ -25,9 +25,8 @@ from shardwise.base.errors import DecodeTimeoutError, StallError, WorkerError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound, batch_bytes
-from shardwise.engine.processes.pending_batch import PendingBatch, num_ready, take_answer
 from shardwise.engine.processes.session import Session
-from shardwise.engine.processes.tasks import Answer, Stopped
+from shardwise.engine.processes.tasks import Answer, PendingBatch, Stopped, num_ready, take_answer
 from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.processes.worker_status import Decoding
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
