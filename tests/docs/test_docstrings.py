@@ -37,7 +37,7 @@ def missing_docstrings(value: object, name: str) -> list[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_public_names_have_docstrings(module: str) -> None:
-    public = import_module(f"shardwise{module}")
+    public = import_module(module)
     names = public.__all__
     assert [m for n in names for m in missing_docstrings(getattr(public, n), n)] == []
 
