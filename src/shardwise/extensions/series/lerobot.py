@@ -65,7 +65,6 @@ class Camera:
     fps: float
 
     def owner_of(self, row: int) -> tuple[VideoFiles, int]:
-        """The file that has the picture of a row."""
         return self.videos, int(self.numbers[np.searchsorted(self.bounds, row, side="right") - 1])
 
     def read(self, rows: NDArray[np.int64]) -> tuple[list[Clip], int]:

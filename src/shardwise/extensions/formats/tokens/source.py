@@ -81,7 +81,6 @@ class TokenReader:
     def ranges(
         self, files: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> list[PoolRanges]:
-        """The ranges of remote files that `runs` reads."""
         size, ends = self.dtype.itemsize, np.cumsum(counts)
         reads: list[UrlRanges] = []
         for run in np.argsort(files, kind="stable").tolist():
@@ -157,7 +156,6 @@ class TokenSource:
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """The one field is an array of a fixed shape."""
         return SourceTraits(
             value_fields=self.fields,
             layouts={"tokens": ((self.block + 1,), self.reader.dtype)},
@@ -183,7 +181,6 @@ class TokenBlocks(TokenSource):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """A shard for each file."""
         counts = [max(0, (file.num_tokens - 1) // self.block) for file in self.files]
         self._refuse_none(sum(counts))
         kind = f"tokens {self.block} {self.reader.dtype.str}"
@@ -197,7 +194,6 @@ class TokenBlocks(TokenSource):
         return sum(file.num_tokens for file in self.files) - int(used.sum())
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read blocks; see the protocol."""
         ids = np.asarray(ids, dtype=np.int64)
         shards, rows = self.manifest.locate(ids)
         keys = self.manifest.row_keys(shards, rows)
@@ -209,7 +205,6 @@ class TokenBlocks(TokenSource):
     def ranges(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_: int
     ) -> Iterable[PoolRanges] | None:
-        """The ranges of remote files that `read` fetches; see `TellsRanges`."""
         if self.reader.are_local:
             return None
         shards, rows = self.manifest.locate(ids)
