@@ -167,8 +167,8 @@ def test_each_sample_comes_once_in_equal_steps_and_one_order(
 ):
     todo = tmp_path / "todo.json"
     todo.write_text(json.dumps(configurations))
-    # Two ranks are torchrun's own; more of them share the import of torch.
-    launch = torchrun if world_size == 2 else run_ranks
+    # All of two ranks' are torchrun's own; others share the import of torch.
+    launch = torchrun if configurations is ALL[2] else run_ranks
     launch(PROGRAMS / "matrix.py", shards, tmp_path, todo, nproc=world_size, timeout=TIMEOUT_S)
     ranks = [records(tmp_path / f"rank-{rank}.jsonl") for rank in range(world_size)]
     for number, expected in enumerate(configurations):

@@ -25,6 +25,8 @@ from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.usefixtures("fresh_workers")
+
 
 class Squares:
     """A decoder that fills rows in place, as image decoders do."""
@@ -105,7 +107,7 @@ import shardwise as sw
 from tests.engine.processes.test_executor import loader, squares
 
 def run():
-    for _ in loader(squares(10**6), batch_size=8):
+    for _ in loader(squares(20_000), batch_size=8):
         has_begun.set()
 
 if __name__ == "__main__":
