@@ -186,8 +186,17 @@ def test_a_pass_that_was_read_ahead_to_its_end_is_never_begun_in_two_places(monk
 
 
 @needs("torchdata")
-@pytest.mark.parametrize("named", [True, False], ids=["set_epoch", "no set_epoch"])
-@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize(
+    ("num_workers", "persistent", "named"),
+    [
+        pytest.param(0, False, True, id="0-False-set_epoch"),
+        pytest.param(0, False, False, id="0-False-no set_epoch"),
+        pytest.param(2, False, True, id="2-False-set_epoch", marks=pytest.mark.long),
+        pytest.param(2, False, False, id="2-False-no set_epoch"),
+        pytest.param(2, True, True, id="2-True-set_epoch"),
+        pytest.param(2, True, False, id="2-True-no set_epoch", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("part", PARTS)
 def test_after_a_resume_torchdatas_loader_reads_whole_epochs(part, num_workers, persistent, named):
     with warnings.catch_warnings():

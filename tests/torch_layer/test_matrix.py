@@ -68,14 +68,16 @@ def forkservers():
 
 # Spawned workers import torch anew: few, and kept for all epochs.
 SPAWN = configuration(2, "uneven", "full", start="spawn", group=True)
-# Each value of each switch at least once.
+# Each value of each switch at least once; each rank's workers of these two import torch anew.
 FEW = {
+    1: [
+        configuration(3, "uneven", "full", start="forkserver"),
+        configuration(1, "uneven", "full", start="spawn", group=True),
+    ],
     2: [
         configuration(0, "drop", "full"),
         configuration(1, "pad", "window", persistent=False),
         configuration(2, "uneven", "window", group=True),
-        configuration(3, "uneven", "full", start="forkserver"),
-        configuration(1, "uneven", "full", start="spawn", group=True),
     ],
     # The meshes need four ranks.
     4: [configuration(0, "pad", "full", group=True), configuration(2, "uneven", "window")],
