@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
 import shardwise as sw
 from shardwise.base.errors import WorkerError
-from tests.support.warm_workers import LAUNCHER, WorkerLauncher
+from tests.support import worker_launcher
+from tests.support.warm_workers import LAUNCHER, WorkerLauncher, _limits
 
 
 def look_around(sample):
@@ -79,10 +81,25 @@ def test_the_exit_code_of_a_worker_is_seen(is_forked):
         list(loader)
 
 
-def test_a_child_of_a_fork_starts_its_own_workers():
-    launcher = WorkerLauncher()
+@pytest.fixture
+def launcher(monkeypatch):
+    """One of its own, which has not started its process."""
+    made = WorkerLauncher()
+    monkeypatch.setattr("shardwise.engine.processes.worker_pool.start_worker", made.start_worker)
+    return made
+
+
+def test_a_child_of_a_fork_starts_its_own_workers(launcher):
     launcher._owner = -1  # as a fork of its process sees it
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardwise.engine.processes.worker_pool.start_worker", launcher.start_worker)
-        assert not seen_by_a_worker()["is_forked"]
+    assert not seen_by_a_worker()["is_forked"]
     assert launcher.pid is None
+
+
+def test_where_no_sibling_can_be_forked_workers_are_fresh(launcher, monkeypatch):
+    monkeypatch.setattr("tests.support.worker_launcher._NR_CLONE", {})
+    assert worker_launcher.fork_sibling() < 0
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        launcher._control, launcher._process, launcher._limits = ours, "started", _limits()
+        theirs.send(b"0")  # its reply
+        assert not seen_by_a_worker()["is_forked"]

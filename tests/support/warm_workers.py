@@ -63,6 +63,8 @@ class WorkerLauncher:
             reply = self._control.recv(32)
         assert reply, "the launcher ended"
         pid = int(reply)
+        if pid == 0:
+            return module.start_worker(job, sock=sock, status=status, number=number)
         os.setpgid(pid, pid)
         return _popen(pid)
 

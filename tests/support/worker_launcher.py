@@ -1,7 +1,8 @@
 """Imports what workers import once, and forks a worker for each message of its socket.
 
 A message is the JSON of one worker: `environment`, `path`, `cwd` and `number`; with it come its
-socket, job and status, and its stdin, stdout and stderr. The reply is the worker's pid.
+socket, job and status, and its stdin, stdout and stderr. The reply is the worker's pid,
+or 0 where the system can't fork a sibling.
 """
 
 from __future__ import annotations
@@ -37,25 +38,31 @@ def serve(control: socket.socket) -> None:
         message, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 6)
         if not message:
             return
-        if fork_sibling() == 0:
+        pid = fork_sibling()
+        if pid == 0:
             control.send(str(os.getpid()).encode())
             control.close()
             become(descriptors, **json.loads(message))
             main()
+        if pid < 0:
+            control.send(b"0")
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 def fork_sibling() -> int:
-    """Fork as `os.fork` does, but as a child of this process's parent, who waits for it."""
-    call = _NR_CLONE[os.uname().machine]
+    """Fork as `os.fork` does, but as a child of this process's parent, who waits for it.
+
+    The result is negative where that fails.
+    """
+    if (call := _NR_CLONE.get(os.uname().machine)) is None:
+        return -1
     ctypes.pythonapi.PyOS_BeforeFork()
     pid: int = _LIBC.syscall(call, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
     else:
         ctypes.pythonapi.PyOS_AfterFork_Parent()
-    assert pid >= 0, "clone failed"
     return pid
 
 
