@@ -13,6 +13,7 @@ from typing import Any
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.limits import Limits
 from shardwise.extensions.media.files.pyav_import import import_av
+from shardwise.extensions.media.files.references import has_hole
 from shardwise.extensions.media.files.track import Track
 
 # Their decoders take what they merely do not know, such as tags, for an error.
@@ -67,6 +68,9 @@ def decoded_frames(
             context.sample_rate = track.rate
             context.layout = _layout(track.num_channels)
         for number, payload in samples:
+            payload = bytes(payload)
+            if number not in may_fail and has_hole(track, payload):
+                raise damaged(track, number, "zeros lie in place of a part of it")
             packet = packet_of(av, payload)
             packet.pts = packet.dts = number
             # Decoders of PNG and others add a picture without it to the one before.

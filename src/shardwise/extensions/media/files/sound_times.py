@@ -34,9 +34,8 @@ _OPUS_RATE = 48000
 _PCM = re.compile(r"pcm_[suf](8|16|24|32|64)(le|be)?$")
 # Codecs whose packets may hold other numbers of samples than FFmpeg reckons from a container.
 _MISTOLD = ("alac", "tta", "wavpack", "adpcm_ms", "adpcm_ima_wav")
-# Codecs whose packets hold any number of frames; decoders leave out the first one. All packets are
-# decoded once.
-_UNTOLD = ("wmav1", "wmav2")
+# Codecs whose packets hold any number of frames or samples: all packets are decoded once.
+_UNTOLD = ("wmav1", "wmav2", "truehd")
 
 
 def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -> Track:

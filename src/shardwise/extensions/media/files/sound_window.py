@@ -31,7 +31,7 @@ def open_sound(
 ) -> Sound:
     """The sound of a file; `near` is the second that is read first."""
     if index is None:
-        if is_plain_sound(bytes(read_exactly(reader, 0, min(40, reader.num_bytes)))):
+        if is_plain_sound(bytes(read_exactly(reader, 0, min(26, reader.num_bytes)))):
             return SoundFile(reader)
         index = index_media(reader, limits=limits)
     return PacketSound(reader, index, limits, near=near)
