@@ -32,18 +32,10 @@ def decoded_frames(
     may_fail: Container[int] = (),
     wanted: Container[int] | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """Decode a run of coded frames.
+    """Decode `samples`, (number in decode order, payload) from a key frame on, in order of showing.
 
-    Args:
-        track: its codec.
-        samples: number in decode order and payload of each, the first one a key frame.
-        limits: the largest picture, regardless of the container's claims.
-        may_fail: numbers of coded frames whose errors do not count.
-        wanted: numbers of the requested ones, None for all: decoders leave out others that no
-            picture needs, about a fifth of common H.264 files.
-
-    Yields:
-        Number and frame of PyAV, in the order in which they are shown.
+    Errors of the numbers in `may_fail` do not count. With `wanted` decoders leave out pictures that
+    no other needs, about a fifth of common H.264 files.
     """
     av = import_av(f"decoding {track.codec}")
     number = -1

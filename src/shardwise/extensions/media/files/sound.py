@@ -182,12 +182,7 @@ def _is_plain_aac(track: Track) -> bool:
 
 
 def packets_of(track: Track, start: int, stop: int) -> tuple[int, int, int]:
-    """The packets of samples `[start, stop)` at the track's rate.
-
-    Returns:
-        The packet at which decoding starts, the first one that is heard, and the one after the
-        last.
-    """
+    """The packet to decode from; the first and the one after the last of `[start, stop)`."""
     starts, _ = track.sample_bounds
     first = max(0, int(np.searchsorted(starts, start, side="right")) - 1)
     last = max(first + 1, int(np.searchsorted(starts, stop, side="left")), _TELLING)

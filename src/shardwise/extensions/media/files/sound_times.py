@@ -19,11 +19,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS
-from shardwise.extensions.media.files.opus_vorbis import (
-    opus_delay,
-    opus_samples,
-    vorbis_lengths,
-)
+from shardwise.extensions.media.files.opus_vorbis import opus_delay, opus_samples, vorbis_lengths
 from shardwise.extensions.media.files.pyav_packets import decoded_sounds
 from shardwise.extensions.media.files.track import Track
 
@@ -39,13 +35,7 @@ _UNTOLD = ("wmav1", "wmav2", "truehd")
 
 
 def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -> Track:
-    """A track of sound whose ticks are samples.
-
-    Args:
-        track: as in the container; its ticks may be coarse.
-        packets: of PyAV.
-        payloads: their bytes.
-    """
+    """A track of sound whose ticks are samples, of PyAV's packets and their bytes."""
     columns, rate = track.columns, track.rate
     tick = Fraction(*track.time_base) * rate
     if not tick:

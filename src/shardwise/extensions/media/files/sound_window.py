@@ -47,12 +47,7 @@ def read_window(
 ) -> NDArray[np.float32]:
     """Samples `[start, start + count)` at `rate`; zeros before and after the sound.
 
-    Args:
-        sound: where from.
-        start: at the target rate; may be negative.
-        count: samples.
-        rate: the target rate.
-        channels: None for the sound's; 1 for the mean of all; more of a sound of one are copies.
+    `channels` is None for the sound's own, 1 for their mean, or more for copies of a single one.
     """
     length = length_at(sound, rate)
     low, high = max(0, start), min(length, start + count)

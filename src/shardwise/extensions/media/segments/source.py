@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,15 +66,8 @@ class SegmentDecoder:
 class SegmentSource:
     """Segments of the sounds of a source; satisfies `shardwise.sources.protocol.Source`.
 
-    Args:
-        source: the sounds.
-        indices: int64 `[sounds]`, the ids of the samples in it; None for all.
-        fields: of a segment, copied from its sample; the sound's is among them.
-        field: the sound's.
-        cuts: the field of JSON with the rows; None for samples that are rows.
-        files: the sounds' bytes and indexes.
-        table: which segments there are.
-        resampled: whether they get another rate, for which more around them is read.
+    `cuts` is the field of JSON with the rows, None for samples that are rows. `resampled` sounds
+    are read with more around each segment.
     """
 
     def __init__(
@@ -134,16 +127,10 @@ class SegmentSource:
         names = self.fields if fields is None else fields
         ids, table = np.asarray(ids, np.int64), self.table
         samples = self._owners.ids(table.sounds[ids])
-        unique, inverse = np.unique(samples, return_inverse=True)
         cut_field = None if self._cuts is None else self._cuts.split(".")[0]
         wants_rows = not set(names).isdisjoint(self._named)
-        read = [n for n in self._owners.fields if n in names or (wants_rows and n == cut_field)]
-        stored = self.source.read(unique, tuple(read))
-        columns: dict[str, Any] = {
-            name: self._owners.repeated(stored.fields[name], inverse)
-            for name in read
-            if name in names
-        }
+        also = cut_field if wants_rows else None
+        stored, inverse, columns = self._owners.read(table.sounds[ids], names, also)
         columns["offset"] = columns.get("offset", table.offsets[ids])
         columns["duration"] = columns.get("duration", table.durations[ids])
         if wants_rows:
