@@ -31,6 +31,8 @@ from shardwise.sources.protocol import Source, SourceTraits
 
 # Offsets and durations of manifests are rounded: so much may lie after the sound, as silence.
 _ROUNDED_S = 0.1
+# Fields that each segment has, as floats, also where rows leave out one or have texts.
+_SECONDS = ("offset", "duration")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,10 +89,10 @@ class SegmentSource:
         self.table = table
         self._files, self._field, self._cuts = files, field, cuts
         self._around_s = BLOCK_S + 0.1 if resampled else 0.0
-        self._owners = Owners(source, indices, tuple(name for name in fields if name != field))
+        copied = tuple(name for name in fields if name not in (field, *_SECONDS))
+        self._owners = Owners(source, indices, copied)
         self._named = tuple(name for name in table.names if name not in fields)
-        made = [name for name in ("offset", "duration") if name not in fields]
-        self.fields = (*fields, *made, *self._named)
+        self.fields = (*dict.fromkeys((*fields, *_SECONDS)), *self._named)
 
     def __repr__(self) -> str:
         return f"SegmentSource({self.source!r}, {len(self.table.sounds)} segments)"
@@ -103,7 +105,7 @@ class SegmentSource:
     @cached_property
     def traits(self) -> SourceTraits:
         """Segments and the fields of their rows are values; copied fields keep their traits."""
-        seconds = dict.fromkeys(("offset", "duration"), ((), np.dtype(np.float64)))
+        seconds = dict.fromkeys(_SECONDS, ((), np.dtype(np.float64)))
         return self._owners.traits((self._field, *seconds, *self._named), seconds)
 
     @cached_property
@@ -131,8 +133,7 @@ class SegmentSource:
         wants_rows = not set(names).isdisjoint(self._named)
         also = cut_field if wants_rows else None
         stored, inverse, columns = self._owners.read(table.sounds[ids], names, also)
-        columns["offset"] = columns.get("offset", table.offsets[ids])
-        columns["duration"] = columns.get("duration", table.durations[ids])
+        columns["offset"], columns["duration"] = table.offsets[ids], table.durations[ids]
         if wants_rows:
             assert cut_field is not None
             assert self._cuts is not None
