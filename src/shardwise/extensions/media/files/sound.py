@@ -188,6 +188,8 @@ def packets_of(track: Track, start: int, stop: int) -> tuple[int, int, int]:
     last = max(first + 1, int(np.searchsorted(starts, stop, side="left")), _TELLING)
     last = min(last, len(starts))
     goes_on = track.codec.startswith("adpcm_") and track.codec not in _WITH_HEADERS
+    # ADTS has no number for 7 channels: the first packet names them.
+    goes_on |= track.codec == "aac" and not track.config and track.num_channels == 7
     if goes_on or track.codec in _LONG_MEMORY:
         return 0, first, last
     if _is_plain_aac(track):  # a packet overlaps the one before
