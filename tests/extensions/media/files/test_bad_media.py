@@ -18,7 +18,9 @@ from shardwise.extensions.media.files.media_index import index_media, with_check
 from tests.support.media import numbers_in, zeroed
 
 
-@pytest.mark.parametrize("name", ["b_frames", "co64", "mkv", "vp9", "avi", "ts", "fragmented"])
+@pytest.mark.parametrize(
+    "name", ["b_frames", "co64", "mkv", "vp9", "avi", "ts", "wmv", "fragmented"]
+)
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.6, 0.95])
 def test_a_cut_file_is_an_error(media_files, name, share):
     data = media_files.read(name)

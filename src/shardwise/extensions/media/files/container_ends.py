@@ -19,6 +19,9 @@ _SHORT = frozenset(map(bytes.fromhex, ["ec", "bf", "e7", "a3", "a0", "a7", "ab",
 # A CRC-32 with its length, 4.
 _CHECKSUM = b"\xbf\x84"
 _W64 = bytes.fromhex("72696666912ecf11a5d628db04c10000")
+# The start of asf, and the object in its header that has the file's size.
+_ASF = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
+_ASF_FILE = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 # Sizes of what was written to a pipe: they were never put in.
 UNKNOWN = (0, 0xFFFFFFFF)
 
@@ -94,8 +97,9 @@ def _rf64_end(view: memoryview) -> int:
     return 8 + int.from_bytes(view[20:28], "little") if known else len(view)
 
 
-def _w64_end(view: memoryview) -> int:
-    return int.from_bytes(view[16:24], "little")
+def _asf_end(view: memoryview) -> int:
+    at = bytes(view[: 1 << 16]).find(_ASF_FILE)
+    return len(view) if at < 0 else int.from_bytes(view[at + 40 : at + 48], "little")
 
 
 def _au_end(view: memoryview) -> int:
@@ -159,6 +163,7 @@ def _mp4_end(view: memoryview) -> int:
 
 
 _ENDS: dict[bytes, Callable[[memoryview], int]] = {
-    b"RIFF": _avi_or_wav_end, b"FORM": _aiff_end, b"RF64": _rf64_end,
-    _W64: _w64_end, b".snd": _au_end, b"caff": _caf_end, _EBML: _matroska_end,
+    b"RIFF": _avi_or_wav_end, b"FORM": _aiff_end, b"RF64": _rf64_end, b".snd": _au_end,
+    _W64: lambda view: int.from_bytes(view[16:24], "little"), b"caff": _caf_end,
+    _EBML: _matroska_end, _ASF: _asf_end,
 }  # fmt: skip
