@@ -66,11 +66,7 @@ class Owners:
     def read(
         self, numbers: NDArray[np.int64], names: tuple[str, ...], also: str | None
     ) -> tuple[Columns, NDArray[np.intp], dict[str, Any]]:
-        """Read owners by number once each, with the field `also`.
-
-        Returns what was read, the row of each number in it, and the columns of its fields in
-        `names`.
-        """
+        """Read each owner once: what was read, rows of `numbers` in it, columns of `names`."""
         unique, rows = np.unique(self.ids(numbers), return_inverse=True)
         read = [name for name in self.fields if name in names or name == also]
         stored = self.source.read(unique, tuple(read))

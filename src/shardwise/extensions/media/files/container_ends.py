@@ -27,10 +27,7 @@ UNKNOWN = (0, 0xFFFFFFFF)
 
 
 def check_end(data: bytes | memoryview) -> None:
-    """Reject a file that is shorter than the size in its header.
-
-    mp3, ogg, and wav of PCM have their own readers; other containers do not store their length.
-    """
+    """Reject a file that is shorter than its header says, and a container of damaged structure."""
     view = memoryview(data)
     head = bytes(view[:64])
     expected = len(view)
