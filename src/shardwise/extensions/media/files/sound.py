@@ -169,7 +169,7 @@ class PacketSound:
                 if channels != self.num_channels:
                     reason = f"it has {channels} channels, not {self.num_channels}"
                     raise damaged(track, number, reason)
-                if at < stop and at + frame.samples > start:
+                if max(at, start) < min(at + frame.samples, stop):
                     yield at, frame
                 at += frame.samples
 
