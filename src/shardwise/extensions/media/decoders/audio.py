@@ -70,10 +70,7 @@ class Audio(PartDecoder):
         return (round(self.seconds * self.rate),), np.dtype(np.bool_)
 
     def _decode(
-        self,
-        data: bytes | memoryview,
-        rng: np.random.Generator | None,
-        out: NDArray[Any] | None,
+        self, data: bytes | memoryview, rng: np.random.Generator | None, out: NDArray[Any] | None
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         sound = open_sound(BytesReader(data), limits=self.limits)
         rate = self.rate or sound.rate
