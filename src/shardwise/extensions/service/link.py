@@ -121,13 +121,12 @@ class _Link:
 
     def _use(self) -> None:
         """Open a connection and use it to its end, which is an error."""
-        connection = self._connection = self._links.connect(
-            self.server.address, timeout_s=_GREETING_S
-        )
+        links = self._links
+        connection = self._connection = links.connect(self.server.address, timeout_s=_GREETING_S)
         try:
             if self._closed.is_set():
                 return
-            num_credits = greet(connection, self._links.side)
+            num_credits = greet(connection, links.side)
             connection.limit(None)
             outbox = self._dispatcher.connected(self.server, num_credits)
             threading.Thread(

@@ -38,8 +38,7 @@ _PAUSE_S = 0.05
 # The thread rests four times as long as it works, so that strangers take a fifth of a core; some
 # greetings are done before the first rest.
 _REST, _MOST_DUE_S = 4.0, 0.05
-# One warning is logged in this time.
-_LOG_S = 1.0
+_LOG_S = 1.0  # between two warnings
 
 _Steps = Generator[memoryview, None, Admission]
 
