@@ -118,13 +118,13 @@ def _check_part(
     fits &= batch.num_rows + batch.num_skipped == len(ids) and 0 <= num_extra <= rows.num_padded
     fits &= len(rows.skipped) <= batch.num_skipped
     if builder.collate is None and fits:
-        index = batch.data.get("__index__") if type(batch.data) is dict else None
+        data: dict[str, Any] = batch.data if type(batch.data) is dict else {}
+        index, marks = data.get("__index__"), data.get("__valid__")
         if not isinstance(index, np.ndarray) or index.dtype != np.int64:
             index = np.empty((0, 0))
         fits = index.shape == (batch.num_rows,)
         if not batch.num_skipped and not batch.num_replaced:
-            marks: Any = (batch.data.get("__valid__"), valid)
-            fits = np.array_equal(index, ids) and np.array_equal(*marks)
+            fits = np.array_equal(index, ids) and np.array_equal(marks, np.asarray(valid))
     num_samples = len(builder.dataset)
     fits &= sum(len(each) for each, _ in batch.chunks) <= len(ids) and not batch.parts
     fits &= all(((each >= 0) & (each < num_samples)).all() for each, _ in batch.chunks)
