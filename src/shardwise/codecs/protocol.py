@@ -105,20 +105,6 @@ class KeyedRowDecoder(Protocol):
         """Write what the call would return with an equal generator, bit by bit, into `out`."""
 
 
-@runtime_checkable
-class DrawingDecoder(Protocol):
-    """A keyed row decoder that can draw before it decodes: for all rows of a chunk in one go.
-
-    `decode_into(data, out, rng)` is `decode_drawn_into(data, out, draw(data, rng))`.
-    """
-
-    def draw(self, data: bytes | memoryview, rng: np.random.Generator) -> Any:
-        """Draw all that it takes from `rng` for one payload."""
-
-    def decode_drawn_into(self, data: bytes | memoryview, out: NDArray[Any], drawn: Any) -> None:
-        """Decode with what `draw` returned."""
-
-
 def unwrapped(decoder: Any) -> Any:
     """The decoder in this library's ones around another one; None in `sw.optional()`."""
     while getattr(decoder, "is_wrapper", False):
