@@ -118,7 +118,7 @@ def _check_part(
     fits &= batch.num_rows + batch.num_skipped == len(ids) and 0 <= num_extra <= rows.num_padded
     fits &= len(rows.skipped) <= batch.num_skipped
     if builder.collate is None and fits:
-        data: dict[str, Any] = batch.data if type(batch.data) is dict else {}
+        data: Any = batch.data if type(batch.data) is dict else {}
         index, marks = data.get("__index__"), data.get("__valid__")
         if not isinstance(index, np.ndarray) or index.dtype != np.int64:
             index = np.empty((0, 0))
