@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +238,7 @@ def test_a_client_that_reads_no_answer_is_hung_up_on(monkeypatch: pytest.MonkeyP
         assert num_made(server) < 10
 
 
-def test_any_number_of_refusals_is_one_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusals_beyond_a_few_are_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
     with serving(sw.wrap([1, 2])) as [server]:
         for number in range(20):
             word = {"release": f"{number}", "fingerprint": "x", "recipe": "x"}
@@ -251,9 +250,7 @@ def test_any_number_of_refusals_is_one_line_a_second(caplog: pytest.LogCaptureFi
                 assert b"has other release" in sock.recv(4_096)
         refusals = [each for each in caplog.records if "was refused" in each.getMessage()]
         # A slow machine may take seconds for all of them.
-        times = [each.created for each in refusals]
-        assert all(after - before > 0.9 for before, after in pairwise(times))
-        assert len(refusals) >= 1
+        assert 1 <= len(refusals) <= 9 + refusals[-1].created - refusals[0].created
 
 
 def _greetings(seed: int) -> Iterator[list[bytes]]:

@@ -14,6 +14,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ _PAUSE_S = 0.05
 # The thread rests four times as long as it works, so that strangers take a fifth of a core; some
 # greetings are done before the first rest.
 _REST, _MOST_DUE_S = 4.0, 0.05
-_LOG_S = 1.0  # between two warnings
+_LOG_S, _MAX_LOGGED = 1.0, 8  # between two warnings; more than these at once
 
 _Steps = Generator[memoryview, None, Admission]
 
@@ -84,7 +85,7 @@ class Reception:
         self._peers: list[_Peer] = []
         self._accepts_from = 0.0
         self._is_closed = False
-        self._logged_at = 0.0
+        self._logged = deque([0.0] * _MAX_LOGGED, maxlen=_MAX_LOGGED)
 
     def start(self) -> None:
         """Start the thread."""
@@ -182,7 +183,7 @@ class Reception:
                 peer.connection.socket.shutdown(socket.SHUT_WR)
 
     def warn(self, text: str) -> None:
-        """Log a warning, unless one was just logged: strangers may cause any number."""
-        if (now := time.monotonic()) - self._logged_at >= _LOG_S:
-            self._logged_at = now
+        """Log a warning, unless several were just logged: strangers may cause any number."""
+        if (now := time.monotonic()) - self._logged[0] >= _LOG_S * _MAX_LOGGED:
+            self._logged.append(now)
             _logger.warning("%s", text)

@@ -247,9 +247,8 @@ class BatchServer:
             if frame.kind != Kind.REQUEST:
                 raise FrameError(f"{frame.kind.name} in place of a request")
             request, number = decode_request(frame), frame.number
-            # A client may request answers, and never read them.
             if not under_way.acquire(blocking=False) or outbox.qsize() > MAX_CREDITS:
-                raise FrameError(f"more than {MAX_CREDITS} requests under way")
+                raise FrameError(f"more than {MAX_CREDITS} requests or unread answers")
 
             def build(future: Future[Answer], request: BatchRequest = request) -> None:
                 job.reads.announce(request)
