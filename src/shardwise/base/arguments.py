@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -21,14 +22,17 @@ _Called = TypeVar("_Called", bound=Callable[..., Any])
 
 
 def suggest_names(called: _Called) -> _Called:
-    """Have a function, or a class, suggest similar names for an argument that it does not have."""
+    """Have a function, or a class and its methods, suggest names for an unknown argument."""
     function: Any = vars(called)["__init__"] if isinstance(called, type) else called
     parameters = inspect.signature(function).parameters
     known = [name for name in parameters if name[0] != "_" and name != "self"]
+    kinds = [each.kind for each in parameters.values()]
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+    most = math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else sum(k < 2 for k in kinds)
 
     @functools.wraps(function)
     def call(*args: Any, **arguments: Any) -> Any:
-        for name in arguments.keys() - parameters.keys():
+        for name in () if takes_any else arguments.keys() - parameters.keys():
             # Rarely needed.
             from difflib import get_close_matches
 
@@ -37,11 +41,21 @@ def suggest_names(called: _Called) -> _Called:
                 f"{called.__name__}() has no argument {name}={arguments[name]!r:.80}; did you mean "
                 f"{' or '.join(f'{each}=' for each in similar)}?"
             )
+        if len(args) > most:
+            raise TypeError(
+                f"{called.__name__}() has no place for {args[int(most)]!r:.80}: its arguments are "
+                f"{', '.join(f'{each}=' for each in known)}"
+            )
         return function(*args, **arguments)
 
     if not isinstance(called, type):
         return call  # type: ignore[return-value]
     called.__init__ = call  # type: ignore[misc]
+    for name, method in inspect.getmembers(called, inspect.isfunction):
+        is_plain = inspect.isfunction(inspect.getattr_static(called, name))
+        # Methods of one argument are left alone: some warn with the line that called them.
+        if is_plain and name[0] != "_" and len(inspect.signature(method).parameters) > 2:
+            setattr(called, name, suggest_names(method))
     return called
 
 
@@ -72,14 +86,7 @@ def no_such_field(name: Any, known: Sequence[str], *, kind: str = "fields") -> s
 def check_choice(
     name: str, value: Any, choices: Iterable[Any], *, of: str = "", more: str = ""
 ) -> None:
-    """Refuse a value that is not one of the choices, and name a similar one.
-
-    `of` is the function that takes the argument, if the name alone does not show that; `more` is
-    what else it takes.
-
-    Raises:
-        ValueError: it is another value.
-    """
+    """Raise ValueError for another value; `of` is the function, `more` what else it takes."""
     choices = tuple(choices)
     if isinstance(value, str | bool | None) and value in choices:
         return
@@ -91,12 +98,7 @@ def check_choice(
 
 
 def check_number(name: str, value: Any, *, least: float | None = None) -> None:
-    """Refuse a value that is not a number above 0, or of at least `least` if that is given.
-
-    Raises:
-        TypeError: it is not a number.
-        ValueError: it is too small, or nan.
-    """
+    """Refuse a value that is not a number above 0, or of at least `least` if that is given."""
     number: Any = value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, not a {type(value).__name__}")
@@ -106,11 +108,7 @@ def check_number(name: str, value: Any, *, least: float | None = None) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse a value that is not a bool: Python takes "False", a non-empty str, for True.
-
-    Raises:
-        TypeError: it is neither True nor False.
-    """
+    """Refuse a value that is not a bool: Python takes "False", a non-empty str, for True."""
     # Not at the top: `shardwise --help` shows without importing NumPy.
     import numpy as np
 
@@ -119,22 +117,13 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_function(name: str, value: Any) -> None:
-    """Refuse a value that is neither a function nor None.
-
-    Raises:
-        TypeError: it can't be called.
-    """
+    """Refuse a value that is neither a function nor None."""
     if value is not None and not callable(value):
         raise TypeError(f"{name}={value!r:.80}: use a function, or None")
 
 
 def path_text(name: str, value: Any) -> str:
-    """A path or a URL as str.
-
-    Raises:
-        TypeError: it is neither a str nor a path of str.
-        ValueError: no file can have that name.
-    """
+    """A path or a URL as str; ValueError for a name that no file can have."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str or a path, not a {type(value).__name__}")
@@ -148,12 +137,7 @@ def path_text(name: str, value: Any) -> str:
 
 
 def directory_text(name: str, value: Any) -> str:
-    """A directory, local or remote, as str.
-
-    Raises:
-        TypeError: it is neither a str nor a path of str.
-        ValueError: no directory can have that name, or a URL names no host or bucket.
-    """
+    """A directory, local or remote, as str; ValueError for a URL without a host or bucket."""
     text = path_text(name, value)
     if _REMOTE.match(text):
         try:

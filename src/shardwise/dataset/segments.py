@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Self
 
-from shardwise.base.arguments import suggest_names
 from shardwise.base.plugins import find
 from shardwise.dataset.indexed_samples import IndexedSamples
 
@@ -12,7 +11,6 @@ from shardwise.dataset.indexed_samples import IndexedSamples
 class Segmented(IndexedSamples):
     """Samples that may be sounds."""
 
-    @suggest_names
     def segments(
         self,
         field: str,

@@ -122,10 +122,7 @@ class PlanOptions:
 
 
 def takes_plan_options(kind: type[T]) -> type[T]:
-    """Show the options of a plan in place of `**options` in the signature of a class.
-
-    An unknown name is a TypeError with similar ones, see `suggest_names`.
-    """
+    """Show the options of a plan in place of `**options` in the signature of a class."""
     function: Any = vars(kind)["__init__"]
     signature = inspect.signature(function)
     shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]

@@ -85,6 +85,7 @@ class WeightedSampler:
         self._drawn: LastValues[int, NDArray[np.int64]] = LastValues()
 
     @classmethod
+    @suggest_names
     def balanced(
         cls,
         labels: ArrayLike,
