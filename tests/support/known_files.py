@@ -86,6 +86,6 @@ FILES = {
     "XML": b'<?xml version="1.0"?><Error>',
     "JSON": b'{"text": "once upon a time there was", "n": 1}',
     "tex": "schöne Grüße aus Köln, und mehr davon\n".encode("latin-1") * 4,
-    "te": b"404: Not Found\n",
+    "te": b"404: Not Found\r\n",
     "text": "Zażółć gęślą jaźń, once upon a time".encode(),
 }
