@@ -62,10 +62,7 @@ def mask_of(field: str) -> str:
 class BytesColumn(Sequence[memoryview | None]):
     """Byte strings of different samples in one buffer; `column[i]` is a view, or None.
 
-    Args:
-        buffer: uint8 `[total]`, read-only by agreement.
-        starts: int64 `[rows]`, where each payload starts in the buffer.
-        lengths: int64 `[rows]`, its length in bytes; -1 where the sample has no such field.
+    `starts` and `lengths` are int64 `[rows]`; a length is -1 where the sample has no such field.
     """
 
     __slots__ = ("_view", "buffer", "lengths", "starts")

@@ -141,10 +141,6 @@ def plan_for(
     """Make the plan of a dataset, which is anything with a length, or the number of samples.
 
     Used where it has them: its `default_shuffle`, `shard_sizes`, `window_shape` and order.
-
-    Raises:
-        ValueError: an option is not usable.
-        TypeError: `sampler` is not a Sampler, or `batch_by` is not `sw.buckets(...)`.
     """
     options = options.of(dataset)
     batch_by = options.batch_by

@@ -61,10 +61,7 @@ _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 def known_format(head: bytes, *, num_bytes: int = -1, may_be_text: bool = False) -> str | None:
     """Name the format that starts with these bytes, and what to do, as a clause; None if unknown.
 
-    Args:
-        head: the first `HEAD_BYTES` of a file, or all of it.
-        num_bytes: the size of the file, by which shards of LitData and MDS are known; or -1.
-        may_be_text: do not look for text and JSON.
+    `head` are the first `HEAD_BYTES`; by the file's size shards of LitData and MDS are known.
 
     >>> known_format(b"PAR1....")
     'a Parquet file: sw.parquet opens it'

@@ -34,12 +34,7 @@ def read_order(path: str | os.PathLike[str]) -> NDArray[Any]:
 def ids_of(listed: Any, dataset: object) -> NDArray[Any]:
     """Return the ids of samples that are named by ids, by keys, or in a file of either.
 
-    A file has one id or key per line; if no line is a key and all are whole numbers, they are ids.
-    It may also be a `.npy` file.
-
-    Raises:
-        ValueError: a key is not one of the dataset's.
-        TypeError: neither ids nor keys.
+    A file is a `.npy`, or has one id or key per line: ids, if all are numbers and none is a key.
     """
     if isinstance(listed, str | os.PathLike):
         return _ids_of_file(os.fspath(listed), dataset)
@@ -53,11 +48,7 @@ def ids_of(listed: Any, dataset: object) -> NDArray[Any]:
 
 
 def ids_of_keys(keys: Iterable[str], dataset: object) -> Ids:
-    """Return the ids of all samples that have any of the keys, int64, ascending.
-
-    Raises:
-        ValueError: no sample has one of the keys.
-    """
+    """Return the ids of all samples that have any of the keys, int64, ascending."""
     wanted = np.unique(np.array(list(keys), dtype=np.str_))
     known = keys_of(dataset)
     missing = np.setdiff1d(wanted, known)

@@ -18,10 +18,7 @@ _RATIO, _LEAST_BYTES = 1000, 64 << 20
 def unzip(
     data: bytes, kind: str, num_bytes: int | None, *, url: str, guess: int = 0
 ) -> NDArray[np.uint8]:
-    """Decompress ("zstd", "zstd:7", ...) a file whose content is `num_bytes` long, if known.
-
-    If not, it is refused above its `guess` and above what data shrink to.
-    """
+    """Decompress ("zstd", "zstd:7", ...) `num_bytes`, or what `guess` or the ratio allow."""
     try:
         import pyarrow as pa
     except ImportError:

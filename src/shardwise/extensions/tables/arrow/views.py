@@ -1,8 +1,7 @@
 """Columns in Arrow's form, to take rows from: the numpy side.
 
-An `ArrowColumn` is a view of Arrow's buffers and keeps them alive. Taking rows costs numpy calls
-for the whole column; strings and lists cost a little more per row, and only what has no form in
-numpy goes through pyarrow's Python objects.
+An `ArrowColumn` is a view of Arrow's buffers and keeps them alive. Only what has no form in numpy
+goes through pyarrow's Python objects.
 """
 
 from __future__ import annotations

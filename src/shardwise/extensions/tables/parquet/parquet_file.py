@@ -5,8 +5,7 @@ decodes from there, without its threads: a pool of them does not live through a 
 Format: https://parquet.apache.org/docs/file-format/
 
 Metadata of column chunks is never accessed: `RowGroupMetaData.column()` ends the process where a
-footer is damaged, or a column encrypted (pyarrow 26). The bytes that a row group needs are
-those that `read_row_group` reads, whose errors can be caught.
+footer is damaged, or a column encrypted (pyarrow 26).
 """
 
 from __future__ import annotations
