@@ -72,16 +72,13 @@ class DatasetInput(Input):
         return held_digest((self.samples.fingerprint, recipe))
 
     def mean_bytes(self) -> float:
-        """The mean over the source's shards."""
         manifest = self.samples.manifest
         return manifest.num_bytes / max(1, manifest.num_samples)
 
     def sizes(self) -> NDArray[np.int64]:
-        """Samples per shard."""
         return self.samples.shard_sizes
 
     def url_of(self, number: int) -> str | None:
-        """The shard of a sample."""
         return self.samples.url_of(number)
 
     def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
@@ -126,11 +123,9 @@ class ItemsInput(Input):
         return len(self.items)
 
     def fingerprint(self) -> str:
-        """The fingerprint of the items."""
         return held_digest(list(self.items))
 
     def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-        """See `Input.read`."""
         for number in ids.tolist():
             yield number, self.items[number]
 

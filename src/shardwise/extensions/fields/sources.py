@@ -60,12 +60,10 @@ class SameSamples(ReadsEpochs):
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """The first source's."""
         return self.sources[0].default_shuffle
 
     @property
     def manifest(self) -> Manifest:
-        """The first source's."""
         return self.sources[0].manifest
 
     @property
@@ -75,21 +73,17 @@ class SameSamples(ReadsEpochs):
 
     @property
     def directory(self) -> str | None:
-        """The first source's."""
         return directory_of(self.sources[0])
 
     def version(self) -> str:
-        """The versions of all sources."""
         return " ".join(map(version_of, self.sources))
 
     def owner_of(self, sample_id: int, _field: str | None = None) -> tuple[Source, int]:
-        """The first source."""
         return self.sources[0], sample_id
 
     def ranges(
         self, ids: _Ids, fields: _Names | None = None, **epoch: int
     ) -> Iterable[PoolRanges] | None:
-        """The ranges that `read_epoch` fetches from all sources."""
         parts = self._reads(ids, self.fields if fields is None else fields)
         return joined_ranges(ranges_of(s, own, names, **epoch) for s, own, names in parts)
 
@@ -119,7 +113,6 @@ class JoinSource(SameSamples):
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """The traits of both sources' fields."""
         every = [traits_of(source) for source in self.sources]
         values = [value_fields_of(source) for source in self.sources]
         sides = list(zip(every, values, self._taken, strict=True))

@@ -68,7 +68,6 @@ class RemoteFile(RemoteReads):
         return _INITIAL_GAP_BYTES if connected is None else connected[1].latency.gap_bytes
 
     def open(self) -> None:
-        """Request the file's length, to check that it can be read."""
         self.stat()
 
     def stat(self) -> FileStat:
@@ -79,12 +78,10 @@ class RemoteFile(RemoteReads):
         return current
 
     def pin(self, stat: FileStat) -> None:
-        """Allow this version only; see `File.pin`."""
         self._object.pin(stat)
 
     @staticmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
         copy_received(receive(requests), buffer)
 
     def names(self, prefix: str, *, delimiter: bool) -> list[str]:
@@ -100,8 +97,6 @@ class RemoteFile(RemoteReads):
         self._object.connected = None
 
     def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
-        """Announce ranges of several files of this class; see `RemoteReads.announce`."""
-
         def add() -> None:
             planned = self._get_planned_reads()
             for file, ranges in requests:
@@ -115,7 +110,6 @@ class RemoteFile(RemoteReads):
         self._object.process.post(add)
 
     def withdraw(self, owner: Hashable) -> None:
-        """Drop what an owner announced; see `RemoteReads.withdraw`."""
         self._object.process.post(lambda: self._get_planned_reads().withdraw(owner))
 
     async def _read(self, ranges: list[ByteRange]) -> list[ReceivedBytes]:

@@ -90,7 +90,6 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
         epoch: int,
         seed: int,
     ) -> Columns:
-        """Blocks of an epoch; raises as `read` of any source does."""
         ids = np.asarray(ids, dtype=np.int64)
         keys = list(map(str, ids.tolist()))
         if fields == ():
@@ -107,7 +106,6 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
         epoch: int,
         seed: int,
     ) -> Iterable[PoolRanges] | None:
-        """The ranges of remote files that `read_epoch` fetches; see `TellsRanges`."""
         if self.reader.are_local:
             return None
         return () if fields == () else self.reader.ranges(*self._runs(ids, epoch=epoch, seed=seed))

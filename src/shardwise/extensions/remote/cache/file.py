@@ -75,11 +75,9 @@ class CachedFile(RemoteReads):
         return _rebuild, (self._file, self._cache.settings, self._version)
 
     def open(self) -> None:
-        """Request the file's version, unless it is known."""
         self._pin_version()
 
     def stat(self) -> FileStat:
-        """The version that the store has now."""
         current = self._file.stat()
         if self._version is None:
             self._use(current)
@@ -93,7 +91,6 @@ class CachedFile(RemoteReads):
 
     @staticmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
         view = memoryview(buffer).cast("B")
         missing: list[MissingBlock] = []
         hits: list[ByteRange] = []
@@ -127,7 +124,6 @@ class CachedFile(RemoteReads):
         return missing
 
     def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
-        """Announce ranges of several files of this class; see `RemoteReads.announce`."""
         self._cache.ahead.add(
             owner,
             (
@@ -147,7 +143,6 @@ class CachedFile(RemoteReads):
         return replace(block, for_peer=True) if block.version and are_in else None
 
     def withdraw(self, owner: Hashable) -> None:
-        """Drop what an owner announced; see `RemoteReads.withdraw`."""
         self._cache.ahead.withdraw(owner)
 
     @property
