@@ -268,6 +268,17 @@ def test_an_index_that_cannot_be_used_says_why(data, name, change, message):
         list(open_any(str(data), name))
 
 
+def test_frames_that_promise_more_than_their_samples_are_not_decompressed(data, monkeypatch):
+    path = data / "litdata-batch" / "chunk-0-0.bin"
+    content = bytearray(path.read_bytes())
+    # Behind 24 bytes, the offsets of 4 samples and the frame's first 20 bytes: its length.
+    content[64:68] = (1 << 31).to_bytes(4, "little")
+    path.write_bytes(content)
+    monkeypatch.setattr("shardwise.extensions.formats.litdata.frames.unzip", None)
+    with pytest.raises(sw.DataError, match="offsets of its samples are damaged"):
+        sw.litdata(data / "litdata-batch")[0]
+
+
 def test_stored_pixels_are_no_file_for_an_image_decoder(tmp_path):
     picture = struct.pack("<3I", 2, 1, 1) + b"L" + bytes([7, 9])
     record = struct.pack("<I", len(picture)) + picture
