@@ -1,7 +1,9 @@
 """A rank with a cache directory of its own, as a node has: run by run_ranks. Prints bytes by epoch.
 
 The argument is JSON: `folder`, `urls`, `storage`, `log` and `front` (of the gateway), `prefix`,
-`shuffle`, `epochs`, `rooms` (bytes of each node's disk), `loader` (options), `kill` (rank, step).
+`shuffle`, `epochs`, `rooms` (bytes of each node's disk), `loader` (options), `kill` (rank, number
+of samples), `hosts` (of the nodes), `evaluates` (rank 0 reads all alone after the first epoch),
+`pause` (the epoch in which all wait after a batch until a file `go` is there).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from pathlib import Path
 import torch.distributed as dist
 
 import shardwise as sw
+from tests.support.hosts import enter_host
 from tests.support.servers import HttpServer
+from tests.support.waiting import wait_for
 
 
 def sent(options: dict) -> int:
@@ -27,20 +31,24 @@ def sent(options: dict) -> int:
         if each["method"] == "GET"
         and f"/{options['prefix']}/" in each["path"]
         and each["path"].partition("?")[0].endswith(".tar")
+        and each["status"] < 400
     )
 
 
 def main(options: dict) -> None:
+    number = int(os.environ["RANK"])
+    number = options["nodes"][number] if "nodes" in options else number
+    if "hosts" in options:
+        enter_host(options["hosts"][number])
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    number = options.get("nodes", [*range(world_size)])[rank]
     settings = sw.CacheSettings(
         f"{options['folder']}/node{number}",
         max_bytes=options["rooms"][number],
         block_bytes=options.get("block_bytes", 64 << 10),
         share=options.get("share", True),
     )
-    storage = {"config": options["storage"], "hedge": False}
+    storage = {"config": options["storage"], "hedge": options.get("hedge", False)}
     data = sw.tar(options["urls"], storage=storage, cache=settings).select("bin")
     loader = sw.DataLoader(
         data, shuffle=options["shuffle"], remainder="uneven", timeout=120, **options["loader"]
@@ -50,10 +58,14 @@ def main(options: dict) -> None:
     assert len(data)
     dist.barrier()
     before = [sent(options)]
-    for _ in range(options["epochs"]):
+    folder = Path(options["folder"])
+    for epoch in range(options["epochs"]):
         ids = []
         for batch in loader:
             ids += batch["__index__"].tolist()
+            if options.get("pause") == epoch and len(ids) == len(batch["__index__"]):
+                (folder / f"paused{rank}").touch()
+                wait_for((folder / "go").exists)
             if options.get("kill") == [rank, len(ids)]:
                 os.kill(os.getpid(), signal.SIGKILL)
         dist.barrier()
@@ -68,6 +80,10 @@ def main(options: dict) -> None:
                 "from": [each for _, each in every],
             }
             print("LINE", json.dumps(line), flush=True)
+        if epoch == 0 and rank == 0 and options.get("evaluates"):
+            with sw.DataLoader(data, batch_size=8, rank=0, world_size=1) as alone:
+                assert sum(len(batch["__index__"]) for batch in alone) == len(data)
+        dist.barrier()
     state = loader.state_dict()
     dist.barrier()
     if rank == 0:
