@@ -3,7 +3,8 @@
 The argument is JSON: `folder`, `urls`, `storage`, `log` and `front` (of the gateway), `prefix`,
 `shuffle`, `epochs`, `rooms` (bytes of each node's disk), `loader` (options), `kill` (rank, number
 of samples), `hosts` (of the nodes), `evaluates` (rank 0 reads all alone after the first epoch),
-`pause` (the epoch in which all wait after a batch until a file `go` is there).
+`pause` (the epoch in which all wait after a batch until a file `go` is there), `out` (the file of
+the lines, in place of the output).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 import shardwise as sw
+from shardwise.base.ranks import discover
 from tests.support.hosts import enter_host
 from tests.support.servers import HttpServer
 from tests.support.waiting import wait_for
@@ -35,13 +37,23 @@ def sent(options: dict) -> int:
     )
 
 
+def say(options: dict, line: str) -> None:
+    """Write a line to the file `out`, or to the output."""
+    if "out" in options:
+        with Path(options["out"]).open("a") as file:
+            file.write(f"{line}\n")
+    else:
+        print(line, flush=True)
+
+
 def main(options: dict) -> None:
-    number = int(os.environ["RANK"])
-    number = options["nodes"][number] if "nodes" in options else number
+    ranks = discover()
+    rank, world_size = ranks.rank, ranks.world_size
+    number = options["nodes"][rank] if "nodes" in options else rank
     if "hosts" in options:
         enter_host(options["hosts"][number])
-    dist.init_process_group("gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", rank=rank, world_size=world_size)
     settings = sw.CacheSettings(
         f"{options['folder']}/node{number}",
         max_bytes=options["rooms"][number],
@@ -79,15 +91,16 @@ def main(options: dict) -> None:
                 "is_exact": seen == [*range(len(data))],
                 "from": [each for _, each in every],
             }
-            print("LINE", json.dumps(line), flush=True)
+            say(options, f"LINE {json.dumps(line)}")
         if epoch == 0 and rank == 0 and options.get("evaluates"):
             with sw.DataLoader(data, batch_size=8, rank=0, world_size=1) as alone:
                 assert sum(len(batch["__index__"]) for batch in alone) == len(data)
+            before.append(sent(options))
         dist.barrier()
     state = loader.state_dict()
     dist.barrier()
     if rank == 0:
-        print("STATE", json.dumps(state), flush=True)
+        say(options, f"STATE {json.dumps(state)}")
     loader.close()
 
 

@@ -24,6 +24,29 @@ NODE = Path(__file__).with_name("node.py")
 SAMPLE_BYTES, SIZES = 20_000, [30] * 4
 
 
+def arguments(s3: S3Server, prefix: str, folder: Path, num_nodes: int, **options: Any) -> dict:
+    """The argument of `node.py`, over shards of a prefix."""
+    urls = put_indexed_shards(s3, prefix, SIZES, num_bytes=SAMPLE_BYTES)
+    assert s3.front is not None
+    return {
+        "folder": str(folder), "urls": urls, "storage": s3.config, "prefix": prefix,
+        "front": s3.front.url, "log": str(s3.front.log), "epochs": 3, "shuffle": "window",
+        "rooms": [64 << 20] * num_nodes, "loader": {"batch_size": 8, "num_threads": 1}, **options,
+    }  # fmt: skip
+
+
+def lines_and_state(
+    s3: S3Server, prefix: str, output: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What each epoch sent, over the bytes of the data; and the state at the end."""
+    lines = [json.loads(line[5:]) for line in output.splitlines() if line.startswith("LINE ")]
+    stored = sum(len(s3.request("GET", f"{prefix}/{n:03d}.tar").body) for n in range(len(SIZES)))
+    for line in lines:
+        line["ratio"] = line["sent"] / stored
+    state = next(line for line in output.splitlines() if line.startswith("STATE "))
+    return lines, json.loads(state[6:])
+
+
 def run_nodes(
     s3: S3Server,
     prefix: str,
@@ -33,17 +56,8 @@ def run_nodes(
     meanwhile: Callable[[], None] | None = None,
     **options: Any,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What each epoch sent, over the bytes of the data; and the state at the end.
-
-    The nodes are hosts, where this user may make some. They pause for `meanwhile`.
-    """
-    urls = put_indexed_shards(s3, prefix, SIZES, num_bytes=SAMPLE_BYTES)
-    assert s3.front is not None
-    given = {
-        "folder": str(folder), "urls": urls, "storage": s3.config, "prefix": prefix,
-        "front": s3.front.url, "log": str(s3.front.log), "epochs": 3, "shuffle": "window",
-        "rooms": [64 << 20] * num_nodes, "loader": {"batch_size": 8, "num_threads": 1}, **options,
-    }  # fmt: skip
+    """Run nodes, which are hosts where this user may make some; they pause for `meanwhile`."""
+    given = arguments(s3, prefix, folder, num_nodes, **options)
     nproc = len(given.get("nodes", range(num_nodes)))
     check = "kill" not in given
     env: dict[str, str] = {}
@@ -53,7 +67,7 @@ def run_nodes(
             port = int(s3.endpoint.rpartition(":")[2])
             proxy = stack.enter_context(TcpProxy(port, host=made.outside))
             behind = s3.behind(f"http://{made.outside}:{proxy.port}")
-            given |= {"hosts": made.names, "storage": behind.config}
+            given |= {"hosts": made.names, "storage": behind.config, "front": behind.endpoint}
             env = {"MASTER_ADDR": made.addresses[0], "GLOO_SOCKET_IFNAME": "eth0"}
             env["TORCHELASTIC_USE_AGENT_STORE"] = "False"
         pool = stack.enter_context(ThreadPoolExecutor(1))
@@ -64,12 +78,7 @@ def run_nodes(
     if not check:
         assert done.returncode
         return [], {}
-    lines = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("LINE ")]
-    stored = sum(len(s3.request("GET", f"{prefix}/{n:03d}.tar").body) for n in range(len(SIZES)))
-    for line in lines:
-        line["ratio"] = line["sent"] / stored
-    state = next(line for line in done.stdout.splitlines() if line.startswith("STATE "))
-    return lines, json.loads(state[6:])
+    return lines_and_state(s3, prefix, done.stdout)
 
 
 def _act(folder: Path, nproc: int, meanwhile: Callable[[], None]) -> None:
