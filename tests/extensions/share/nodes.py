@@ -36,7 +36,7 @@ def nodes(
     peers = [f"{scheme}://{host}:{free_port()}" for _ in names]
     loaders = [
         node_loader(
-            s3.config,
+            s3.unhedged,
             urls,
             folder / name,
             peers,
@@ -55,7 +55,7 @@ def nodes(
 
 
 def node_loader(
-    config: dict[str, str],
+    storage: Any,
     urls: Sequence[str],
     folder: Path,
     peers: Sequence[str],
@@ -75,7 +75,7 @@ def node_loader(
         token_file=folder.parent / "token",
         **(tls or {}),
     )
-    data = sw.tar(urls, storage={"config": config, "hedge": False}, cache=cache)
+    data = sw.tar(urls, storage=storage, cache=cache)
     given = {"batch_size": 8, "num_threads": 1, "rank": rank, "world_size": len(peers)}
     return loader(data.select("bin"), **{**given, **options})
 

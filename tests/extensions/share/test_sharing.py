@@ -116,7 +116,7 @@ def test_a_node_is_killed_and_comes_back_while_others_read(s3, tmp_path, shuffle
 
         def start(**options: Any) -> subprocess.Popen[str]:
             given = {
-                "config": s3.config, "urls": urls, "folder": str(tmp_path / "c"), "peers": peers,
+                "storage": s3.unhedged, "urls": urls, "folder": str(tmp_path / "c"), "peers": peers,
                 "rank": 2, "shuffle": shuffle, **options,
             }  # fmt: skip
             command = [sys.executable, "-m", "tests.extensions.share.lone_node", json.dumps(given)]
