@@ -8,11 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
 from shardwise.base.errors import DataError, StorageError
@@ -98,8 +96,7 @@ class ExpectedReads:
             block_bytes = cache.settings.block_bytes
             # A shard of unknown length has one block, which no file has.
             num_blocks = np.maximum(1, -(-manifest.shard_bytes // block_bytes))
-            share = blocks_by_share(manifest.sizes, num_blocks)
-            blocks_of = partial(_blocks_of, share, indices)
+            blocks_of = blocks_by_share(manifest.sizes, num_blocks, indices)
             epochs = (self._epoch, self._epoch + 1)
             uses = block_uses(self._plan, blocks_of, epochs=epochs, ranks=(self._rank,))
             num_open = min(
@@ -130,8 +127,3 @@ class ExpectedReads:
                     return
                 expected.move(max(self._step, self._first_step))
                 self._expected = [*self._expected, expected]
-
-
-def _blocks_of(share: Any, indices: Any, ids: NDArray[np.int64]) -> Any:
-    """The blocks of samples, of which `indices` are those of a subset."""
-    return share(ids if indices is None else indices[ids])

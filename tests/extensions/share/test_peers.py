@@ -25,6 +25,7 @@ from shardwise.extensions.share.peers import Peers, block_digest
 from shardwise.extensions.share.sharing import _address
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.protocol import ByteRange
+from tests.support.forks import in_child
 
 NAMES = [f"{n}" * 32 + "-00000000.block" for n in range(3)]
 TOKEN = "t" * 32
@@ -167,6 +168,19 @@ def test_an_answer_that_is_not_of_the_block_costs_a_miss(
     try:
         answer(server)
         assert read(asking, listener.address) is (answer is _answer_truly)
+    finally:
+        server.close()
+
+
+def test_a_forked_child_that_ends_leaves_the_server_of_its_parent(asking, monkeypatch) -> None:
+    monkeypatch.setattr(peers, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(peers, "CONNECT_S", 60.0)
+    listener = TcpListener("127.0.0.1", 0)
+    server = BlockServer(listener, TOKEN.encode(), room=1, files={})
+    try:
+        in_child(server.close)
+        _answer_truly(server)
+        assert read(asking, listener.address)
     finally:
         server.close()
 

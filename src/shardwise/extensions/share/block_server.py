@@ -6,6 +6,7 @@ A node that is asked as the holder of a block fetches one that it lacks, once fo
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -44,14 +45,15 @@ class BlockServer:
     """
 
     def __init__(self, listener: Listener, token: bytes, *, room: int, files: _Files) -> None:
-        self._room, self._files = room, files
+        self._room, self._files, self._pid = room, files, os.getpid()
         greet = partial(greeting_steps, token=token, has_dataset=True)
         self._reception = Reception(listener, greet=greet, take=self._take)
         self._reception.start()
 
     def close(self) -> None:
-        """Take no more connections."""
-        self._reception.close()
+        """Take no more connections; a forked child leaves its parent's socket alone."""
+        if self._pid == os.getpid():
+            self._reception.close()
 
     def _take(self, connection: Connection, admission: Admission) -> None:
         connection.limit(_IDLE_S)

@@ -98,7 +98,8 @@ class Cache:
     def peers(self) -> Any:
         """This process's part in a cache that nodes share: a `Sharing`; None unless they do."""
         if self.settings.share and self._peers is None:
-            self._peers = find("caches", "share")(self)
+            with self._lock:
+                self._peers = self._peers or find("caches", "share")(self)
         return self._peers
 
     @property
