@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -123,12 +125,16 @@ def test_a_gateway_that_is_killed_and_started_again_sends_little_more(tmp_path, 
                 for each in psutil.Process().children(recursive=True)
                 if f"badger://{objects}/meta" in each.cmdline()
             ]
-            command, environment = gateway.cmdline(), gateway.environ()
+            command = gateway.cmdline()
             gateway.kill()
             (tmp_path / "go").touch()
             time.sleep(1)  # requests fail meanwhile
-            log = stack.enter_context((tmp_path / "gateway.log").open("wb"))
-            again = psutil.Popen(command, env=environment, stdout=log, stderr=log)
+            keys = {"MINIO_ROOT_USER": s3.access_key, "MINIO_ROOT_PASSWORD": s3.secret_key}
+            environment = {**os.environ, **keys, "HOME": str(objects)}
+            again = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )  # fmt: skip
             stack.callback(again.wait)
             stack.callback(again.kill)
 
