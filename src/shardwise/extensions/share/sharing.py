@@ -207,7 +207,7 @@ class Sharing(Peers):
                     soon = time.monotonic() + CONNECT_S
                     rooms[each] = int(self._exchange(each, token.decode(), None, [], soon).body)
             time.sleep(0.02)
-        every = [(str(n), rooms.get(peers[n], 0), True, peers[n]) for n in nodes]
+        every = [[str(n), rooms.get(peers[n], 0), True, peers[n]] for n in nodes]
         return str(nodes[rank]), every
 
     def _serve(self, port: int, token: bytes) -> None:
