@@ -85,9 +85,9 @@ class WindowSource(ReadsEpochs):
         for mask, name in self._masks.items():
             if name not in names:
                 raise ValueError(f"deltas: {no_such_field(name, names)}")
-            if mask in names:
+            if mask in names and mask not in dataset.mask_fields:
                 raise ValueError(f"deltas: a field is called {mask!r} already: leave it out before")
-        self.fields = (*names, *self._aliases, *self._masks)
+        self.fields = tuple(dict.fromkeys((*names, *self._aliases, *self._masks)))
         inner, traits = dataset.manifest, traits_of(dataset.source)
         self._values = {*value_fields_of(dataset.source)}.difference(dataset.transforms.decoders)
         self.traits = replace(
@@ -138,7 +138,10 @@ class WindowSource(ReadsEpochs):
                 columns[name] = _pick_rows(loaded.get(name, [None] * len(unique)), at)
         for name in names:
             if name in self._masks:
-                columns[name] = rows_around(self._bounds, ids, self.offsets[self._masks[name]])[1]
+                inside = rows_around(self._bounds, ids, self.offsets[self._masks[name]])[1]
+                # A decoder's mask, as of sw.optional, may have axes of its own.
+                own = np.asarray(columns.get(name, inside), np.bool_)
+                columns[name] = own & inside.reshape(*inside.shape, *[1] * (own.ndim - inside.ndim))
             elif name in self._aliases:
                 columns[name] = columns[self._aliases[name]]
             elif name in self._cameras:
@@ -149,7 +152,7 @@ class WindowSource(ReadsEpochs):
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
     def _rows(self, name: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        offsets = self.offsets.get(name)
+        offsets = self.offsets.get(self._masks.get(name, name))
         return ids if offsets is None else rows_around(self._bounds, ids, offsets)[0]
 
     def _groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -157,8 +160,9 @@ class WindowSource(ReadsEpochs):
         groups: dict[Any, dict[str, None]] = {None: {"__key__": None}}
         for name in names:
             own = self._aliases.get(name, name)
-            if own not in self._cameras and own not in self._masks:
-                key = None if own in self._values else tuple(self.offsets.get(own, ()))
+            if own in self.dataset.mask_fields or own not in (*self._cameras, *self._masks):
+                offsets = self.offsets.get(self._masks.get(own, own), ())
+                key = None if own in self._values else tuple(offsets)
                 groups.setdefault(key, {})[own] = None
         return [tuple(group) for group in groups.values()]
 

@@ -12,21 +12,14 @@ from numpy.typing import NDArray
 from shardwise.base.abilities import having
 from shardwise.base.columns import values_of
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.clips.lone_files import (
-    IndexedFiles,
-    LoneFiles,
-    SourceOfFiles,
-)
-from shardwise.extensions.media.files.byte_reader import BytesReader
+from shardwise.extensions.media.clips.lone_files import IndexedFiles, LoneFiles, SourceOfFiles
 from shardwise.extensions.media.files.coded_frames import joined_ranges
-from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
-from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
+from shardwise.extensions.media.files.index_format import bad_block, index_from_bytes, media_block
+from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.sources.protocol import HasMediaFiles, Source
 
 # Samples that are indexed at the first use: reading 10,000 clips of 1 MB takes a minute.
 _MAX_FILES = 10_000
-# A file that can't be used has the reason in place of its index, as in a sidecar.
-_BAD = b"!"
 
 
 class MediaFiles(Protocol):
@@ -134,9 +127,9 @@ class StoredFiles:
         for sample in np.unique(ids).tolist():
             data = self._payload(sample)
             try:
-                self._blocks[sample] = b"" if data is None else _block(data)
+                self._blocks[sample] = b"" if data is None else media_block(data)
             except DataError as error:
-                self._blocks[sample] = _BAD + error.reason.encode()
+                self._blocks[sample] = bad_block(error.reason)
 
     def identity(self) -> str:
         """16 hex digits of all indexes."""
@@ -147,12 +140,12 @@ class StoredFiles:
 
     def index(self, sample: int) -> MediaIndex:
         """The index of a sample's file."""
-        block = self._blocks[sample]
-        if block and not block.startswith(_BAD):
+        block = self._blocks[sample] or bad_block(f"the sample has no {self._field!r}")
+        try:
             return index_from_bytes(block)
-        reason = block[1:].decode() if block else f"the sample has no {self._field!r}"
-        url, key = self.place(sample)
-        raise DataError(reason, url=url, key=key, field=self._field)
+        except DataError as error:
+            url, key = self.place(sample)
+            raise DataError(error.reason, url=url, key=key, field=self._field) from error
 
     def place(self, sample: int) -> tuple[str, str]:
         """Url and key of a sample."""
@@ -177,8 +170,3 @@ class StoredFiles:
                 f"{type(value).__name__}"
             )
         return None if value is None else bytes(value)
-
-
-def _block(data: bytes) -> bytes:
-    reader = BytesReader(data)
-    return index_to_bytes(with_checksums(index_media(reader), reader))

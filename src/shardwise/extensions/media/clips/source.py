@@ -50,16 +50,8 @@ class ClipCounts:
 class ClipSource(ReadsEpochs):
     """Clips of the videos of a source; satisfies `shardwise.sources.protocol.Source`.
 
-    The table of clips, 24 bytes per video, travels with the pickled source.
-
-    Args:
-        source: the videos.
-        indices: int64 `[videos]`, the ids of the samples in it; None for all.
-        fields: of a clip, copied from its sample, beside those of videos.
-        files: the videos' bytes and indexes, by field of `options.fields`.
-        options: see there.
-        table: the clips of each video.
-        identity: of the videos' indexes.
+    The table of clips, 24 bytes per video, travels with the pickled source. `fields` are copied
+    from the samples of the videos, whose ids are `indices` (None for all).
     """
 
     def __init__(
@@ -142,16 +134,9 @@ class ClipSource(ReadsEpochs):
         ids = np.asarray(ids, np.int64)
         spans, numbers = self.table.locate(ids)
         samples = self._owners.ids(self.table.videos[spans])
-        unique, inverse = np.unique(samples, return_inverse=True)
         is_made = not set(names).isdisjoint(self._made)
         cut_field = self.options.cuts.split(".")[0] if self.options.cuts and is_made else None
-        read = [name for name in self._owners.fields if name in names or name == cut_field]
-        stored = self.source.read(unique, tuple(read))
-        columns: dict[str, Any] = {
-            name: self._owners.repeated(stored.fields[name], inverse)
-            for name in read
-            if name in names
-        }
+        stored, inverse, columns = self._owners.read(self.table.videos[spans], names, cut_field)
         keys = [stored.keys[row] for row in inverse.tolist()]
         num_bytes = stored.num_bytes
         if is_made:

@@ -31,16 +31,8 @@ def read_ranges(
 ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
     """Read ranges of the media files of some samples; all remote ones are in flight at once.
 
-    Args:
-        pool: opens the files.
-        urls: of the files.
-        places: by sample the number of its file's URL, and where in it its bytes start, and how
-            many they are.
-        ranges_of: by sample the ranges (start, stop), in order and apart.
-        field: for errors.
-
-    Yields:
-        A sample, and pairs of a range's start and its bytes.
+    `places` has by sample the number of its file's URL, and its start and size in that file. Each
+    sample is yielded with pairs of a range's start and its bytes.
     """
     owners: list[tuple[int, int]] = []
     # The file, offset and bytes of each range.
@@ -81,11 +73,7 @@ class RangeReader:
 
 
 class RecentIndexes(Generic[K]):
-    """The parsed indexes that were used last; any thread may ask. It pickles empty.
-
-    Args:
-        max_frames: coded frames of the indexes that are kept together; one is kept in any case.
-    """
+    """The parsed indexes that were used last, of `max_frames` coded frames; it pickles empty."""
 
     def __init__(self, max_frames: int = _MAX_FRAMES) -> None:
         self._max_frames = max_frames
