@@ -13,6 +13,7 @@ from shardwise.storage.options import StorageOptions
 from shardwise.storage.remote import remote_storage
 
 MAGIC = re.compile(r"[*?\[]")
+INDEX = ".swi"
 WEB = ("http://", "https://")
 
 
@@ -44,6 +45,7 @@ def list_remote(
     - A directory, written with a slash at its end, stands for the files in it that end in one of
       `suffixes`.
     - A pattern that is the name of a file is that file.
+    - With an index suffix among `suffixes`, a glob also matches the indexes of its matches.
 
     Raises:
         MissingShardError: no file matches.
@@ -61,7 +63,7 @@ def shards_among(names: Sequence[str], url: str, suffixes: tuple[str, ...]) -> l
     matches = [name for name in names if name.endswith(suffixes) and not name.startswith(".")]
     if matches:
         return matches
-    patterns = ", ".join(f"*{suffix}" for suffix in suffixes)
+    patterns = ", ".join(f"*{suffix}" for suffix in suffixes if not suffix.endswith(INDEX))
     examples = f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
     if "index.json" in names:
         raise MissingShardError(

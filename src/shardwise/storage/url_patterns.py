@@ -18,14 +18,14 @@ from shardwise.base.arguments import path_text
 from shardwise.base.errors import DataError, MissingShardError, StorageError
 from shardwise.base.shown import shown, without_query
 from shardwise.storage.braces import expand_braces
-from shardwise.storage.listing import is_remote_pattern, list_remote, shards_among
+from shardwise.storage.listing import INDEX, is_remote_pattern, list_remote, shards_among
 from shardwise.storage.local import in_directory
 from shardwise.storage.missing import near_names
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 # Index and manifest files lie beside their shards, so `data/*` would find them too.
-_BESIDE_SHARDS = (".swi", ".swm")
+_BESIDE_SHARDS = (INDEX, ".swm")
 _JSON_LINES = (".jsonl", ".ndjson")
 
 
@@ -40,7 +40,7 @@ def expand(
     - Brace patterns, local and remote: `{000..123}`, `{0..10..2}`, `{a,b}`, nested.
     - Globs, local and remote: `*`, `?`, `[...]` and `**`. Matches are sorted by name; directories,
       hidden files, index files (`.swi`) and manifests (`.swm`) are left out, unless the glob itself
-      ends so.
+      or one of `suffixes` ends so.
     - A directory stands for the files in it that end in one of `suffixes`, sorted by name. A remote
       one is written with a slash at its end.
     - `file:` URLs become paths; `~` is expanded; other URLs are kept as they are.
@@ -114,13 +114,16 @@ def _match_remote(
     if not is_remote_pattern(name):
         return [name]
     return list_remote(
-        name, suffixes=suffixes, ignored=_list_ignored(name), options=options or StorageOptions()
+        name,
+        suffixes=suffixes,
+        ignored=_list_ignored(name, *suffixes),
+        options=options or StorageOptions(),
     )
 
 
-def _list_ignored(pattern: str) -> tuple[str, ...]:
+def _list_ignored(*wanted: str) -> tuple[str, ...]:
     """The ends of names that a glob leaves out."""
-    return tuple(suffix for suffix in _BESIDE_SHARDS if not pattern.endswith(suffix))
+    return tuple(end for end in _BESIDE_SHARDS if not any(w.endswith(end) for w in wanted))
 
 
 def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -133,11 +136,12 @@ def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
         return _list_directory(name, suffixes)
     if not magic or os.path.exists(name):
         return [name]
-    ignored = _list_ignored(name)
+    ignored = _list_ignored(name, *suffixes)
+    has_indexes = any(suffix.endswith(INDEX) for suffix in suffixes)
+    found = {*glob.glob(name, recursive=True)}
+    found.update(glob.glob(name + INDEX, recursive=True) if has_indexes else ())
     matches = sorted(
-        path
-        for path in glob.glob(name, recursive=True)
-        if not path.endswith(ignored) and not os.path.isdir(path)
+        path for path in found if not path.endswith(ignored) and not os.path.isdir(path)
     )
     if not matches:
         raise MissingShardError(

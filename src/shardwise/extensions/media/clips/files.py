@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,8 @@ from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.coded_frames import joined_ranges
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
-from shardwise.sources.protocol import HasMediaFiles, Source
+from shardwise.sources.protocol import HasMediaFiles, Source, ranges_of
+from shardwise.storage import PoolRanges
 
 # Samples that are indexed at the first use: reading 10,000 clips of 1 MB takes a minute.
 _MAX_FILES = 10_000
@@ -50,6 +51,16 @@ class MediaFiles(Protocol):
         """Yield each sample with pairs of a range's start and its bytes."""
         ...
 
+    def has_index(self, sample: int) -> bool:
+        """Whether `index` makes no request to a store."""
+        ...
+
+    def ranges(
+        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterable[PoolRanges] | None:
+        """The ranges that `read` fetches, as far as they are known."""
+        ...
+
 
 class HeldRanges:
     """A sample's file with some ranges, and their starts, in memory; it reads other ranges."""
@@ -76,19 +87,22 @@ class HeldRanges:
         )
 
 
-def hold_ranges(
-    files: MediaFiles, wanted: Sequence[tuple[int, MediaIndex, Sequence[tuple[int, int]]]]
-) -> tuple[list[HeldRanges], int]:
-    """Read ranges of the files of samples, and how many bytes they are.
+# The sample, index and ranges of a part of a file.
+Part: TypeAlias = tuple[int, MediaIndex, Sequence[tuple[int, int]]]
 
-    `wanted` has sample, index and ranges of each part; parts of one file share what they have in
-    common, and all remote files are read at once.
-    """
+
+def ranges_by_sample(wanted: Iterable[Part]) -> dict[int, list[tuple[int, int]]]:
+    """The ranges of parts by sample; parts of one file share what they have in common."""
     needed: dict[int, list[tuple[int, int]]] = {}
     for sample, _, ranges in wanted:
         if ranges:
             needed.setdefault(sample, []).extend(ranges)
-    read = dict(files.read({sample: joined_ranges(ranges) for sample, ranges in needed.items()}))
+    return {sample: joined_ranges(ranges) for sample, ranges in needed.items()}
+
+
+def hold_ranges(files: MediaFiles, wanted: Sequence[Part]) -> tuple[list[HeldRanges], int]:
+    """Read parts of the files of samples, all remote ones at once, and count their bytes."""
+    read = dict(files.read(ranges_by_sample(wanted)))
     return [
         HeldRanges(files, sample, index.num_bytes, _of_part(read.get(sample, []), ranges))
         for sample, index, ranges in wanted
@@ -167,6 +181,16 @@ class StoredFiles:
         for sample in wanted:
             data = self._payload(sample)
             yield sample, [] if data is None else [(0, memoryview(data))]
+
+    def has_index(self, sample: int) -> bool:
+        """Whether it is one of the files."""
+        return sample in self._blocks
+
+    def ranges(
+        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterable[PoolRanges] | None:
+        """The ranges of the samples in the source."""
+        return ranges_of(self._source, np.array([*wanted], np.int64), (self._field,))
 
     def _payload(self, sample: int) -> bytes | None:
         columns = self._source.read(np.array([sample], np.int64), (self._field,))

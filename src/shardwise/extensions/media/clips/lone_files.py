@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -18,9 +18,10 @@ from shardwise.dataset.kept_arrays import KeptArrays
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media
 from shardwise.extensions.media.files.ranged_files import (
+    FilePlaces,
+    RangedFiles,
     RangeReader,
     RecentIndexes,
-    read_ranges,
 )
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import MadeOnce
@@ -77,18 +78,16 @@ class _Indexes:
     stats: NDArray[np.uint8]
 
 
-class LoneFiles:
+class LoneFiles(RangedFiles):
     """The media files of a `SourceOfFiles`; satisfies `MediaFiles`.
 
     Each process makes the index of a file at its first use, however many samples name that file.
     """
 
     def __init__(self, source: SourceOfFiles, field: str) -> None:
+        super().__init__(field)
         self._source = source
-        self._field = field
-        # A clip at the file's start looks like the start of a sequence: nothing is read ahead.
-        options = replace(source.storage or StorageOptions(), prefetch_bytes=0)
-        self._pool = FilePool(options=options)
+        self._pool = FilePool(options=source.storage)
         self._recent: RecentIndexes[str] = RecentIndexes(_MAX_FRAMES)
         self._versions: dict[str, FileStat] = {}
 
@@ -105,16 +104,18 @@ class LoneFiles:
         key, url, _ = self._source.file_of(sample)
         return url, key
 
-    def read(
-        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the files; see `read_ranges`."""
+    def has_index(self, sample: int) -> bool:
+        """Whether its index was made."""
+        return self.place(sample)[0] in self._recent
+
+    def find(self, samples: Collection[int]) -> FilePlaces:
+        """Find the files, and pin them to their versions."""
         urls, places = dict[str, int](), {}
-        for sample in wanted:
+        for sample in samples:
             url, stat = self.place(sample)[0], self._version(sample)
             self._pool.pin(url, stat)
             places[sample] = (urls.setdefault(url, len(urls)), 0, stat.num_bytes)
-        return iter([*read_ranges(self._pool, [*urls], places, wanted, field=self._field)])
+        return FilePlaces(self._pool, [*urls], places)
 
     def _index(self, sample: int) -> MediaIndex:
         with self._source.opened_file(sample, self._pool.options) as (file, stat):
@@ -173,6 +174,10 @@ class IndexedFiles(LoneFiles):
                 f"{error.reason}; its media index, in the cache, is removed: call clips() again",
                 url=error.url,
             ) from error
+
+    def has_index(self, sample: int) -> bool:  # noqa: ARG002 - all have
+        """True: all indexes are here."""
+        return True
 
     def _open_indexes(self) -> _Indexes:
         return self._table.get(self._kept_or_made)

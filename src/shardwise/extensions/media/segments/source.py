@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor
@@ -14,7 +15,13 @@ from numpy.typing import NDArray
 from shardwise.base.columns import Columns, values_of
 from shardwise.base.errors import DataError
 from shardwise.dataset.field import refuse_reserved
-from shardwise.extensions.media.clips.files import HeldRanges, MediaFiles, hold_ranges
+from shardwise.extensions.media.clips.files import (
+    HeldRanges,
+    MediaFiles,
+    Part,
+    hold_ranges,
+    ranges_by_sample,
+)
 from shardwise.extensions.media.clips.owners import Owners
 from shardwise.extensions.media.files.coded_frames import ranges_to_read
 from shardwise.extensions.media.files.media_index import MediaIndex
@@ -27,7 +34,8 @@ from shardwise.extensions.media.files.sound_window import (
 )
 from shardwise.extensions.media.segments.table import SegmentTable, rows_in
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source, SourceTraits
+from shardwise.sources.protocol import Source, SourceTraits, joined_ranges, ranges_of
+from shardwise.storage import PoolRanges
 
 # Offsets and durations of manifests are rounded: so much may lie after the sound, as silence.
 _ROUNDED_S = 0.1
@@ -135,10 +143,8 @@ class SegmentSource:
         ids, table = np.asarray(ids, np.int64), self.table
         samples = self._owners.ids(table.sounds[ids])
         unique, inverse = np.unique(samples, return_inverse=True)
-        cut_field = None if self._cuts is None else self._cuts.split(".")[0]
-        wants_rows = not set(names).isdisjoint(self._named)
-        read = [n for n in self._owners.fields if n in names or (wants_rows and n == cut_field)]
-        stored = self.source.read(unique, tuple(read))
+        cut_field, wants_rows, read = self._stored_fields(names)
+        stored = self.source.read(unique, read)
         columns: dict[str, Any] = {
             name: self._owners.repeated(stored.fields[name], inverse)
             for name in read
@@ -163,17 +169,43 @@ class SegmentSource:
         ]
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_: int
+    ) -> Iterable[PoolRanges] | None:
+        """The ranges that `read` fetches of sounds whose indexes are in memory."""
+        names = self.fields if fields is None else fields
+        samples = self._owners.ids(self.table.sounds[ids])
+        parts = [ranges_of(self.source, np.unique(samples), self._stored_fields(names)[2])]
+        if parts[0] is not None and self._field in names:
+            known = [self._files.has_index(sample) for sample in samples.tolist()]
+            wanted = ranges_by_sample(self._list_parts(ids[known], samples[known]))
+            parts.append(self._files.ranges(wanted))
+        return joined_ranges(parts)
+
+    def _stored_fields(self, names: tuple[str, ...]) -> tuple[str | None, bool, tuple[str, ...]]:
+        """The field of the rows, whether some fields need it, and the fields read of samples."""
+        cut_field = None if self._cuts is None else self._cuts.split(".")[0]
+        wants_rows = not set(names).isdisjoint(self._named)
+        read = [n for n in self._owners.fields if n in names or (wants_rows and n == cut_field)]
+        return cut_field, wants_rows, tuple(read)
+
+    def _list_parts(self, ids: NDArray[np.int64], samples: NDArray[np.int64]) -> list[Part]:
+        """The ranges that segments need."""
+        wanted: list[Part] = []
+        offsets, durations = self.table.offsets[ids].tolist(), self.table.durations[ids].tolist()
+        for sample, offset, duration in zip(samples.tolist(), offsets, durations, strict=True):
+            low, high = offset - self._around_s, offset + duration + self._around_s
+            index = self._files.index(sample)
+            wanted.append((sample, index, _ranges(index, low, high)))
+        return wanted
+
     def _read_segments(
         self, ids: NDArray[np.int64], samples: NDArray[np.int64]
     ) -> tuple[list[Segment], int]:
         """The bytes of segments."""
-        spans = list(zip(self.table.offsets[ids].tolist(), self.table.durations[ids].tolist(),
-                         strict=True))  # fmt: skip
-        wanted = []
-        for sample, (offset, duration) in zip(samples.tolist(), spans, strict=True):
-            low, high = offset - self._around_s, offset + duration + self._around_s
-            index = self._files.index(sample)
-            wanted.append((sample, index, _ranges(index, low, high)))
+        wanted = self._list_parts(ids, samples)
+        spans = zip(self.table.offsets[ids].tolist(), self.table.durations[ids].tolist(),
+                    strict=True)  # fmt: skip
         held, num_bytes = hold_ranges(self._files, wanted)
         return [
             Segment(reader, index, *span)
