@@ -140,8 +140,7 @@ def test_close_does_not_wait_for_a_store(s3, urls, executor):
         assert time.monotonic() - began < 30
 
 
-@pytest.mark.parametrize("executor", ["inline", "threads"])
-def test_close_ends_what_a_cache_fetches_ahead(s3, urls, tmp_path, executor):
+def test_close_ends_what_a_cache_fetches_ahead(s3, urls, tmp_path):
     before = set(threading.enumerate())
 
     def fetching():
@@ -152,7 +151,7 @@ def test_close_ends_what_a_cache_fetches_ahead(s3, urls, tmp_path, executor):
         config = s3.behind(proxy.url).config
         cache = sw.CacheSettings(tmp_path / "cache", block_bytes=256 << 10)
         data = sw.tar(urls, storage=config, cache=cache)
-        loader = sw.DataLoader(data, batch_size=4, executor=executor, output="numpy")
+        loader = sw.DataLoader(data, batch_size=4, num_threads=2, output="numpy")
         batches = iter(loader)
         next(batches)
         proxy.leave()
