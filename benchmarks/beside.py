@@ -30,7 +30,7 @@ import numpy as np
 
 import shardwise as sw
 from benchmarks.corpora import image_samples
-from shardwise.cli.bench_beside import measure_beside
+from shardwise.extensions.tools.bench_beside import measure_beside
 
 BATCH, SIZE, NUM_IMAGES = 64, 224, 2_000
 LOADERS: dict[str, dict[str, int]] = {

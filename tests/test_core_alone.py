@@ -30,7 +30,6 @@ _PROGRAM = """
 import pkgutil
 import sys
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -58,13 +57,10 @@ if __name__ == "__main__":
             seen = np.concatenate([batch["__index__"] for batch in loader])
             assert len(set(seen.tolist())) == len(seen) == 96
             assert loader.certificate()["ok"], loader.certificate()
-    Path("folder/a").mkdir(parents=True)
-    Path("folder/a/0.txt").write_text("0")
-    shards = list(writer.shards)
-    commands = [["--help"], *([name, *shards] for name in ("index", "info", "verify"))]
-    for command in (*commands, ["plan", *shards, "--batch-size", "8"], ["info", "folder"]):
+    for command in (["--help"], ["index", *writer.shards]):
         done = CliRunner().invoke(cli, command)
         assert done.exit_code == 0, (command, done.output)
+    print(CliRunner().invoke(cli, ["info", *writer.shards]).output)
     try:
         sw.parquet("x.parquet")
     except sw.MissingExtraError as error:
@@ -91,6 +87,7 @@ def test_the_core_trains_with_every_extension_deleted(core: Path) -> None:
     program.write_text(_PROGRAM)
     done = _run(core, [sys.executable, str(program)])
     assert done.returncode == 0, done.stderr
+    assert "'info' is an extension's" in done.stdout
     assert "'parquet' is an extension's" in done.stdout
     assert "'s3://bucket/x.tar' is no file of this machine" in done.stdout
 

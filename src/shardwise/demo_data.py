@@ -15,9 +15,6 @@ def write_digits(directory: str) -> int:
     """Write `train-000000.tar` to `train-000003.tar`, and return the number of samples.
 
     A sample has an image ("jpg"), its class from 0 to 9 ("cls") and a caption ("txt").
-
-    Raises:
-        ImportError: scikit-learn or Pillow is missing.
     """
     from PIL import Image
     from sklearn.datasets import load_digits

@@ -29,7 +29,7 @@ def test_commands_and_options_are_completed() -> None:
 
 
 def test_the_names_of_commands_are_completed_without_importing_them() -> None:
-    heavy = ("numpy", "rich", "shardwise.dataset", "shardwise.cli.info")
+    heavy = ("numpy", "rich", "shardwise.dataset", "shardwise.extensions.tools.info")
     code = (
         "import sys; from shardwise.cli import cli; "
         "cli.shell_complete(cli.make_context('shardwise', ['x']), 'in'); "

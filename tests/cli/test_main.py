@@ -122,7 +122,7 @@ def test_names_from_the_data_cannot_write_control_codes_in_an_error(monkeypatch)
     def fail(*_arguments, **_options):
         raise DataError("odd\nready: 0\r1", url="a\x1b[2J.tar")
 
-    monkeypatch.setattr("shardwise.cli.plan.Plan", fail)
+    monkeypatch.setattr("shardwise.extensions.tools.plan.Plan", fail)
     result = run("plan", "--num-samples", 3, exit_code=1)
     first, second = result.stderr.splitlines()
     assert first == "shardwise: odd"
@@ -199,7 +199,7 @@ def test_an_interrupt_in_this_process_is_130_and_one_line(monkeypatch):
     def interrupted(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shardwise.cli.plan.Plan", interrupted)
+    monkeypatch.setattr("shardwise.extensions.tools.plan.Plan", interrupted)
     result = run("plan", "--num-samples", 3, exit_code=130)
     assert result.output == "shardwise: interrupted\n"
 

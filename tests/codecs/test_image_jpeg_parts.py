@@ -16,8 +16,7 @@ from PIL import Image
 from shardwise.codecs import RandomCrop, image, image_jpeg_parts
 from shardwise.codecs.image_crop import CropBox
 from shardwise.codecs.image_headers import probe
-from shardwise.codecs.image_jpeg_parts import may_end_early, read_part
-from shardwise.codecs.image_turbojpeg import find_turbojpeg
+from shardwise.codecs.image_jpeg_parts import find_turbojpeg, may_end_early, read_part
 from tests.codecs.samples import encode, picture
 
 _HEIGHT, _WIDTH = 77, 83

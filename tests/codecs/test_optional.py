@@ -83,6 +83,7 @@ class Outer:
         return int(rng.integers(10**9))
 
 
+@pytest.mark.extension
 def test_a_decoder_around_a_keyed_one_gets_its_numbers(dataset):
     whole = dataset.subset([1, 2])
     plain = [sample["txt"] for sample in whole.decode(txt=Outer())]

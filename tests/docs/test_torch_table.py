@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardwise.loader.torch_arguments import TORCH_ARGUMENTS
+from shardwise.loader.arguments import TORCH_ARGUMENTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-torch.md"
 

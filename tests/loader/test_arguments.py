@@ -14,8 +14,8 @@ import torch
 import shardwise as sw
 from shardwise.base.errors import DataError, StateError
 from shardwise.dataset import Dataset
+from shardwise.loader.arguments import TORCH_ARGUMENTS, TorchArguments
 from shardwise.loader.plan_options import PlanArguments, PlanOptions
-from shardwise.loader.torch_arguments import TORCH_ARGUMENTS, TorchArguments
 from shardwise.plan import WindowShape
 from shardwise.testing import assert_batches_equal, check_resume
 from tests.support.memory_source import MemorySource, numbered_samples

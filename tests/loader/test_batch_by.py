@@ -11,7 +11,7 @@ import pytest
 import torch.utils.data
 
 import shardwise as sw
-from shardwise.loader.drop_notice import warn_once
+from shardwise.loader.notices import warn_once
 from tests.support.ranks import run_ranks
 from tests.support.torchrun import ROOT
 

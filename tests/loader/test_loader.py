@@ -15,7 +15,7 @@ import shardwise as sw
 from shardwise import DataLoader
 from shardwise.base.errors import RankError, StateError
 from shardwise.dataset import Dataset
-from shardwise.loader.drop_notice import warn_once
+from shardwise.loader.notices import warn_once
 from shardwise.plan import SequentialSampler
 from shardwise.testing import check_resume
 from tests.support.memory_source import MemorySource, numbered_samples

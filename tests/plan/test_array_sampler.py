@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.plan.array_sampler import ArraySampler
+from shardwise.plan.user_sampler import ArraySampler
 from shardwise.testing import check_sampler
 
 

@@ -18,10 +18,16 @@ from shardwise.plan import (
     WeightedSampler,
     WindowSampler,
 )
-from shardwise.plan.id_word import IdWord, dropped_samples, epoch_samples, planned_samples
+from shardwise.plan.id_word import (
+    MODULUS,
+    IdWord,
+    Tallied,
+    dropped_samples,
+    epoch_samples,
+    planned_samples,
+)
 from shardwise.plan.protocol import epoch_parts
 from shardwise.plan.sampler import sampler_from_spec
-from shardwise.plan.tallied import MODULUS, Tallied
 
 SIZES = np.array([3, 0, 40, 10, 7])
 SAMPLERS: list[Sampler] = [

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.plan.id_word import IdWord
-from shardwise.plan.tallied import MODULUS
+from shardwise.plan.id_word import MODULUS, IdWord
 
 IDS = st.lists(st.integers(0, 2**40), max_size=30)
 WORD = IdWord("0123456789abcdef", 3)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.plan import FullSampler, Permutation, SequentialSampler, VirtualEpochs, WindowSampler
-from shardwise.plan.array_sampler import ArraySampler
 from shardwise.plan.permute import permute_within
 from shardwise.plan.protocol import FindsIds, Sampler, having, positions_of
+from shardwise.plan.user_sampler import ArraySampler
 from shardwise.plan.weighted import WeightedSampler
 
 

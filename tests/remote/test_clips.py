@@ -31,7 +31,7 @@ def url(s3, media_files, tmp_path):
 
 
 def test_a_clip_is_one_request_and_few_bytes(s3, url, counted):
-    ds = sw.tar(url, storage=s3.config).select("mp4").clips("mp4", frames=8, step=25)
+    ds = sw.tar(url, storage=s3.unhedged).select("mp4").clips("mp4", frames=8, step=25)
     assert len(ds) == 9
     ds[0]  # the shard's index is opened
     for number in range(9):
@@ -52,7 +52,7 @@ def test_a_clip_is_one_request_and_few_bytes(s3, url, counted):
 
 
 def test_opening_reads_the_sidecar_by_one_request(s3, url):
-    source = sw.tar(url, storage=s3.config).select("mp4")
+    source = sw.tar(url, storage=s3.unhedged).select("mp4")
     assert len(source) == 3
     before = len(s3.requests())
     source.clips("mp4", frames=8)
@@ -70,7 +70,7 @@ def test_the_sound_of_a_clip_is_its_packets_and_256_kb_at_most(s3, tmp_path, cou
         options = f"-c:v libx264 -preset ultrafast -c:a {codec} -b:a 256k"
         ffmpeg(*sound.split(), *options.split(), str(path))
         files[codec] = path.read_bytes()
-    ds = sw.tar(stored(s3, tmp_path / "s.tar", files), storage=s3.config).select("mp4")
+    ds = sw.tar(stored(s3, tmp_path / "s.tar", files), storage=s3.unhedged).select("mp4")
     clips = ds.clips("mp4", frames=50, count=1, audio="same")
     heard = clips.select("mp4.audio", "__media__")
     heard[0]  # the shard's index is opened

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.sources.tar.check.verify import verify_shard
+from shardwise.extensions.tools.shard_checks import verify_shard
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from shardwise.storage import StorageOptions

@@ -42,7 +42,7 @@ def lists(s3, videos, request):
 
 
 class Asked:
-    """The ranges of videos that were asked of a store since the last call, each once."""
+    """The ranges of videos that were asked of a store since the last call."""
 
     def __init__(self, s3):
         self._s3, self._seen = s3, 0
@@ -50,7 +50,6 @@ class Asked:
     def __call__(self):
         seen = self._s3.requests()
         new, self._seen = seen[self._seen :], len(seen)
-        # A busy machine may ask twice for one range.
         return {
             (each["path"].partition("?")[0], each["range"]): each["num_bytes"]
             for each in new
@@ -66,7 +65,7 @@ def asked(s3):
 
 
 def clips_of(s3, lists, kind="names", **options):
-    ds = sw.files(lists[kind], root=lists["root"], storage=s3.config)
+    ds = sw.files(lists[kind], root=lists["root"], storage=s3.unhedged)
     return ds.clips("video", frames=20, stride=2, step=60, **options)
 
 
@@ -117,12 +116,12 @@ def test_indexes_are_kept_and_travel_to_other_processes(s3, lists, asked):
 
 def test_a_list_may_name_absolute_urls_below_its_root(s3, lists):
     names, urls = (
-        sw.files(lists[k], root=lists["root"], storage=s3.config) for k in ("names", "urls")
+        sw.files(lists[k], root=lists["root"], storage=s3.unhedged) for k in ("names", "urls")
     )
     for one, other in zip(names.select("label"), urls.select("label"), strict=True):
         assert one["__key__"] == other["__key__"]
     with pytest.raises(sw.DataError, match="does not lie in"):
-        len(sw.files(lists["urls"], root=f"{lists['root']}/a", storage=s3.config))
+        len(sw.files(lists["urls"], root=f"{lists['root']}/a", storage=s3.unhedged))
 
 
 def test_a_file_that_was_replaced_is_an_error_once(s3, lists, videos, request):

@@ -48,7 +48,7 @@ EXECUTORS = (
 def test_ranks_without_a_cache_fetch_what_they_use(s3: S3Server, shuffle, executor):
     prefix = f"used-{shuffle}-{len(executor)}-{next(iter(executor))}"
     urls = put_indexed_shards(s3, prefix, SIZES, num_bytes=SAMPLE_BYTES)
-    data = sw.tar(urls, storage={"config": s3.config, "hedge": False}).select("bin")
+    data = sw.tar(urls, storage=s3.unhedged).select("bin")
     assert len(data) == sum(SIZES)  # opened
     before = sent(s3, prefix)
     ranks = [
@@ -68,7 +68,7 @@ def test_ranks_that_share_a_cache_fetch_the_data_once(s3: S3Server, tmp_path, sh
     prefix = f"once-{shuffle}-{next(iter(executor))}"
     urls = put_indexed_shards(s3, prefix, SIZES, num_bytes=SAMPLE_BYTES)
     cache = sw.CacheSettings(tmp_path / "cache", block_bytes=256 << 10)
-    data = sw.tar(urls, storage={"config": s3.config, "hedge": False}, cache=cache)
+    data = sw.tar(urls, storage=s3.unhedged, cache=cache)
     assert len(data) == sum(SIZES)  # opened
     before = sent(s3, prefix)
     ranks = [
@@ -89,7 +89,7 @@ def test_ranks_that_share_a_cache_fetch_the_data_once(s3: S3Server, tmp_path, sh
 
 def test_reads_are_announced_once_and_a_batch_of_any_kind_is_right(s3: S3Server):
     urls = put_indexed_shards(s3, "mixed-kinds", SIZES, num_bytes=SAMPLE_BYTES)
-    storage = {"config": s3.config, "hedge": False}
+    storage = s3.unhedged
     one, two = (sw.tar(urls[at], storage=storage).select("bin") for at in (0, 1))
     subset = sw.tar(urls, storage=storage).select("bin").subset(np.arange(0, 160, 3))
     for data in (sw.concat([one, two]), sw.mix({"a": (one, 0.5), "b": (two, 0.5)}), subset):

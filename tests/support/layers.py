@@ -54,7 +54,7 @@ NEIGHBOURS = {
 # Packages that share a folder and know nothing of each other, but for what all may use.
 SHARED = {
     "sources": {"manifest", "per_process", "protocol", "row_group_cache", "samples", "shard_names"},
-    "codecs": {"part_decoder", "protocol", "rows"},
+    "codecs": {"protocol"},
     "extensions.formats": {"records"},
     "extensions.tables": {"arrow"},
 }

@@ -17,8 +17,7 @@ import torch
 import shardwise as sw
 from shardwise.engine.processes.slots import _IN_USE, SlotPool
 from shardwise.engine.request import Batch
-from shardwise.tensors.device import StreamCopier
-from shardwise.tensors.page_lock import PageLocks, _unlock
+from shardwise.tensors.device import PageLocks, StreamCopier, _unlock
 from tests.support.fake_cuda import FakeCuda
 from tests.support.memory_source import MemorySource, numbered_samples
 

@@ -76,9 +76,6 @@ def check_choice(
 
     `of` is the function that takes the argument, if the name alone does not show that; `more` is
     what else it takes.
-
-    Raises:
-        ValueError: it is another value.
     """
     choices = tuple(choices)
     if isinstance(value, str | bool | None) and value in choices:
@@ -91,12 +88,7 @@ def check_choice(
 
 
 def check_number(name: str, value: Any, *, least: float | None = None) -> None:
-    """Refuse a value that is not a number above 0, or of at least `least` if that is given.
-
-    Raises:
-        TypeError: it is not a number.
-        ValueError: it is too small, or nan.
-    """
+    """Refuse a value that is not a number above 0, or of at least `least` if that is given."""
     number: Any = value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, not a {type(value).__name__}")
@@ -106,11 +98,7 @@ def check_number(name: str, value: Any, *, least: float | None = None) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse a value that is not a bool: Python takes "False", a non-empty str, for True.
-
-    Raises:
-        TypeError: it is neither True nor False.
-    """
+    """Refuse a value that is not a bool: Python takes "False", a non-empty str, for True."""
     # Not at the top: `shardwise --help` shows without importing NumPy.
     import numpy as np
 
@@ -119,22 +107,13 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_function(name: str, value: Any) -> None:
-    """Refuse a value that is neither a function nor None.
-
-    Raises:
-        TypeError: it can't be called.
-    """
+    """Refuse a value that is neither a function nor None."""
     if value is not None and not callable(value):
         raise TypeError(f"{name}={value!r:.80}: use a function, or None")
 
 
 def path_text(name: str, value: Any) -> str:
-    """A path or a URL as str.
-
-    Raises:
-        TypeError: it is neither a str nor a path of str.
-        ValueError: no file can have that name.
-    """
+    """A path or a URL as str."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str or a path, not a {type(value).__name__}")
@@ -148,12 +127,7 @@ def path_text(name: str, value: Any) -> str:
 
 
 def directory_text(name: str, value: Any) -> str:
-    """A directory, local or remote, as str.
-
-    Raises:
-        TypeError: it is neither a str nor a path of str.
-        ValueError: no directory can have that name, or a URL names no host or bucket.
-    """
+    """A directory, local or remote, as str."""
     text = path_text(name, value)
     if _REMOTE.match(text):
         try:

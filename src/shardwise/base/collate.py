@@ -118,11 +118,7 @@ def _stack_arrays(values: list[Any]) -> NDArray[Any] | list[Any]:
 
 
 def named(columns: Mapping[str, Any], names: Sequence[str]) -> Sequence[str]:
-    """The names, if there are such columns.
-
-    Raises:
-        ValueError: one is not there.
-    """
+    """The names, if there are such columns."""
     for name in names:
         if name not in columns:
             absent = no_such_field(name, tuple(columns), kind="entries of a batch")
@@ -140,9 +136,6 @@ def join(pieces: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, Sequence[An
         For every column of the first piece: arrays of one dtype and trailing shape concatenated,
         else a list of the values. A column of one piece stays as it is. Pieces without a row do
         not count, unless all are.
-
-    Raises:
-        ValueError: the pieces have different columns.
 
     Examples:
         >>> join([{"txt": ["a"]}, {"txt": ["b", "c"]}])

@@ -195,11 +195,9 @@ class PayloadColumn(LazyBytesColumn):
         return (None if value is None else memoryview(value) for value in self._values)
 
     def to_list(self) -> list[bytes | None]:
-        """All payloads, None where one is missing."""
         return list(self._values)
 
     def copy_rows(self, out: NDArray[np.uint8]) -> bool:
-        """Copy all payloads into `out`, uint8 `[rows, length]`; False if one is not that long."""
         if (self.lengths != out.shape[1]).any():
             return False
         for row, value in zip(out, self._values, strict=True):

@@ -9,11 +9,7 @@ from shardwise.base.errors import MissingExtraError
 
 
 def import_pillow() -> Any:
-    """Pillow's module `PIL.Image`.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Pillow's module `PIL.Image`."""
     try:
         return import_module("PIL.Image")
     except ImportError as error:

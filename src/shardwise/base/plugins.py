@@ -42,6 +42,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     # Commands of the shell: click commands.
     "commands": {
+        "bench": "shardwise.extensions.tools.bench:bench",
         "build": "shardwise.extensions.build.command:build",
         "cache": "shardwise.extensions.remote.cache.command:cache",
         "certify": "shardwise.extensions.certify.command:certify",
@@ -49,10 +50,14 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "report": "shardwise.extensions.monitor.report_command:report",
         "watch": "shardwise.extensions.monitor.watch_command:watch",
         "convert": "shardwise.extensions.build.command:convert",
+        "doctor": "shardwise.extensions.tools.doctor:doctor",
         "explain": "shardwise.extensions.ask.command:explain",
+        "info": "shardwise.extensions.tools.info:info",
+        "plan": "shardwise.extensions.tools.plan:plan",
         "reshard": "shardwise.extensions.build.command:reshard",
         "serve": "shardwise.extensions.service.command:serve",
         "show": "shardwise.extensions.show.command:show",
+        "verify": "shardwise.extensions.tools.verify:verify",
     },
     # A process's part in a cache that nodes share: a cache -> `Sharing`.
     "caches": {"share": "shardwise.extensions.share.sharing:Sharing"},

@@ -49,7 +49,7 @@ class Ranks:
     source: str
 
     @property
-    def is_certain(self) -> bool:  # noqa: D102 - above
+    def is_certain(self) -> bool:
         return self.source != _UNCERTAIN
 
 

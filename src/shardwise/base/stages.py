@@ -36,12 +36,10 @@ class Stages:
     missing: dict[str, int] = field(default_factory=dict)
 
     def add(self, stage: str, seconds: float, num_bytes: int = 0) -> None:
-        """Add the seconds and bytes of one stage for some rows."""
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
         self.num_bytes += num_bytes
 
     def merge(self, other: Stages) -> None:
-        """Add the sums of `other` to these."""
         for stage, seconds in other.seconds.items():
             self.add(stage, seconds)
         self.num_bytes += other.num_bytes
@@ -82,12 +80,10 @@ class StageSeconds:
     _outer: Token[StageSeconds | None] = field(init=False)
 
     def __enter__(self) -> StageSeconds:
-        """Count from now on."""
         self._outer = _COUNTED.set(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Count no more."""
         _COUNTED.reset(self._outer)
 
 

@@ -9,11 +9,7 @@ from shardwise.base.errors import MissingTorchError
 
 
 def import_torch() -> ModuleType:
-    """Torch itself.
-
-    Raises:
-        MissingTorchError: it is not installed.
-    """
+    """Torch itself."""
     try:
         return import_module("torch")
     except ModuleNotFoundError as error:

@@ -6,25 +6,23 @@ well. Problems of shards are found in manifests, and shown, here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 import shardwise as sw
-from shardwise.base.errors import ShardwiseError
 from shardwise.base.plugins import find
 from shardwise.base.shown import shown
 from shardwise.cli.options import usage_errors
 from shardwise.cli.output import clean, write_line
 from shardwise.cli.python_names import is_python, open_python
 from shardwise.sources.protocol import value_fields_of
-from shardwise.sources.tar.check.problems import Problem, problem_of
-from shardwise.sources.tar.index.index_store import IndexStore
-from shardwise.sources.tar.index.listed_shards import ListedShards, is_manifest_file, manifest_files
+from shardwise.sources.tar.index.listed_shards import is_manifest_file
 from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_lists import is_shard_list
+from shardwise.sources.tar.problems import Problem
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local, local_path
 
@@ -152,23 +150,6 @@ def list_shards(urls: Sequence[str]) -> list[str]:
     if not any(is_shard_list(url) or is_manifest_file(url) for url in urls):
         return expand_shards(urls)
     return list(TarSource(urls, accept_unfinished=True).urls)
-
-
-def wrong_entries(
-    urls: Sequence[str], index_dir: str | None, known: Collection[str | None]
-) -> Iterator[Problem]:
-    """Shards that are not as the manifest files among the URLS list them, but for `known` ones."""
-    store = IndexStore(index_dir, accept_unfinished=True)
-    names = filter(is_manifest_file, urls)
-    for manifest in [file for name in names for file in manifest_files(name, store.options)]:
-        listed = ListedShards(manifest, store)
-        for number, url in enumerate(listed.manifest.urls):
-            if url in known:
-                continue
-            try:
-                listed.check(number, save=False)
-            except ShardwiseError as error:
-                yield problem_of(error, url)
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:

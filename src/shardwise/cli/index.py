@@ -29,10 +29,10 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.sources.tar.check.problems import problem_of
 from shardwise.sources.tar.index.build import BuildResult, build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore, read_index
 from shardwise.sources.tar.index.merge import merge_indexes, require_manifest_name
+from shardwise.sources.tar.problems import problem_of
 from shardwise.sources.tar.sidecar import Sidecar
 
 

@@ -17,7 +17,6 @@ class Text(PlainDecoder):
     """A decoder of UTF-8; `text` makes it."""
 
     def __call__(self, data: bytes | memoryview | str) -> str:
-        """Decode one payload; text that a table holds as such stays as it is."""
         return data if isinstance(data, str) else str(data, "utf-8")
 
 
@@ -40,7 +39,6 @@ class Raw(PlainDecoder):
     """The decoder that leaves bytes as they are; `raw` makes it."""
 
     def __call__(self, data: bytes | memoryview) -> bytes:
-        """Copy one payload."""
         return bytes(data)
 
 
@@ -53,7 +51,6 @@ class Json(PlainDecoder):
     """A decoder of JSON; `json` makes it."""
 
     def __call__(self, data: bytes | memoryview | str) -> Any:
-        """Decode one document, from bytes or from text that a table holds as such."""
         try:
             return loads(data if isinstance(data, str) else bytes(data))
         except RecursionError as exc:
@@ -77,7 +74,6 @@ class Msgpack(PlainDecoder):
     """A decoder of MessagePack; `msgpack` makes it."""
 
     def __call__(self, data: bytes | memoryview) -> Any:
-        """Decode one document."""
         try:
             package = importlib.import_module("msgpack")
         except ImportError as exc:

@@ -25,9 +25,9 @@ from shardwise.codecs.image_headers import (
     ImageHeader,
     check_complete,
     find_orientation,
+    open_heif,
     tiff_entries,
 )
-from shardwise.codecs.image_heif import open_heif
 
 Pixels = NDArray[Any]
 

@@ -76,7 +76,6 @@ class RandomCrop:
             raise ValueError(f"image(flip={self.flip}): give a probability from 0 to 1")
 
     def draw(self, rng: np.random.Generator, height: int, width: int) -> CropBox:
-        """Choose a part of an image of `height` x `width` pixels."""
         is_mirrored = rng.random() < self.flip
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         least, most = self.scale

@@ -28,7 +28,7 @@ from shardwise.codecs.image_crop import CropBox, RandomCrop, centre
 from shardwise.codecs.image_headers import ImageHeader, find_orientation, probe
 from shardwise.codecs.image_jpeg_parts import may_end_early, read_part
 from shardwise.codecs.image_resize import resize_pixels
-from shardwise.codecs.rows import check_row
+from shardwise.codecs.protocol import check_row
 
 DEFAULT_MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a GiB of RGB
 _CHOICES = {
@@ -113,7 +113,6 @@ class Image:
         return self._shape(*self.size), np.dtype(self.dtype)
 
     def __call__(self, data: bytes | memoryview) -> NDArray[Any]:
-        """Decode one file."""
         if self.row is None:
             pixels = self._upright(memoryview(data))
             if self.layout == "HWC" and self.dtype == "uint8":
@@ -127,7 +126,6 @@ class Image:
         return out
 
     def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
-        """Decode one file into an array of `row`'s shape and dtype, such as a row of a batch."""
         self._check_row(out)
         self._decode_sized(memoryview(data), out)
 
@@ -285,7 +283,6 @@ class RandomCropImage(Image):
     def decode_into(  # type: ignore[override]
         self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
     ) -> None:
-        """Decode one file into an array of `row`'s shape and dtype, such as a row of a batch."""
         self.decode_drawn_into(data, out, self.draw(data, rng))
 
     def draw(self, data: bytes | memoryview, rng: np.random.Generator) -> ImagePart:
@@ -300,7 +297,6 @@ class RandomCropImage(Image):
     def decode_drawn_into(
         self, data: bytes | memoryview, out: NDArray[Any], drawn: ImagePart
     ) -> None:
-        """Decode as `decode_into` does after its draw."""
         self._check_row(out)
         # A part is cut out of the whole pixels: its borders seldom lie on those of a half.
         self._write_part(memoryview(data), out, drawn)

@@ -5,16 +5,46 @@ pixels holds before memory is allocated, and orientation is applied in one place
 data are hostile: a short or odd header raises ValueError.
 
 Formats: JPEG (ITU T.81), PNG (W3C third edition), WebP (RFC 9649), GIF89a, BMP, TIFF 6.0, BigTIFF,
-Exif 2.3; AVIF and HEIC by their packages.
+Exif 2.3. Pillow opens AVIF, whose pixels it gives as stored, and by the package pillow-heif HEIC,
+whose pixels libheif turns by the file's orientation.
 """
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
-from shardwise.codecs.image_heif import find_heif, open_heif
+from shardwise.base.pillow_import import import_pillow
+
+
+def find_heif(data: memoryview) -> str | None:
+    """Return "avif" or "heif" by the brands of a file, None for another format."""
+    if bytes(data[4:8]) != b"ftyp":
+        return None
+    brands = bytes(data[8 : min(int.from_bytes(data[:4], "big"), 256)])
+    if b"avif" in brands or b"avis" in brands:
+        return "avif"
+    return "heif" if any(each in brands for each in (b"hei", b"hev", b"mif1", b"msf1")) else None
+
+
+def open_heif(data: memoryview, name: str) -> Any:
+    """Open a file as a Pillow image; ValueError if it is damaged or a package is missing."""
+    pillow, needed = import_pillow(), "pillow-heif"
+    try:
+        if name == "heif":
+            return import_module("pillow_heif").HeifImageFile(io.BytesIO(data))
+        needed = "pillow>=11.3"
+        if import_module("PIL.features").check("avif"):
+            return pillow.open(io.BytesIO(data), formats=["AVIF"])
+    except ImportError:
+        pass
+    except Exception as exc:  # as of Pillow's other formats, nearly every type
+        raise ValueError(f"Pillow could not open the {name}: {exc}") from exc
+    raise ValueError(f"nothing that is installed reads {name} files: pip install '{needed}'")
+
 
 _WIDTH_TAG, _HEIGHT_TAG, _ORIENTATION_TAG = 256, 257, 274
 _WHOLE_NUMBERS = {3: "H", 4: "I", 16: "Q"}

@@ -16,8 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from shardwise.base.arguments import near_name, suggest_names
 from shardwise.base.columns import BytesColumn
-from shardwise.codecs.protocol import PlainDecoder
-from shardwise.codecs.rows import check_row
+from shardwise.codecs.protocol import PlainDecoder, check_row
 
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _MAX_DIGITS = 18  # 18 nines fit into 64 bits
@@ -35,7 +34,6 @@ class Integer(PlainDecoder):
     """A decoder of whole numbers; `integer` makes it."""
 
     def __call__(self, data: bytes | memoryview) -> int:
-        """Decode one number."""
         value = int(bytes(data))
         if not _MIN_INT64 <= value <= _MAX_INT64:
             raise ValueError(f"{value} does not fit into 64 bits: decode the field as sw.text()")
@@ -85,7 +83,6 @@ class Floating(PlainDecoder):
     """A decoder of decimal numbers; `floating` makes it."""
 
     def __call__(self, data: bytes | memoryview) -> float:
-        """Decode one number."""
         return float(bytes(data))
 
     def decode_column(self, column: BytesColumn) -> NDArray[np.float64]:
@@ -119,7 +116,6 @@ class Array:
 
     @property
     def row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Shape and dtype of every value; None without a shape."""
         return None if self.shape is None else (self.shape, self._native)
 
     @functools.cached_property
@@ -152,7 +148,6 @@ class Array:
         return out
 
     def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
-        """Decode one payload into an array of `row`'s shape and dtype."""
         shape = self._shape_of(memoryview(data).nbytes)
         check_row(self, (shape, self._native), out, needs="a shape")
         self._copy(data, out)
@@ -174,7 +169,6 @@ class Array:
         return out
 
     def decode_column_into(self, column: BytesColumn, out: NDArray[Any]) -> None:
-        """Decode a column without missing rows into `out`, `[rows, *row shape]`."""
         length = math.prod(out.shape[1:]) * self._raw_dtype.itemsize
         if self._shape_of(length) != out.shape[1:] or out.dtype != self._native:
             raise ValueError(f"{self!r} does not write {out.dtype} of shape {out.shape[1:]}")

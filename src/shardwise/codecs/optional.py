@@ -31,7 +31,6 @@ class OptionalDecoder:
 
     @property
     def row(self) -> Any:
-        """The shape and dtype of the decoder's values, or of the stored ones."""
         return getattr(self.decoder, "row", self.stored_row)
 
     @property
@@ -41,7 +40,6 @@ class OptionalDecoder:
 
     @property
     def mask_row(self) -> Any:
-        """The decoder's own mask row, or one bool."""
         return self.decoder.mask_row if has_mask(self.decoder) else ((), np.dtype(bool))  # type: ignore[union-attr]
 
     @property

@@ -150,7 +150,6 @@ class ConcatSource(ReadsEpochs):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """All shards, one source's after the other's."""
         manifests = [source.manifest for source in self.sources]
         manifest = Manifest.joined("concat", manifests)
         parts = "".join(f"{m.fingerprint}\n" for m in manifests)
@@ -165,23 +164,19 @@ class ConcatSource(ReadsEpochs):
         return np.cumsum(sizes, dtype=np.int64)
 
     def owner_of(self, sample_id: int, *_: object) -> tuple[Source, int]:
-        """The part that holds a sample."""
         number = int(np.searchsorted(self.ends, sample_id, side="right"))
         return self.sources[number], sample_id - int(self.ends[number - 1] if number else 0)
 
     @property
     def removed(self) -> NDArray[np.int64]:
-        """The removed samples of all sources."""
         return joined_removed(self.sources, self.ends)
 
     def costs(self, hidden: int) -> NDArray[np.float64]:
-        """Costs of the packs of all sources; see `Dataset.costs`."""
         return np.concatenate([costs_of(source, hidden) for source in self.sources])
 
     def ranges(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: int
     ) -> Iterable[PoolRanges] | None:
-        """The ranges that `read_epoch` fetches of each source."""
         names = self.fields if fields is None else fields
         return joined_ranges(
             ranges_of(self.sources[number], ids[rows] - start, names, **epoch)

@@ -34,7 +34,7 @@ from shardwise.dataset.column import (
 )
 from shardwise.dataset.display import Sample
 from shardwise.dataset.field import is_plain_function
-from shardwise.dataset.segments import Segmented
+from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.subset import filter_mask, refuse_part, rows_of, subset_indices
 from shardwise.dataset.transforms import Transforms
 from shardwise.sources.protocol import Source, Undecodes, value_fields_of
@@ -43,7 +43,7 @@ _NUM_SHOWN = 8  # samples whose pictures a notebook shows
 
 
 @suggest_names
-class Dataset(Segmented):
+class Dataset(IndexedSamples):
     """Samples by index, decoded and transformed.
 
     A sample is a dict: "__key__" (str) and one entry a field, bytes until decoded. `ds[i]` is one

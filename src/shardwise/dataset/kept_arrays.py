@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.base.foreign_bytes import as_data_error
-from shardwise.storage.atomic import sweep
 from shardwise.storage.column_file import decode_columns, map_file, require_format, write_columns
 from shardwise.storage.user_dirs import user_cache_dir
+from shardwise.storage.write import sweep
 
 # A dataclass.
 T = TypeVar("T", bound=Any)
@@ -60,7 +60,6 @@ class KeptArrays:
         return None
 
     def forget(self) -> None:
-        """Remove the arrays, if they are kept."""
         for path in self.paths:
             with suppress(OSError):
                 path.unlink(missing_ok=True)

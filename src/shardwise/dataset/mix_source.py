@@ -46,7 +46,6 @@ class MixSource:
 
     @property
     def traits(self) -> SourceTraits:
-        """All fields are values."""
         return SourceTraits(value_fields=self.fields)
 
     @cached_property
@@ -68,11 +67,9 @@ class MixSource:
 
     @property
     def removed(self) -> _Ids:
-        """The removed samples of all datasets."""
         return joined_removed([*self.parts.values()], self.ends)
 
     def costs(self, hidden: int) -> NDArray[np.float64]:
-        """Costs of the packs of all datasets; see `Dataset.costs`."""
         return np.concatenate([part.costs(hidden=hidden) for part in self.parts.values()])
 
     def locate(self, index: int) -> tuple[str, Dataset, int]:
@@ -82,14 +79,12 @@ class MixSource:
         return name, part, index - int(self.ends[number]) + len(part)
 
     def read(self, ids: _Ids, fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples of each dataset together; see the protocol."""
         loaded = self.load(LoadRequest(ids))
         names = self.fields if fields is None else fields
         missing = [None] * len(ids)
         return Columns(ids, loaded["__key__"], {name: loaded.get(name, missing) for name in names})
 
     def ranges(self, ids: _Ids, *, epoch: int, seed: int) -> Iterable[PoolRanges] | None:
-        """The ranges that `load` reads of each dataset."""
         found = []
         for number, rows, start in rows_by_part(ids, self.ends):
             name, part = self.named_parts[number]
@@ -98,7 +93,6 @@ class MixSource:
         return joined_ranges(found)
 
     def load(self, request: LoadRequest) -> dict[str, Sequence[Any]]:
-        """Load the samples of each dataset together."""
         ids, out, stats = request.ids, request.out, request.stats
         places = list(rows_by_part(ids, self.ends))
         is_one = len(places) == 1

@@ -61,12 +61,10 @@ class MixedDataset(Dataset):
 
     @property
     def sampler(self) -> MixtureSampler:
-        """The order that it brings: a loader takes it where it gets no sampler."""
         return self._sampler
 
     @property
     def parts(self) -> dict[str, Dataset]:
-        """The datasets by name."""
         return dict(self._mixed.parts)
 
     @cached_property
@@ -94,12 +92,10 @@ class MixedDataset(Dataset):
 
     @property
     def is_mapped(self) -> bool:
-        """Whether a `map()` makes samples of one of the datasets."""
         return any(part.is_mapped for part in self._mixed.parts.values())
 
     @cached_property
     def cost(self) -> LoadCost:
-        """The cost of loading a sample, at most."""
         every = [part.cost for part in self._mixed.parts.values()]
         sizes = [cost.row_bytes for cost in every if cost.row_bytes is not None]
         return LoadCost(
@@ -115,12 +111,10 @@ class MixedDataset(Dataset):
         return int(self._mixed.ends[-1])
 
     def url_of(self, index: int) -> str:
-        """The url of the shard that holds sample `index`."""
         _, part, inner = self._mixed.locate(index)
         return part.url_of(inner)
 
     def describe(self, index: int) -> str:
-        """The location of sample `index`, for messages; reads no sample."""
         name, part, inner = self._mixed.locate(index)
         return f"sample {index}, of {name!r} {part.describe(inner)}"
 
@@ -170,7 +164,6 @@ class MixedDataset(Dataset):
         return _label_sample(part[inner], name, part)
 
     def __getitems__(self, indices: ArrayLike) -> list[dict[str, Any]]:
-        """Samples by index; those of each dataset are read together."""
         ids = checked_ids(indices, len(self), from_end=True)
         samples: list[dict[str, Any]] = [{}] * len(ids)
         for number, rows, start in rows_by_part(ids, self._mixed.ends):
@@ -188,7 +181,6 @@ class MixedDataset(Dataset):
     def ranges(
         self, ids: NDArray[np.int64], *, epoch: int = 0, seed: int = 0
     ) -> Iterable[PoolRanges] | None:
-        """The ranges that `load` reads of the datasets; see `TellsRanges`."""
         return self._mixed.ranges(ids, epoch=epoch, seed=seed)
 
     def _load(self, request: LoadRequest) -> dict[str, Sequence[Any]]:

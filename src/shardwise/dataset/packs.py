@@ -71,7 +71,6 @@ class PackSource:
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """The documents' own."""
         return self.dataset.default_shuffle
 
     @cached_property
@@ -134,14 +133,12 @@ class PackSource:
         return np.unique(np.searchsorted(self.packs.starts, pieces, side="right") - 1)
 
     def costs(self, hidden: int) -> NDArray[np.float64]:
-        """Cost of each pack by its documents' attention; see `Dataset.costs`."""
         sizes = self.packs.sizes.astype(np.float64)
         # Exact: every sum is a whole number below 2**53.
         squares = np.add.reduceat(sizes**2, self.packs.starts[:-1]) if len(self.packs) else sizes
         return 6.0 * hidden * self.packs.length + squares
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read packs; see the protocol."""
         names = self.fields if fields is None else fields
         ids = np.asarray(ids, dtype=np.int64)
         starts = self.packs.starts

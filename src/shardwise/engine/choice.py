@@ -119,9 +119,6 @@ def make_executor(builder: BatchBuilder, options: ExecutorOptions, *, num_ranks:
     processes, 0 none; each has one thread by default. `decode_timeout` means processes, too: a
     thread can't be stopped. Neither processes nor threads (`num_workers` 0 or None,
     `num_threads=0`) is the inline executor.
-
-    Raises:
-        ValueError: options that do not go together; the message has their values.
     """
     executor, num_workers, num_threads = options.executor, options.num_workers, options.num_threads
     decode_timeout = options.decode_timeout

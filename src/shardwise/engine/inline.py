@@ -17,11 +17,9 @@ class InlineExecutor:
 
     @property
     def concurrency(self) -> Concurrency:
-        """The caller's own thread."""
         return Concurrency("inline")
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
-        """Yield one batch for each request."""
         with self.builder.read_ahead(requests) as ahead:
             for request in ahead:
                 batch = self.builder.build(request)

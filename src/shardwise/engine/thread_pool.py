@@ -47,7 +47,6 @@ class ThreadPool:
         self._end = weakref.finalize(self, _end, os.getpid(), self._tasks, self._threads)
 
     def grow(self, num_threads: int) -> None:
-        """Start threads until there are this many."""
         for i in range(len(self._threads), num_threads):
             name = f"{self._name}_{i}"
             thread = threading.Thread(

@@ -51,7 +51,6 @@ class ThreadsFirstExecutor:
         return replace(self.threads.concurrency, next_executor=later)
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
-        """Yield one batch for each request, in order."""
         self._has_moved = False
         with closing(self.threads.run(self._early(requests))) as batches:
             for batch in batches:
@@ -63,7 +62,6 @@ class ThreadsFirstExecutor:
             yield from self.processes.run(chain([request], requests))
 
     def close(self) -> None:
-        """End the threads and the processes."""
         self.threads.close()
         self.processes.close()
 

@@ -24,7 +24,9 @@ from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import (
+    Counted,
     IdWord,
+    Tallied,
     dropped_samples,
     epoch_samples,
     left_out_samples,
@@ -34,7 +36,6 @@ from shardwise.plan.id_word import (
 )
 from shardwise.plan.mixture_options import digest_of
 from shardwise.plan.protocol import epoch_parts, past_of
-from shardwise.plan.tallied import Counted, Tallied
 
 # 32 KiB of ids: numpy's cost a call is then small beside that of the ids.
 _BUFFER_IDS = 4_096
@@ -56,7 +57,6 @@ class Tally:
         self._counted = Counted()
 
     def add(self, rows: BatchRows) -> None:
-        """Count a batch that is being returned."""
         # A copy: the program may change the "__index__" of its batch. As bytes, it is made in two
         # thirds of the time that it takes to fill a part of an array.
         self._buffered.append(rows.ids.tobytes())
@@ -114,12 +114,10 @@ class PassAccount:
 
     @property
     def plan(self) -> Plan:
-        """The plan, from the pass's first batch on."""
         return self.current.plan
 
     @property
     def end(self) -> int:
-        """The position after the batches returned."""
         current = self.current
         return self.plan.num_samples if current.is_whole else current.after()[1]
 
@@ -249,7 +247,6 @@ class Account:
         self.is_others = False
 
     def begin(self, current: Pass, *, rank: int) -> None:
-        """Start the account of a pass."""
         self._num_passes += 1
         new = PassAccount(current, rank=rank, dataset=self._dataset, number=self._num_passes)
         if self._newest is not None and self._newest.plan.fingerprint != new.plan.fingerprint:

@@ -145,7 +145,6 @@ class BatchMaker:
         )
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
-        """Yield a batch for each request, in order."""
         # A batch is whole, and can be prepared, after its images were decoded.
         if not self._on_device.decodes and self.sharing is None:
             self._builder.prepare = self.output.prepare
@@ -173,7 +172,6 @@ class BatchMaker:
             self.sharing.close()
 
     def finish(self, batch: Batch) -> Any:
-        """Return what the program gets of a batch."""
         self._on_device.keep(batch)
         return self.output.of(batch)
 

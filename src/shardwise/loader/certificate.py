@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.plan.tallied import Counted, Tallied
+from shardwise.plan.id_word import Counted, Tallied
 
 
 @dataclass(frozen=True, slots=True)

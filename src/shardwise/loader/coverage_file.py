@@ -88,11 +88,7 @@ class CoverageFile:
         self._leave()
 
     def append(self, line: CoverageLine, *, is_others: bool = False) -> None:
-        """Write a line; into the null device if another rank with the same batches writes it.
-
-        Raises:
-            StorageError: it could not be written; the file is as it was.
-        """
+        """Write a line; into the null device if another rank with the same batches writes it."""
         data = line.to_text().encode()
         try:
             if self._descriptor is None:

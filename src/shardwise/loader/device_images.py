@@ -46,7 +46,6 @@ class ImagesOnDevice:
 
     @property
     def decodes(self) -> bool:
-        """Whether there are fields that the device decodes."""
         return bool(self._images)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,11 +89,7 @@ def device_decoders(dataset: Any) -> dict[str, list[Image]]:
 
 
 def refuse(images: dict[str, list[Image]], obstacle: str) -> None:
-    """Raise an error if there is an obstacle for a field that must be decoded on a device.
-
-    Raises:
-        ValueError: there is one.
-    """
+    """Raise an error if there is an obstacle for a field that must be decoded on a device."""
     for name, every in images.items() if obstacle else ():
         for decoder in every:
             if decoder.decode_on == "device":

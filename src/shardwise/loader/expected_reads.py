@@ -62,13 +62,11 @@ class ExpectedReads:
             ).start()  # fmt: skip
 
     def move(self, num_batches: int) -> None:
-        """Note how many batches of the pass were returned."""
         self._step = self._first_step + num_batches
         for each in self._expected:
             each.move(self._step)
 
     def close(self) -> None:
-        """Stop expecting reads."""
         with self._lock:
             self._closed.set()
             for each in self._expected:

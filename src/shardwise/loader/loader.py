@@ -21,7 +21,7 @@ from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.choice import ExecutorFactory, ExecutorName, ExecutorOptions
 from shardwise.engine.stats.counts import Counts
-from shardwise.loader.arguments import as_dataset
+from shardwise.loader.arguments import TorchArguments, as_dataset, translate
 from shardwise.loader.batch_maker import BatchMaker, BatchOptions
 from shardwise.loader.frameworks import FrameworkAttributes
 from shardwise.loader.passes import Passes
@@ -30,7 +30,6 @@ from shardwise.loader.planned_order import PlannedOrder
 from shardwise.loader.questions import Questions
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.loader.returned_types import B
-from shardwise.loader.torch_arguments import TorchArguments, translate
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.plan.arguments import DEFAULT_BATCH_SIZE
 

@@ -100,12 +100,11 @@ class Output:
             part.stages.add("collate", time.perf_counter() - began)
 
     def of(self, batch: Batch) -> Any:
-        """The user's batch."""
         if not batch.is_prepared:
             self._prepare(batch)
         data = batch.data
         if self._not_nested is not None:
-            from shardwise.tensors.nested import to_nested
+            from shardwise.tensors.convert import to_nested
 
             data = to_nested(data)
         if self.as_tuple is None:
@@ -143,7 +142,7 @@ class Output:
         data = batch.data
         if isinstance(data, dict):
             if self._not_nested is not None:
-                from shardwise.tensors.nested import to_jagged
+                from shardwise.tensors.convert import to_jagged
 
                 data = to_jagged(data, fixed=self._not_nested)
             data = to_tensors(data)

@@ -17,9 +17,8 @@ from shardwise.engine.request import Batch
 from shardwise.engine.stats.counts import Counts
 from shardwise.loader.account import Account
 from shardwise.loader.batch_maker import BatchMaker
-from shardwise.loader.drop_notice import DropNotice
-from shardwise.loader.epoch_notice import EpochNotice
 from shardwise.loader.expected_reads import ExpectedReads
+from shardwise.loader.notices import DropNotice, EpochNotice
 from shardwise.loader.position import Pass, Position
 from shardwise.plan import LoaderState, Plan
 from shardwise.plan.arguments import whole

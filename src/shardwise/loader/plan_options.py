@@ -22,9 +22,9 @@ from shardwise.dataset import Dataset
 from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, whole
-from shardwise.plan.array_sampler import as_sampler
 from shardwise.plan.left_out import Excluded
 from shardwise.plan.protocol import seed_of
+from shardwise.plan.user_sampler import as_sampler
 from shardwise.sources.samples import (
     FingerprintedSamples,
     OrderedSamples,
@@ -100,11 +100,7 @@ class PlanOptions:
         return seed_of(self.sampler)
 
     def of(self, dataset: object) -> PlanOptions:
-        """The options with the order that a dataset brings, as `sw.mix` makes one.
-
-        Raises:
-            ValueError: they ask for another order, and have no sampler of the user's for it.
-        """
+        """The options with the order that a dataset brings, as `sw.mix` makes one."""
         ordered = having(dataset, OrderedSamples)
         own = None if ordered is None else ordered.sampler
         if self.sampler is not None or not isinstance(own, Sampler):
@@ -232,12 +228,7 @@ def _costs(dataset: Sized | int, options: PlanOptions) -> Any:
 
 
 def _length_column(dataset: object, name: str) -> NDArray[Any]:
-    """The values of a field of a dataset, `[n]`, which are kept as `Dataset.column` keeps them.
-
-    Raises:
-        TypeError: there is a length or a number, and no dataset with fields.
-        ValueError: the dataset does not have the field.
-    """
+    """The values of a field of a dataset, `[n]`, which are kept as `Dataset.column` keeps them."""
     if not isinstance(dataset, Dataset):
         raise TypeError(
             f"{name!r} names a field, and {type(dataset).__name__} has none: give an array of one "

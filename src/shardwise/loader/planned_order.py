@@ -1,21 +1,50 @@
-"""A dataset that is divided among ranks by a plan, and the states of that."""
+"""A dataset that is divided among ranks by a plan, and the states of that.
+
+`torch.distributed.checkpoint` (DCP) saves the leaves of a dict, and loads those that the dict of a
+fresh object has, which an order may not have yet: DCP gets a state as one text.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.base.arguments import check_choice
-from shardwise.base.errors import RankError
+from shardwise.base.errors import RankError, StateError
+from shardwise.base.framework_guards import active_guards
 from shardwise.base.plugins import find
 from shardwise.base.process_group import shared_name
-from shardwise.loader.checkpoint_form import for_checkpoint, from_checkpoint
 from shardwise.loader.plan_options import fingerprint_of
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import DataOrder, LoaderState, Plan
 from shardwise.plan.left_out import resumed
 from shardwise.plan.mixture_options import digest_of
+
+_LEAF = "json"
+
+
+def for_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state, or where DCP requests it, one leaf of it with epoch and position."""
+    if not any(guard.saves_leaves() for guard in active_guards()):
+        return state
+    return {"epoch": state["epoch"], "position": state["position"], _LEAF: json.dumps(state)}
+
+
+def from_checkpoint(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state in what DCP loaded; any other state as it is.
+
+    Raises:
+        StateError: it is not JSON.
+    """
+    text = state.get(_LEAF) if isinstance(state, Mapping) else None
+    if not isinstance(text, str):
+        return state
+    try:
+        return json.loads(text)  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise StateError(f"the state's {_LEAF!r} is no JSON: {error}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +65,6 @@ class PlannedOrder:
 
     @property
     def world_size(self) -> int:
-        """The number of ranks that share the data."""
         return self.ranks.now().world_size
 
     def regrouped(self, rank: int | None, world_size: int | None, *, group: Any) -> PlannedOrder:

@@ -45,11 +45,7 @@ class CurrentRanks:
         return _home() != self._home
 
     def now(self) -> Ranks:
-        """The ranks as they are now, in this process or the one that this is a loader worker of.
-
-        Raises:
-            RankError: explicit ranks are those of another process.
-        """
+        """The ranks as they are now, in this process or the one that this is a loader worker of."""
         current = ranks_of_group()
         if current is None:
             if self._ranks.source == "default" and self.has_travelled and not loader_worker():
@@ -61,11 +57,7 @@ class CurrentRanks:
         return self._ranks
 
     def certain(self) -> Ranks:
-        """The ranks as they are now, for a pass that is about to start.
-
-        Raises:
-            RankError: the rank of this process is not known yet.
-        """
+        """The ranks as they are now, for a pass that is about to start."""
         ranks = self.now()
         if not ranks.is_certain:
             raise RankError(

@@ -21,10 +21,10 @@ from shardwise.plan.sampler import (
     FullSampler,
     SequentialSampler,
     Shuffle,
+    VirtualEpochs,
     make_sampler,
 )
 from shardwise.plan.state import DataOrder, LoaderState, checked_epoch
-from shardwise.plan.virtual_epochs import VirtualEpochs
 from shardwise.plan.weighted import WeightedSampler
 from shardwise.plan.window import WindowSampler, WindowShape
 

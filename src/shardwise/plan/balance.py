@@ -26,12 +26,7 @@ _BLOCK_ROWS = 65_536
 
 
 def checked_costs(costs: ArrayLike, num_samples: int, *, is_cut: bool) -> Floats:
-    """Return one cost per sample; `is_cut` where the order has batches that must not mix.
-
-    Raises:
-        TypeError: they are not numbers.
-        ValueError: they are not one per sample, finite and 0 or more; or `is_cut`.
-    """
+    """Return one cost per sample; `is_cut` where the order has batches that must not mix."""
     checked = as_lengths(costs, name="costs").astype(np.float64, copy=False)
     if len(checked) != num_samples:
         raise ValueError(

@@ -74,30 +74,25 @@ class BatchPartition:
 
     @property
     def num_samples(self) -> int:
-        """Positions in the epoch."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
     @property
     def global_batch_size(self) -> int:
-        """The most samples that a step has, over all ranks."""
         return self.fixed_size or self.batch_size * self.world_size
 
     @property
     def num_steps(self) -> int:
-        """Batches of what is left: the same on every rank."""
         count = len(self._stops)
         return count // self._a_step if self.remainder == "drop" else -(-count // self._a_step)
 
     @property
     def num_dropped(self) -> int:
-        """Positions of what is left that no rank yields, over all ranks."""
         if self.remainder != "drop":
             return 0
         return self.num_samples - self.start - int(self._sizes[: self._num_full].sum())
 
     @property
     def num_padded(self) -> int:
-        """Rows that repeat a sample to fill the last batches, over all ranks."""
         if self.remainder != "pad":
             return 0
         sizes = self._sizes
@@ -110,7 +105,6 @@ class BatchPartition:
 
     @property
     def has_empty(self) -> bool:
-        """Whether some rank gets a batch without a sample."""
         if self.remainder == "pad":
             return False
         sizes = self._sizes
@@ -120,12 +114,10 @@ class BatchPartition:
         return bool((last < -(-self.world_size // max(1, len(last)))).any())
 
     def position_after(self, num_batches: int) -> int:
-        """The position after some batches of what is left."""
         runs = min(num_batches * self._a_step, len(self._stops))
         return int(self._stops[runs - 1]) if runs else self.start
 
     def row_ends(self, steps: range, rank: int) -> Ints:
-        """The end of each step in the rows of `block`, int64 `[steps]`."""
         return np.cumsum(self._rows(steps, rank)[1])
 
     def block(
@@ -138,9 +130,6 @@ class BatchPartition:
         """One rank's positions at ascending steps, concatenated, and which of them are valid.
 
         See `row_ends`.
-
-        Raises:
-            ValueError: the step or rank does not exist.
         """
         firsts, counts, limits, is_valid = self._rows(steps, rank)
         # For each row its number within its batch.

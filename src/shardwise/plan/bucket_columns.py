@@ -33,18 +33,15 @@ class BucketColumns:
 
     @property
     def num_groups(self) -> int:
-        """The number of groups, 1 or more."""
         return 1 if self.names is None else len(self.names)
 
     @cached_property
     def group_counts(self) -> NDArray[np.int64]:
-        """Samples of each group, int64 `[groups]`."""
         if self.groups is None:
             return np.array([len(self.lengths)])
         return np.bincount(self.groups, minlength=self.num_groups)
 
     def group_name(self, group: int) -> str:
-        """A group's name, for messages."""
         return "" if self.names is None else repr(self.names[group].tolist())
 
     @cached_property

@@ -24,9 +24,15 @@ from numpy.typing import NDArray
 
 from shardwise.plan.arguments import as_positions
 from shardwise.plan.bucket_columns import BucketColumns
-from shardwise.plan.bucket_layout import Layout, Window
+from shardwise.plan.bucket_windows import (
+    Layout,
+    Window,
+    arranged,
+    batch_order,
+    blurred,
+    budget_sizes,
+)
 from shardwise.plan.last_values import LastValues
-from shardwise.plan.length_windows import arranged, batch_order, blurred, budget_sizes
 from shardwise.plan.permute import mix, mix_array
 from shardwise.plan.protocol import (
     BatchEnds,
@@ -142,7 +148,6 @@ class BucketSampler:
         return BatchEnds(self._layouts.get(epoch, self._layout).ends, self._batch_rows)
 
     def epoch_ids(self, epoch: int) -> list[range | Ints] | None:
-        """The ids of an epoch, where the inner order knows them without a walk."""
         return epoch_parts(self._inner, epoch)
 
     def sources(self, epoch: int, position: int) -> dict[str, dict[str, float]] | None:
@@ -161,7 +166,6 @@ class BucketSampler:
         return len(small), int(counts[least]), self._columns.group_name(least)
 
     def indices(self, epoch: int, positions: Ints) -> Ints:
-        """The sample ids at `positions` of `epoch`, int64 `[k]`."""
         asked = as_positions(positions, self.num_samples)
         layout = self._layouts.get(epoch, self._layout)
         batch = np.searchsorted(layout.ends, asked, side="right")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from shardwise.plan.tallied import Counted, Tallied
+from shardwise.plan.id_word import Counted, Tallied
 
 _VERSION = 1
 # More than any cluster has: a damaged number would have all of them looked for.
@@ -104,11 +104,7 @@ class CoverageLine:
 
     @classmethod
     def from_text(cls, text: str) -> CoverageLine:
-        """Read a line.
-
-        Raises:
-            ValueError: it is not a valid line; the message explains why.
-        """
+        """Read a line."""
         try:
             entries = json.loads(text, parse_constant=_finite, parse_float=_finite)
         except (ValueError, RecursionError):
@@ -160,11 +156,7 @@ def _finite(text: str) -> float:
 
 
 def _check_fields(entries: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a line, if they have their types: about 5 us.
-
-    Raises:
-        ValueError: one is missing or damaged.
-    """
+    """The fields of a line, if they have their types: about 5 us."""
     try:
         values = {name: entries[name] for name in _FIELDS}
     except KeyError as error:

@@ -62,7 +62,6 @@ class EpochSampler:
         self._loader = loader
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the loader's epoch."""
         self._loader.set_epoch(epoch)
 
     def __len__(self) -> int:

@@ -45,12 +45,7 @@ class Excluded:
 
     @classmethod
     def of(cls, ids: Any, num_ids: int) -> Excluded:
-        """Make it from ids in any order.
-
-        Raises:
-            TypeError: they are not whole numbers.
-            ValueError: an id is not one of the data's.
-        """
+        """Make it from ids in any order."""
         try:
             array = np.asarray(ids)
         except ValueError:  # lists of several lengths
@@ -75,11 +70,9 @@ class Excluded:
 
     @cached_property
     def digest(self) -> str:
-        """The digest of the ids: 16 hex digits."""
         return digest_of_array(self.ids, "<i8")
 
     def spec(self) -> dict[str, Any]:
-        """The description of the ids in a state, as JSON."""
         listed = self.ids[:_MAX_LISTED].tolist()
         is_short = len(listed) == len(self.ids) and len(json.dumps(listed)) <= _MAX_LISTED
         spec = {"since": [*self.since], "count": len(self.ids), "digest": self.digest}
@@ -95,9 +88,6 @@ def resumed(
     """Return what is left out after a state of position `now`: by the loader's list, or its own.
 
     A loader's list that is not the state's counts from the state's position on.
-
-    Raises:
-        StateError: the state's list is too long to be in it, and the loader has none; or damaged.
     """
     own = own if own is not None and own.is_given else None
     if spec is None:
@@ -156,12 +146,10 @@ class RestPartition:
 
     @property
     def num_dropped(self) -> int:
-        """Positions of what is left that no rank yields, over all ranks."""
         given = self._inner.position_after(self.num_steps)
         return self._count - given if self._is_dropping else 0
 
     def position_after(self, num_batches: int) -> int:
-        """The position after some batches of what is left."""
         after = np.array([self._inner.position_after(num_batches)])
         return int(self._places(after)[0]) if num_batches else self._start
 
@@ -170,7 +158,6 @@ class RestPartition:
         return self._places(np.arange(self._count - count, self._count))
 
     def block(self, steps: range, rank: int, *, shift: int = 0) -> tuple[Ints, NDArray[np.bool_]]:
-        """One rank's positions at ascending steps, and which of them are valid."""
         positions, valid = self._inner.block(steps, rank, shift=shift)
         return self._places(positions), valid
 

@@ -151,11 +151,9 @@ class MixturePart:
 
     @property
     def epoch_size(self) -> int:
-        """Positions in its own epoch."""
         return self.num_ids if self.sampler is None else self.sampler.num_samples
 
     def past(self, position: int) -> str:
-        """A digest of what its first `position` samples depend on."""
         past = past_of(self.sampler, position)
         if past is not None:
             # A mixture, which may have grown since: its data are in its past.

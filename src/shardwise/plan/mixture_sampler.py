@@ -68,7 +68,6 @@ class MixtureSampler:
         return self.options.block
 
     def indices(self, epoch: int, positions: Ints) -> Ints:
-        """The sample ids at `positions` of `epoch`, int64 `[k]`."""
         places = as_positions(positions, self.num_samples)
         which, numbers = self._split(places + self._since_begin(epoch))
         own_epochs, own_places = np.divmod(numbers, self._sizes[which])
@@ -94,11 +93,7 @@ class MixtureSampler:
         return self.schedule.split(positions)
 
     def _since_begin(self, epoch: int) -> int:
-        """The position, since the start, of an epoch's position 0.
-
-        Raises:
-            ValueError: it is beyond 2**62.
-        """
+        """The position, since the start, of an epoch's position 0."""
         begin = whole("epoch", epoch, least=0) * self.num_samples
         if begin + self.num_samples > MAX_DRAW:
             raise ValueError(
@@ -168,7 +163,6 @@ class MixtureSampler:
         return None if draws is None else draws * self._unit
 
     def spec(self) -> dict[str, Any]:
-        """Everything that the order depends on, as JSON."""
         return {**self.past(MAX_DRAW), "num_samples": self.num_samples}
 
     def past(self, position: int) -> dict[str, Any]:
@@ -227,7 +221,6 @@ class BatchMixtureSampler(MixtureSampler):
         return 1
 
     def for_global_batch(self, size: int) -> BatchMixtureSampler:
-        """The same mixture in batches of this size over all ranks."""
         if size == self._unit:
             return self
         parts = {

@@ -60,7 +60,6 @@ class ConstantSegment:
         return which, numbers + self._offsets[which]
 
     def counts(self, draw: int) -> list[int]:
-        """Count each dataset's draws before `draw`."""
         here = self._tree.counts(draw - self.start)
         return [before + count for before, count in zip(self._before, here, strict=True)]
 
@@ -70,7 +69,6 @@ class ConstantSegment:
         return [due + w * num_draws for due, w in zip(self._due, self.last_weights, strict=True)]
 
     def spec(self, names: Sequence[str]) -> dict[str, Any]:
-        """Everything that it depends on, as JSON."""
         return shown_weights(names, self.last_weights)
 
 
@@ -123,7 +121,6 @@ class RampSegment:
         return MixtureTree((self._counts[step + 1] - self._counts[step]).tolist())
 
     def split(self, draws: Ints) -> tuple[Ints, Ints]:
-        """For each draw its dataset, and how many draws that had before, from draw 0 on."""
         steps, within = np.divmod(draws - self.start, self._step)
         which, numbers = np.empty_like(draws), np.empty_like(draws)
         for step in np.unique(steps).tolist():
@@ -132,7 +129,6 @@ class RampSegment:
         return which, numbers + self._counts[steps, which]
 
     def counts(self, draw: int) -> list[int]:
-        """Count each dataset's draws before `draw`."""
         step = min((draw - self.start) // self._step, len(self._counts) - 2)
         here = self._trees.get(step, self._tree).counts(draw - self.start - step * self._step)
         before: list[int] = self._counts[step].tolist()
@@ -148,7 +144,6 @@ class RampSegment:
         ]
 
     def spec(self, names: Sequence[str]) -> dict[str, Any]:
-        """Everything that it depends on, as JSON."""
         first, last = (shown_weights(names, weights) for weights in self._weights)
         return {"until": self.stop, "first": first, "last": last}
 

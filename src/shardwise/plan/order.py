@@ -1,4 +1,7 @@
-"""The order of a plan: a sampler, made for the global batches that it is cut into."""
+"""The order of a plan, and the partition of an epoch of it.
+
+A sampler, made for the global batches that it is cut into, without the samples that are left out.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
+from shardwise.plan.batch_partition import BatchPartition
 from shardwise.plan.buckets import Buckets
-from shardwise.plan.left_out import Excluded
+from shardwise.plan.left_out import Excluded, RestPartition
+from shardwise.plan.partition import Partition
 from shardwise.plan.protocol import (
+    BatchEnds,
     ForGlobalBatch,
     ReadsOldOrders,
     Sampler,
+    batch_ends,
     for_global_batch,
     global_batch_of,
 )
@@ -81,12 +88,45 @@ class Order:
         return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *found]))
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sample ids at some positions of an epoch, int64 `[k]`.
-
-        Raises:
-            ValueError: the user's sampler returned ids that the data does not have.
-        """
+        """Return the sample ids at some positions of an epoch, int64 `[k]`."""
         ids = self.sampler.indices(epoch, positions)
         if self.is_users:
             check_ids(self.sampler, ids, len(positions), self.num_ids)
         return ids
+
+
+AnyPartition = Partition | BatchPartition | RestPartition
+
+
+def cut(order: Order, base: Partition, epoch: int) -> AnyPartition:
+    """Return the partition of an epoch of an order; `base` knows batches, ranks and the start."""
+    own, holes = batch_ends(order.sampler, epoch), order.left_out(epoch)
+    if not len(holes):
+        return base if own is None else BatchPartition.of(base, own)
+    if own is None and having(order.sampler, ForGlobalBatch) is not None:
+        # An order made for global batches keeps each of them together.
+        size, count = order.global_batch, base.num_samples
+        own = BatchEnds(np.append(np.arange(size, count, size), count), size)
+    return RestPartition(holes, base, own)
+
+
+def no_batch_reason(order: Order, base: Partition, has_even_steps: bool) -> str:
+    """Why an epoch has no batch for each rank, and what to change."""
+    count = base.num_samples
+    if count == 0:
+        return "the dataset has no samples"
+    if (excluded := order.excluded) is not None and len(excluded.ids):
+        return (
+            f"no batch to give: exclude= leaves out {excluded} of {count}, and the rest does not "
+            f"fill a global batch of {base.global_batch_size}"
+        )
+    if not has_even_steps:
+        return (
+            f"no batch to give: the {count} samples make too few batches for "
+            f"world_size={base.world_size}, and remainder='drop' drops them all; use a smaller "
+            "budget or batch_size, or remainder='pad' or 'uneven'"
+        )
+    return (
+        f"no batch to give: {count} samples do not fill one global batch of {base.size_text}, and "
+        "remainder='drop' drops them all; use a smaller batch_size, or remainder='pad' or 'uneven'"
+    )

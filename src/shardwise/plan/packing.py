@@ -74,12 +74,7 @@ class Packs:
 
 
 def checked_lengths(lengths: Any, num_documents: int | None = None) -> NDArray[np.int64]:
-    """Lengths of documents as int64 `[documents]`.
-
-    Raises:
-        TypeError: they are not whole numbers.
-        ValueError: one is negative or above 2**31 - 1, or there are not as many as documents.
-    """
+    """Lengths of documents as int64 `[documents]`."""
     array = np.asarray(lengths)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise TypeError(

@@ -150,9 +150,6 @@ class Partition:
         `row_ends` has where each step ends: all have as many rows, but the last one of "uneven",
         where they may be fewer, also 0. Not valid are rows that "pad" filled in. `shift` is the
         lane of the epoch's position 0.
-
-        Raises:
-            ValueError: the step or rank does not exist.
         """
         rank, size = checked_rank(rank, steps, self), self.global_batch_size
         begins = np.arange(steps.start, steps.stop, steps.step) * size + self.start
@@ -204,11 +201,7 @@ def run_of(rank: int, size: int, world_size: int) -> range:
 
 
 def checked_rank(rank: int, steps: range, partition: Any) -> int:
-    """The rank as an int.
-
-    Raises:
-        ValueError: the partition does not have it, or one of the steps.
-    """
+    """The rank as an int."""
     rank = whole("rank", rank)
     if not 0 <= rank < partition.world_size:
         raise ValueError(f"rank={rank} must be in 0..{partition.world_size - 1}")

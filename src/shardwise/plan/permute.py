@@ -96,11 +96,7 @@ class Permutation:
         self._table: NDArray[np.int64] | None = None
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The values at `positions`: int64 `[k]` in [0, n).
-
-        Raises:
-            ValueError: a position is not in [0, n).
-        """
+        """The values at `positions`: int64 `[k]` in [0, n)."""
         places = as_positions(positions, self.n)
         return self._compute(places) if self.n > _MAX_TABLE else self._values()[places]
 

@@ -62,11 +62,7 @@ class LoaderState:
 
     @classmethod
     def from_dict(cls, state: object) -> LoaderState:
-        """Read a state that `to_dict` gave, perhaps in another release.
-
-        Raises:
-            StateError: it is malformed; the message shows where.
-        """
+        """Read a state that `to_dict` gave, perhaps in another release."""
         if not isinstance(state, Mapping):
             raise StateError(f"the state must be a dict, not {type(state).__name__}")
         if "version" not in state:
@@ -106,11 +102,7 @@ class LoaderState:
         return replace(self, epoch=self.epoch + 1, position=0)
 
     def check(self, fingerprint: str, num_samples: int, order: Mapping[str, Any]) -> None:
-        """Return if this state belongs to a loader of that data and order.
-
-        Raises:
-            StateError: it doesn't; the message has a line for each entry that differs.
-        """
+        """Return if this state belongs to a loader of that data and order."""
         mine = {"fingerprint": self.fingerprint, "num_samples": self.num_samples}
         its = {"fingerprint": fingerprint, "num_samples": num_samples}
         # Apart: an order has its own num_samples.
@@ -124,9 +116,6 @@ class LoaderState:
 
         `past` is what the order of the loader depends on up to the state, which was taken after
         `num_samples` since the start of the first epoch.
-
-        Raises:
-            StateError: it isn't; the message has a line for each entry that differs.
         """
         _refuse(
             _differences(self.order, past),
@@ -236,11 +225,7 @@ class DataOrder:
         return self.state(epoch, plan.position_after(num_batches), run=run)
 
     def read(self, state: Mapping[str, Any]) -> LoaderState:
-        """Read a state of this data and order.
-
-        Raises:
-            StateError: it is malformed, or belongs to other data, another seed or another order.
-        """
+        """Read a state of this data and order."""
         loaded = LoaderState.from_dict(state)
         num_samples = self.sampler.num_samples
         since_begin = loaded.epoch * loaded.num_samples + loaded.position
@@ -257,11 +242,7 @@ class DataOrder:
 
 
 def checked_epoch(epoch: SupportsIndex) -> int:
-    """An epoch that a user chose, as an int.
-
-    Raises:
-        ValueError: it is below 0.
-    """
+    """An epoch that a user chose, as an int."""
     number = operator.index(epoch)
     if number < 0:
         raise ValueError(f"epoch={number}: use 0 or more")

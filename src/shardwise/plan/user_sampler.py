@@ -1,18 +1,67 @@
-"""Checks of a sampler that the user gives: that it is one of ours, and made for this data."""
+"""Samplers that the user gives, as an array of ids or as an object, and checks of them."""
 
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.array_sampler import ArraySampler
+from shardwise.plan.arguments import as_positions, digest_of_array
 from shardwise.plan.protocol import Sampler
 from shardwise.plan.sampler import FullSampler, SequentialSampler
 from shardwise.plan.weighted import WeightedSampler
 from shardwise.plan.window import WindowSampler
+
+
+class ArraySampler:
+    """The ids of an array in their order; ids may repeat or be missing. `seed` keys transforms.
+
+    Raises:
+        TypeError: they are not whole numbers.
+        ValueError: the array is empty or not one-dimensional, or an id is negative.
+    """
+
+    def __init__(self, order: NDArray[Any], *, seed: int = 0) -> None:
+        if order.dtype.kind not in "iu":
+            raise TypeError(f"sampler=<array of {order.dtype}>: sample ids are whole numbers")
+        if order.ndim != 1 or not len(order) or int(order.min()) < 0:
+            lowest = f" from {order.min()} on" if order.size else ""
+            shape = f"sampler=<array of shape {order.shape}{lowest}>"
+            raise ValueError(f"{shape}: give one row of sample ids, each from 0 on")
+        self.num_samples, self.seed, self.largest = len(order), seed, int(order.max())
+        self._order = order
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002
+        places = as_positions(positions, self.num_samples)
+        return np.asarray(self._order[places], dtype=np.int64)
+
+    def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
+        """The ids of an epoch: a range where each sample comes once."""
+        return [range(self.num_samples) if self._is_whole else self._order.astype(np.int64)]
+
+    def spec(self) -> dict[str, Any]:
+        """Everything that the order depends on, as JSON; a digest stands for the ids."""
+        return {"sampler": "array", "num_samples": self.num_samples, "ids": self._digest}
+
+    @cached_property
+    def _is_whole(self) -> bool:
+        return len(np.unique(self._order)) == self.num_samples == self.largest + 1
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest_of_array(self._order, "<i8")
+
+    def __repr__(self) -> str:
+        return f"ArraySampler(<{self.num_samples} ids>)"
+
+
+def as_sampler(order: Any, seed: int) -> Any:
+    """Return the sampler of an array of ids; anything else as it is."""
+    return ArraySampler(np.asarray(order), seed=seed) if hasattr(order, "__array__") else order
+
 
 # The orders of a whole dataset: each of its samples once.
 _WHOLE = (SequentialSampler, FullSampler, WindowSampler)
@@ -28,12 +77,7 @@ _INSTEAD = {
 
 
 def check_sampler(sampler: Any, num_samples: int) -> None:
-    """Refuse an object that is not a Sampler, or orders another number of samples.
-
-    Raises:
-        TypeError: it is not a Sampler, or its `spec()` is not JSON.
-        ValueError: it orders another number of samples.
-    """
+    """Refuse an object that is not a Sampler, or orders another number of samples."""
     if not isinstance(sampler, Sampler):
         kind = type(sampler).__name__
         instead = _INSTEAD.get(
@@ -70,11 +114,7 @@ def check_sampler(sampler: Any, num_samples: int) -> None:
 
 
 def check_ids(sampler: Sampler, ids: NDArray[np.int64], count: int, num_samples: int) -> None:
-    """Refuse the ids of a sampler if their number is wrong, or the data does not have them.
-
-    Raises:
-        ValueError: they are not int64 `[count]`, or not in [0, num_samples).
-    """
+    """Refuse the ids of a sampler if their number is wrong, or the data does not have them."""
     if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.shape != (count,):
         raise ValueError(
             f"{sampler!r} returned {ids!r:.80} for {count} positions: return an int64 array of as "
@@ -89,11 +129,7 @@ def check_ids(sampler: Sampler, ids: NDArray[np.int64], count: int, num_samples:
 
 
 def refuse_options(sampler: Sampler, *, has_sizes: bool, **options: Any) -> None:
-    """Refuse options that define an order, since the sampler already does.
-
-    Raises:
-        ValueError: there are some that are not None.
-    """
+    """Refuse options that define an order, since the sampler already does."""
     twice = [f"{name}={value!r}" for name, value in options.items() if value is not None]
     if twice or has_sizes:
         raise ValueError(

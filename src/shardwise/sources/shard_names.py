@@ -49,7 +49,6 @@ class NumberedNames(LazyNames):
         return self.length
 
     def one(self, place: int) -> str:
-        """See `LazyNames`; positions after the last have names, too."""
         return f"{self.prefix}{self.first + place:0{self.width}d}{self.suffix}"
 
 
@@ -110,7 +109,6 @@ class ShardNames(LazyNames):
         return self._ends[-1] if self._ends else 0
 
     def one(self, place: int) -> str:
-        """See `LazyNames`."""
         owner = bisect_right(self._ends, place)
         return self.parts[owner][place - (self._ends[owner - 1] if owner else 0)]
 
@@ -189,7 +187,6 @@ class PackedNames(LazyNames):
         return self._last - self._first
 
     def one(self, place: int) -> str:
-        """See `LazyNames`."""
         place += self._first
         start = self._ends.item(place - 1) if place else 0
         return str(self._text[start : self._ends.item(place)].data, "utf-8", "surrogateescape")

@@ -6,8 +6,7 @@
 publishes a file whole or not at all.
 """
 
-from shardwise.storage.atomic import atomic_write
-from shardwise.storage.counts import IO_COUNTS, IoCounts
+from shardwise.storage.counts import IO_COUNTS, IoCounts, give_up_reads, outages
 from shardwise.storage.file_pool import FilePool, UrlRanges, read_files, read_payloads
 from shardwise.storage.local import LocalFile, max_open_files
 from shardwise.storage.open import (
@@ -22,7 +21,7 @@ from shardwise.storage.protocol import File, FileStat
 from shardwise.storage.upcoming import PoolRanges, Scan, Upcoming
 from shardwise.storage.url_patterns import expand
 from shardwise.storage.versions import described, require_not_written_since, require_same
-from shardwise.storage.waits import give_up_reads, outages
+from shardwise.storage.write import atomic_write
 
 __all__ = [
     "IO_COUNTS", "File", "FilePool", "FileStat", "IoCounts", "LocalFile", "PoolRanges", "Scan",

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.storage.atomic import atomic_write
+from shardwise.storage.write import atomic_write
 
 # Most headers are shorter, and so take one read.
 FIRST_BYTES = 4096
@@ -96,11 +96,7 @@ def _describe(itemsize: int, length: int, start: int) -> dict[str, Any]:
 def decode_columns(
     data: bytes | memoryview | mmap.mmap, *, check: bool = True
 ) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
-    """A file's metadata, all strings, and its columns, views of `data`; `check` reads them all.
-
-    Raises:
-        ColumnFileError: the file is damaged or cut short.
-    """
+    """A file's metadata, all strings, and its columns, views of `data`; `check` reads them all."""
     with memoryview(data) as view:
         metadata, descriptions, start = parse_header(bytes(view[:FIRST_BYTES]), view)
         try:
@@ -133,9 +129,6 @@ def read_columns(
     """Read metadata and columns, and where the bytes after them start.
 
     `read(start, stop)` returns the bytes there are, which may be fewer.
-
-    Raises:
-        ColumnFileError: the file is damaged or cut short.
     """
     first = read(0, FIRST_BYTES)
     length = _LENGTH_BYTES + int.from_bytes(first[:_LENGTH_BYTES], "little")
@@ -174,9 +167,6 @@ def parse_header(first: bytes, whole: memoryview) -> tuple[dict[str, str], dict[
     """The metadata, the description of the columns, and where these start.
 
     `whole` is all of the file, or as much as the header takes; `first` its first bytes.
-
-    Raises:
-        ColumnFileError: there is no header.
     """
     if not first:
         raise ColumnFileError("the file is empty (0 bytes)")

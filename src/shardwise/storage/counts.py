@@ -1,12 +1,27 @@
-"""Counters of the storage layer in this process: requests, bytes, retries and so on.
-
-One object per process: stores, caches and files do not know which loader they serve.
-"""
+"""Counters of the storage layer in this process, and the threads that wait for a store."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+
+# One line for each store that this process waits for. For messages only: no result depends on it.
+OUTAGES: dict[int, str] = {}
+# Functions of a thread's identifier: each cancels the request that the thread waits for.
+CANCELLERS: list[Callable[[int], None]] = []
+
+
+def outages() -> list[str]:
+    """One line for each store that this process waits for; for messages about a long wait."""
+    return list(OUTAGES.values())
+
+
+def give_up_reads(thread: int) -> None:
+    """Cancel the request that a thread (its identifier) waits for: StorageError there."""
+    for cancel in CANCELLERS:
+        cancel(thread)
+
 
 _NAMES = (
     "requests", "bytes", "disk_bytes", "peer_bytes", "retries", "hedges", "hits", "misses",

@@ -39,11 +39,7 @@ class Credentials:
         return _of_handle(handle, tuple(values), dict(values))
 
     def values(self) -> dict[str, Any]:
-        """The settings, in clear.
-
-        Raises:
-            StorageError: this is a copy that came without them.
-        """
+        """The settings, in clear."""
         if self._values is None:
             raise StorageError(
                 f"the settings {', '.join(self._names)} did not come along: credentials are never "

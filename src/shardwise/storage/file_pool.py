@@ -41,11 +41,7 @@ class FilePool:
         return len(self._open.files)
 
     def pin(self, url: str, stat: FileStat) -> None:
-        """Allow this version of a file only, however often it is opened; see `File.pin`.
-
-        Raises:
-            StaleIndexError: it was pinned to another version.
-        """
+        """Allow this version of a file only, however often it is opened; see `File.pin`."""
         if not is_local(url) and not stat.etag:
             return
         require_same(self._pins.setdefault(url, stat), stat, url)
@@ -54,12 +50,7 @@ class FilePool:
             file.pin(stat)
 
     def get(self, url: str) -> File:
-        """The open file of a URL.
-
-        Raises:
-            MissingShardError: it does not exist.
-            StorageError: it can't be opened.
-        """
+        """The open file of a URL."""
         opened = self._open
         if opened.pid != os.getpid():
             # A lock that another thread had at the fork would never be released in the child.
@@ -82,7 +73,6 @@ class FilePool:
         return file
 
     def close(self) -> None:
-        """Drop all files."""
         self._open = _OpenFiles()
 
 
@@ -149,9 +139,6 @@ def read_payloads(
 
     Returns:
         The parts; None for files that can only be read into a buffer: local and cached ones.
-
-    Raises:
-        DataError, StorageError: as for `read_files`.
     """
     files = [pool.get(url) for url, *_ in reads]
     cached = pool.options.cache is not None

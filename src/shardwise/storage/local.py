@@ -72,7 +72,6 @@ class LocalFile:
         return _rebuild, (self.url, self._version)
 
     def open(self) -> None:
-        """Open the file now, rather than at the first read."""
         self._descriptor()
 
     def stat(self) -> FileStat:
@@ -106,7 +105,6 @@ class LocalFile:
             raise _explain_error(error, self.url, "map") from None
 
     def read(self, offset: int, length: int) -> bytes:
-        """Read exactly `length` bytes at `offset`."""
         _check_range(offset, length)
         opened = self._descriptor()
         try:
@@ -125,7 +123,6 @@ class LocalFile:
         return data
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a writable contiguous buffer with the bytes at `offset`; releases the GIL."""
         view = memoryview(buffer).cast("B")
         _check_range(offset, len(view))
         opened = self._descriptor()

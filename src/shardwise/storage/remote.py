@@ -60,11 +60,7 @@ class RemoteStorage(Protocol):
 
 
 def remote_storage(url: str) -> RemoteStorage:
-    """The storage that reads and writes a URL of another machine.
-
-    Raises:
-        MissingExtraError: the extension is not installed.
-    """
+    """The storage that reads and writes a URL of another machine."""
     try:
         storage: RemoteStorage = find("storage", "remote")
     except MissingExtraError as error:

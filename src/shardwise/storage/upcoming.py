@@ -55,11 +55,7 @@ class Upcoming:
         return self._num_bytes < self._limit_bytes
 
     def announce(self, key: Hashable, reads: Iterable[PoolRanges]) -> bool:
-        """Announce the remote ranges of a request; False if all are left out.
-
-        Raises:
-            DataError, StorageError: a file can't be opened; its reader gets the error, too.
-        """
+        """Announce the remote ranges of a request; False if all are left out."""
         if self._pid != os.getpid():
             self._start()
         reading: list[tuple[int, list[ReadRequest]]] = []
@@ -137,6 +133,5 @@ class Scan:
             self._upcoming.finish(self._announced.popleft())
 
     def close(self) -> None:
-        """Drop what was announced and not read."""
         self._announced.clear()
         self._upcoming.close()

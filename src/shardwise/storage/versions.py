@@ -16,11 +16,7 @@ CLOCKS_DIFFER_NS = 10 * 10**9
 
 
 def require_same(opened: FileStat, current: FileStat, url: str) -> None:
-    """Compare two stats of a file: by ETag, else by length and time; a time of 0 is not known.
-
-    Raises:
-        StaleIndexError: they are of two versions.
-    """
+    """Compare two stats of a file: by ETag, else by length and time; a time of 0 is not known."""
     if opened.etag and current.etag:
         is_same = opened.etag == current.etag
     else:
@@ -50,9 +46,6 @@ def require_not_written_since(opened_ns: int, current: FileStat, url: str) -> No
         opened_ns: when the dataset's index was read, by this machine's clock.
         current: the file at its first read.
         url: for the message.
-
-    Raises:
-        StaleIndexError: it was.
     """
     if opened_ns + CLOCKS_DIFFER_NS < current.mtime_ns <= time.time_ns():
         raise StaleIndexError(

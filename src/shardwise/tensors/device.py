@@ -8,7 +8,9 @@ counts the batches that are yielded here (I4), and an error of batch k+1 is rais
 
 from __future__ import annotations
 
+import logging
 import os
+import resource
 import time
 import weakref
 from collections import deque
@@ -21,7 +23,49 @@ import torch
 
 from shardwise.engine.request import Batch, BatchMemory
 from shardwise.tensors.containers import change_tensors, moved_object, pinned
-from shardwise.tensors.page_lock import PageLocks
+
+_logger = logging.getLogger("shardwise")
+
+
+class PageLocks:
+    """Registers memory with CUDA until it is refused once; not for several threads at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._is_refused = False
+
+    def lock(self, memory: BatchMemory) -> None:
+        """Register the memory at its first use (5 ms for 38 MB)."""
+        if memory.before_unmap or self._is_refused:
+            return
+        address, num_bytes = memory.memory.ctypes.data, memory.memory.nbytes
+        # The context of another device would take memory there.
+        with torch.cuda.device(self._device):
+            code = int(_runtime().cudaHostRegister(address, num_bytes, 0))
+        if code == 0:
+            memory.before_unmap.append(partial(_unlock, os.getpid(), self._device, address))
+            return
+        self._is_refused = True
+        limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        shown = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit >> 10} KiB"
+        _logger.warning(
+            "CUDA refuses to page-lock %d bytes that worker processes write (cudaHostRegister: "
+            "error %d, `ulimit -l` is %s): a thread copies each batch into page-locked memory "
+            "of torch's; raise the limit to spare that copy",
+            num_bytes,
+            code,
+            shown,
+        )
+
+
+def _unlock(pid: int, device: torch.device, address: int) -> None:
+    if pid == os.getpid():  # a forked child has the memory, and no use of CUDA
+        with torch.cuda.device(device):
+            _runtime().cudaHostUnregister(address)
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
 class Copier(Protocol):
@@ -44,11 +88,7 @@ class Copier(Protocol):
 
 
 def checked_device(device: Any) -> torch.device:
-    """The device of this name, if it can be used here; makes no CUDA context.
-
-    Raises:
-        ValueError: it names no device, or one that is not here; the message has the value.
-    """
+    """The device of this name, if it can be used here; makes no CUDA context."""
     try:
         checked = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -137,7 +177,6 @@ class DirectCopier:
         return data
 
     def begin(self, data: Any) -> Any:
-        """Copy."""
         return change_tensors(
             data,
             lambda tensor: tensor.to(self.device),

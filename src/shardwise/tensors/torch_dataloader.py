@@ -109,17 +109,13 @@ class TorchDataLoader(PositionedLoader):
 
     @property
     def epoch(self) -> int:
-        """The loader's epoch."""
         return self.loader.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the loader's epoch."""
         self.loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's state."""
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> None:
-        """Let the loader continue where a state was taken."""
         self.loader.load_state_dict(state, **options)

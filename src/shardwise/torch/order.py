@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.base.errors import RankError, StateError
 from shardwise.base.framework_guards import active_guards
-from shardwise.loader.epoch_notice import READ_AS_A_WHOLE, EpochNotice
+from shardwise.loader.notices import READ_AS_A_WHOLE, EpochNotice
 from shardwise.loader.plan_options import Grown
 from shardwise.loader.planned_order import PlannedOrder
 from shardwise.plan import Plan, checked_epoch

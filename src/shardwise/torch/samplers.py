@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from shardwise.base.abilities import having
 from shardwise.base.arguments import check_flag, suggest_names
 from shardwise.engine.batch.schedule import epoch_requests
-from shardwise.loader.drop_notice import DropNotice
-from shardwise.loader.epoch_notice import EpochNotice
+from shardwise.loader.notices import DropNotice, EpochNotice
 from shardwise.loader.plan_options import (
     PlanArguments,
     PlanOptions,

@@ -10,10 +10,10 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.loader.checkpoint_form import from_checkpoint
-from shardwise.loader.epoch_notice import EpochNotice
 from shardwise.loader.frameworks import batches_for_frameworks
+from shardwise.loader.notices import EpochNotice
 from shardwise.loader.plan_options import Grown
+from shardwise.loader.planned_order import from_checkpoint
 from shardwise.plan import LoaderState, Plan
 from shardwise.tensors.torch_dataloader import PositionedLoader
 from shardwise.torch.iterable import IterableDataset

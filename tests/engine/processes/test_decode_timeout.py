@@ -17,12 +17,16 @@ import pytest
 import shardwise as sw
 from shardwise.engine.batch.bad_samples import Watching
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.processes import decode_deadlines
-from shardwise.engine.processes.decode_deadlines import DecodeDeadlines
+from shardwise.engine.processes import worker_status as decode_deadlines
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.tasks import Stopped
 from shardwise.engine.processes.worker_pool import WorkerPool
-from shardwise.engine.processes.worker_status import RECORD_BYTES, DecodeProgress, WorkerStatus
+from shardwise.engine.processes.worker_status import (
+    RECORD_BYTES,
+    DecodeDeadlines,
+    DecodeProgress,
+    WorkerStatus,
+)
 from shardwise.engine.request import BatchRequest
 from shardwise.testing import assert_batches_equal, check_executor
 from tests.support.waiting import wait_for

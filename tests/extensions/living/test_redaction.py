@@ -20,7 +20,7 @@ import shardwise.compat.webdataset as wds
 from shardwise.base.errors import DataError, StaleIndexError, StorageError
 from shardwise.extensions.certify.command import certified
 from shardwise.extensions.living import redaction
-from shardwise.sources.tar.check.verify import verify_shard
+from shardwise.extensions.tools.shard_checks import verify_shard
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.storage import StorageOptions

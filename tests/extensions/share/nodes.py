@@ -45,7 +45,7 @@ def nodes(
             token_file=folder / "token",
             **(tls or {}),
         )
-        data = sw.tar(urls, storage={"config": s3.config, "hedge": False}, cache=cache)
+        data = sw.tar(urls, storage=s3.unhedged, cache=cache)
         given = {"batch_size": 8, "num_threads": 1, "rank": rank, "world_size": len(names)}
         loaders.append(loader(data.select("bin"), **{**given, **options}))
     try:

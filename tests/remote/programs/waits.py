@@ -7,7 +7,7 @@ import sys
 import threading
 
 import shardwise as sw
-from shardwise.storage.waits import outages
+from shardwise.storage.counts import outages
 
 
 def tell() -> None:

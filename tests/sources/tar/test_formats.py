@@ -15,8 +15,7 @@ from shardwise.base.errors import DataError
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.scan import walk as scan_module
-from shardwise.sources.tar.scan.byte_source import FileBytes
-from shardwise.sources.tar.scan.compressed import refuse_compressed_start
+from shardwise.sources.tar.scan.byte_source import FileBytes, refuse_compressed_start
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import open_file
 from tests.support.raw_tars import END, header, member, pax_records

@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO
 
 from shardwise.base.shown import shown
 from shardwise.storage import atomic_write
-from shardwise.storage.atomic import sweep
+from shardwise.storage.write import sweep
 
 
 def digest(url: str) -> str:

@@ -30,9 +30,9 @@ from shardwise.compat.webdataset.readers import (
 from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.plan.permute import mix
 from shardwise.storage import expand
-from shardwise.storage.atomic import is_running as check_pid_is_running
 from shardwise.storage.braces import expand_braces
 from shardwise.storage.urls import scheme_of
+from shardwise.storage.write import is_running as check_pid_is_running
 
 # Paths are text here: names are cut and glued.
 # ruff: noqa: PTH104, PTH108, PTH112, PTH118, PTH207

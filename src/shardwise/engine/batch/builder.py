@@ -22,9 +22,8 @@ from shardwise.base.errors import DataError
 from shardwise.base.stages import Stages
 from shardwise.engine.batch.bad_samples import OnError, SampleLoader, Watching
 from shardwise.engine.batch.chunks import PartialBatch, columns_to_join, split_requests
-from shardwise.engine.batch.nested import join_nested, split_nested
 from shardwise.engine.batch.padding import Padding
-from shardwise.engine.batch.ragged import Ragged, RaggedFields
+from shardwise.engine.batch.ragged import Ragged, RaggedFields, join_nested, split_nested
 from shardwise.engine.batch.read_ahead import ReadAhead, RequestReads
 from shardwise.engine.request import Batch, BatchRequest, BatchRows
 from shardwise.sources.samples import Samples

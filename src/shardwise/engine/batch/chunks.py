@@ -125,7 +125,6 @@ class PartialBatch:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the memory that is set aside."""
         return sum(array.nbytes for rows in (self.rows, self.learned) for array in rows.values())
 
 

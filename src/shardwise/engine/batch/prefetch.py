@@ -98,12 +98,10 @@ class PrefetchBound:
         return max(self._row_bytes, self._layout_bytes)
 
     def begun(self, partial: PartialBatch) -> None:
-        """A batch is in progress, with its memory set aside."""
         self._set_aside = partial.num_bytes
         self._limit_decoders()
 
     def made(self, batch: Batch) -> None:
-        """A batch was made."""
         self._recent.append(batch_bytes(batch) if batch.num_bytes is None else batch.num_bytes)
         num_rows = sum(part.num_rows for part in batch.parts or [batch])
         self._row_bytes = self._recent[-1] // max(1, num_rows)

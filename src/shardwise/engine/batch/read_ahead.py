@@ -52,11 +52,9 @@ class ReadAhead(Iterator[BatchRequest]):
         return self._waiting.popleft() if self._waiting else next(self._requests)
 
     def finish(self, request: BatchRequest) -> None:
-        """Note that a request was read."""
         self._reads.finish(request)
 
     def close(self) -> None:
-        """Drop what was announced and not read."""
         self._reads.close()
 
 
@@ -93,7 +91,6 @@ class RequestReads:
             return
 
     def finish(self, request: BatchRequest) -> None:
-        """Note that a request was read."""
         self._upcoming.finish(_key(request))
 
     def close(self) -> None:

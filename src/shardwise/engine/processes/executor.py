@@ -25,9 +25,8 @@ from shardwise.base.errors import DecodeTimeoutError, StallError, WorkerError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES, PrefetchBound, batch_bytes
-from shardwise.engine.processes.pending_batch import PendingBatch, num_ready, take_answer
 from shardwise.engine.processes.session import Session
-from shardwise.engine.processes.tasks import Answer, Stopped
+from shardwise.engine.processes.tasks import Answer, PendingBatch, Stopped, num_ready, take_answer
 from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.processes.worker_status import Decoding
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
@@ -108,11 +107,7 @@ class ProcessExecutor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the processes were launched and all of them take tasks.
-
-        Raises:
-            WorkerError: one ended, or could not start; raised only while no iterator is active.
-        """
+        """Whether the processes were launched and all of them take tasks."""
         session = self._session
         if session is None or session.pid != os.getpid():
             return False
@@ -121,12 +116,7 @@ class ProcessExecutor:
         return session.has_begun
 
     def start(self) -> Session:
-        """Start the processes, unless they are; does not wait for them.
-
-        Raises:
-            TypeError: the dataset can't be sent to them.
-            WorkerError: the system has no room for them.
-        """
+        """Start the processes, unless they are; does not wait for them."""
         # A forked child must not speak on its parent's socket.
         if self._session is None or self._session.pid != os.getpid():
             pool = WorkerPool(
@@ -161,7 +151,6 @@ class _Run:
         self._number = self._pool.status.run = next(session.run_numbers)
 
     def batches(self) -> Generator[Batch, None, None]:
-        """Yield one batch for each request, in order."""
         ready: int | None = None
         while True:
             self._session.require_usable()
@@ -353,6 +342,5 @@ class _Run:
         self._send(batch, start, is_again=True)
 
     def _send(self, batch: PendingBatch, start: int, *, is_again: bool = False) -> None:
-        """Send the task that loads a chunk."""
         task = batch.task(self._number, start, is_again=is_again)
         self._pool.send(task, None if batch.slot is None else batch.slot.descriptor)

@@ -91,11 +91,9 @@ class Unread:
 
     @classmethod
     def of(cls, value: Any) -> Unread:
-        """Pickle a value."""
         return cls(take_apart(value))
 
     def read(self) -> Any:
-        """The value."""
         return put_together(self._parts)
 
 

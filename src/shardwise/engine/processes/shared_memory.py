@@ -78,11 +78,7 @@ def above_stdio(descriptor: int) -> int:
 
 
 def anonymous_file(num_bytes: int) -> int:
-    """Make a file without a name; its descriptor is above 2 and not inherited.
-
-    Raises:
-        StorageError: the process's limits do not allow it.
-    """
+    """Make a file without a name; its descriptor is above 2 and not inherited."""
     try:
         descriptor = above_stdio(os.memfd_create("shardwise", os.MFD_CLOEXEC))
         try:
@@ -106,9 +102,6 @@ def map_without_file(
     `mmap.mmap` keeps a descriptor for each map (before Python 3.13 always). `before_unmap` is
     called first when it is unmapped, but not at the end of the interpreter. Writes into a private
     map stay here.
-
-    Raises:
-        StorageError: the process's limits do not allow it.
     """
     num_bytes = os.fstat(descriptor).st_size
     access = mmap.PROT_READ | mmap.PROT_WRITE

@@ -22,7 +22,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from shardwise.base.errors import ShardwiseError, WorkerError, message_of
-from shardwise.engine.processes.decode_deadlines import DecodeDeadlines
 from shardwise.engine.processes.out_of_band import Unread
 from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.processes.shared_memory import above_stdio, explained
@@ -31,7 +30,7 @@ from shardwise.engine.processes.start_worker import start_worker
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Stopped, Task
 from shardwise.engine.processes.transport import Packed, pack, receive, send
 from shardwise.engine.processes.worker_errors import unpack_error
-from shardwise.engine.processes.worker_status import WorkerStatus
+from shardwise.engine.processes.worker_status import DecodeDeadlines, WorkerStatus
 from shardwise.storage.credentials import export_credentials
 
 if TYPE_CHECKING:
@@ -135,11 +134,7 @@ class WorkerPool:
         self._unsent = kept
 
     def have_begun(self) -> bool:
-        """Whether every worker has started to take tasks; called before the first task is sent.
-
-        Raises:
-            WorkerError: a worker ended, or could not start.
-        """
+        """Whether every worker has started to take tasks; called before the first task is sent."""
         self._receive()
         self._watch(0.0)
         return self.status.all_idle
@@ -148,9 +143,6 @@ class WorkerPool:
         """Wait for answers: all that have arrived, none after `timeout` seconds.
 
         A worker that was stopped comes among them, after its answers.
-
-        Raises:
-            WorkerError: a worker ended, or could not start.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:

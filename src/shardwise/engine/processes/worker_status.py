@@ -1,10 +1,10 @@
-"""Worker status: a table in shared memory of what each worker thread does.
+"""Worker status: a table in shared memory of what each worker thread does, and who is overdue.
 
 Each thread writes its own row, without a lock: the row chunk that it loads, and before each decoder
 or function of a `map()` that it calls (0.4 us) what that gets. The trainer reads the rows to name
 the worker of a late chunk, to find decoders that take longer than `decode_timeout`, and to know
-what a worker had that it stops. It writes one number, the current run, so that workers pass over
-the tasks of an abandoned iterator.
+what a worker had that it stops. It looks while it waits for a batch, when the first may be overdue.
+It writes one number, the current run, so that workers pass over the tasks of an abandoned iterator.
 """
 
 from __future__ import annotations
@@ -65,11 +65,7 @@ class DecodeProgress:
     timeout: float = 0.0
 
     def begin(self, sample: int, key: str, part: int, detail: str = "") -> None:
-        """Write that a decoder or function starts.
-
-        Raises:
-            DecodeTimeoutError: this part of this sample was stopped before.
-        """
+        """Write that a decoder or function starts."""
         if self.stuck and (sample, part) in self.stuck:
             raise timeout_error(self.timeout, detail)
         name = key.encode("utf-8", "replace")[:_KEY_BYTES]
@@ -78,7 +74,6 @@ class DecodeProgress:
         _RECORD.pack_into(self.memory, 0, now, sample, part, len(name), len(more), name, more)
 
     def end(self) -> None:
-        """Write that nothing is decoded."""
         _RECORD.pack_into(self.memory, 0, 0, 0, 0, 0, 0, b"", b"")
 
     def read(self) -> Decoding | None:
@@ -130,11 +125,9 @@ class WorkerStatus:
         self._trainer[0] = number
 
     def begin(self, worker: int, thread: int, batch: int, start: int) -> None:
-        """Write that a thread loads a chunk."""
         self._tasks[worker, thread] = (batch + 1, start)
 
     def end(self, worker: int, thread: int) -> None:
-        """Write that a thread is idle."""
         self._tasks[worker, thread] = _IDLE
 
     def clear(self, worker: int) -> None:
@@ -168,9 +161,83 @@ class WorkerStatus:
         return [DecodeProgress(self.record(worker, thread)).read() for thread in threads]
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self.descriptor)
 
 
 def _num_bytes(num_workers: int, num_threads: int) -> int:
     return (num_workers * num_threads + 1) * _ROW.itemsize
+
+
+_NS = 1_000_000_000
+# A worker that is stopped between receiving a task and writing so takes the task with it. It is
+# known to be lost when all workers have been idle for this long.
+_IDLE_NS = 1 * _NS
+
+
+class DecodeDeadlines:
+    """Finds the workers whose decoders or functions take longer than `timeout` s for a sample."""
+
+    def __init__(self, status: WorkerStatus, timeout: float) -> None:
+        self._status = status
+        self._timeout_ns = int(timeout * _NS)
+        self._next_ns = 0
+        self._overdue: dict[int, list[Decoding | None]] = {}
+        self._has_stopped = False
+        self._idle_since: int | None = None
+
+    def next_s(self) -> float:
+        """Seconds until the next look."""
+        return max(0.0, (self._next_ns - time.monotonic_ns()) / _NS)
+
+    def overdue(self) -> list[int]:
+        """The workers that have to be stopped now."""
+        now = time.monotonic_ns()
+        if now < self._next_ns:
+            return []
+        began = [now]
+        self._overdue = {}
+        for worker in range(self._status.num_workers):
+            records = self._status.decoding(worker)
+            times = [record.began_ns for record in records if record is not None]
+            if any(now - each >= self._timeout_ns for each in times):
+                self._overdue[worker] = records
+            else:
+                began += times
+        self._next_ns = min(began) + self._timeout_ns
+        if self._has_stopped:
+            self._next_ns = min(self._next_ns, now + _IDLE_NS)
+        return list(self._overdue)
+
+    def stopped(self, worker: int) -> dict[tuple[int, int], Decoding | None]:
+        """The chunks that a worker had when it was stopped, with what was stuck in them.
+
+        A decoder that went on just then is not to blame: its record is another one now.
+        """
+        before, after = self._overdue[worker], self._status.decoding(worker)
+        oldest = time.monotonic_ns() - self._timeout_ns
+        chunks = {}
+        tasks = self._status.tasks_of(worker)
+        for task, one, other in zip(tasks, before, after, strict=True):
+            if task is not None:
+                is_stuck = one is not None and one == other and one.began_ns <= oldest
+                chunks[task] = one if is_stuck else None
+        self._status.clear(worker)
+        self._has_stopped = True
+        self._idle_since = None
+        return chunks
+
+    def has_lost(self) -> bool:
+        """Whether all workers have been idle for a second since one was stopped.
+
+        Asked only while answers are missing, none has arrived, and all tasks were sent.
+        """
+        if not self._has_stopped or not self._status.all_idle:
+            self._idle_since = None
+            return False
+        now = time.monotonic_ns()
+        if self._idle_since is None:
+            self._idle_since = now
+        if now - self._idle_since < _IDLE_NS:
+            return False
+        self._idle_since = None
+        return True

@@ -22,7 +22,6 @@ class WaitHistogram:
         self._counts: dict[int, int] = {}
 
     def add(self, seconds: float) -> None:
-        """Count a wait."""
         ratio = seconds * (1000 / _LEAST_MS)
         bucket = min(_LAST, math.ceil(math.log(ratio) * _BUCKETS_A_LOG)) if ratio > 1 else 0
         self._counts[bucket] = self._counts.get(bucket, 0) + 1

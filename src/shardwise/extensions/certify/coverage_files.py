@@ -17,7 +17,7 @@ from typing import NamedTuple
 from shardwise.base.errors import StorageError
 from shardwise.cli.output import plural
 from shardwise.plan.coverage_line import CoverageLine
-from shardwise.plan.tallied import Tallied
+from shardwise.plan.id_word import Tallied
 
 # Ranks stand a few lines apart when they are killed.
 _NUM_LAST = 64

@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.cli.output import format_count
 from shardwise.extensions.certify.lineage import Stretch
 from shardwise.extensions.certify.runs import Ends
-from shardwise.plan.tallied import MODULUS, Counted, Tallied
+from shardwise.plan.id_word import MODULUS, Counted, Tallied
 
 
 @dataclass(slots=True)

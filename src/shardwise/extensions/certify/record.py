@@ -22,7 +22,7 @@ from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.plan.protocol import sources_of
 from shardwise.sources.protocol import HasVersion
 from shardwise.sources.samples import MixedSamples
-from shardwise.storage.atomic import atomic_write
+from shardwise.storage.write import atomic_write
 
 _VERSION = 1
 

@@ -22,7 +22,7 @@ from shardwise.extensions.certify.coverage_files import (
     describe_range,
 )
 from shardwise.plan.coverage_line import CoverageLine
-from shardwise.plan.tallied import MODULUS, Tallied
+from shardwise.plan.id_word import MODULUS, Tallied
 
 # The clocks of machines differ: a run may resume another's state where it is still earlier.
 CLOCK_SKEW_S = 10.0

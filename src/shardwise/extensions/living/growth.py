@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import StateError
 from shardwise.plan.arguments import whole
-from shardwise.plan.cut import AnyPartition
 from shardwise.plan.left_out import Excluded, resumed
-from shardwise.plan.order import Order
+from shardwise.plan.order import AnyPartition, Order
 from shardwise.plan.plan import Plan
 from shardwise.plan.sampler import sampler_from_spec
 from shardwise.plan.state import LoaderState

@@ -16,14 +16,13 @@ import numpy as np
 
 from shardwise.base.errors import DataError, StorageError
 from shardwise.base.shown import shown
-from shardwise.sources.tar.check.problems import Problem
 from shardwise.sources.tar.index.build import index_for, with_digests
 from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
 from shardwise.sources.tar.index.shard_index import ShardIndex
+from shardwise.sources.tar.problems import Problem
 from shardwise.sources.tar.scan.headers import BLOCK, CHECKSUM, COUNT, MARK, REMOVED
 from shardwise.storage import File, atomic_write, is_local, local_path, read_whole
-from shardwise.storage.atomic import sweep
-from shardwise.storage.write import upload
+from shardwise.storage.write import sweep, upload
 
 
 def redact(shards: Sequence[str], keys: Collection[str], store: IndexStore) -> dict[str, int]:

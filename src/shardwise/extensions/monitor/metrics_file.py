@@ -21,7 +21,7 @@ from shardwise.extensions.monitor.plan_map import plan_map
 from shardwise.loader.coverage_file import local_directory, not_writable
 from shardwise.loader.position import Pass
 from shardwise.sources.samples import Samples
-from shardwise.storage.atomic import atomic_write
+from shardwise.storage.write import atomic_write
 
 _logger = logging.getLogger("shardwise")
 INTERVAL_S = 10.0

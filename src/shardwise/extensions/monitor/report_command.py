@@ -19,7 +19,7 @@ from shardwise.extensions.certify.command import certified, show_verdict
 from shardwise.extensions.monitor.charts import draw_charts
 from shardwise.extensions.monitor.metrics_lines import overview, read_lines
 from shardwise.extensions.monitor.watch_command import show_ranks
-from shardwise.storage.atomic import atomic_write
+from shardwise.storage.write import atomic_write
 
 # Without scripts and files. Canvas and CanvasText are the browser's own colours, light or dark.
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Run {name}</title>

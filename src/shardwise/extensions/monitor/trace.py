@@ -12,7 +12,7 @@ from typing import Any
 
 from shardwise.base.arguments import path_text, suggest_names
 from shardwise.engine.request import Batch
-from shardwise.storage.atomic import atomic_write
+from shardwise.storage.write import atomic_write
 
 # Some 100 MB; later batches are left out.
 _MAX_EVENTS = 500_000

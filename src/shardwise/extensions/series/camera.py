@@ -17,7 +17,7 @@ from shardwise.extensions.media.clips.files import Part, hold_ranges, ranges_by_
 from shardwise.extensions.media.clips.lone_files import LoneFiles
 from shardwise.extensions.media.files.timeline import shown_at
 from shardwise.extensions.media.files.track import Track
-from shardwise.sources.files.listing import Listing, Names
+from shardwise.sources.files.folder import Listing, Names
 from shardwise.sources.files.source import FilesSource
 from shardwise.storage import PoolRanges, StorageOptions, is_local
 

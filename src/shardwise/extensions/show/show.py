@@ -22,7 +22,7 @@ from shardwise.base.shown import escaped
 from shardwise.dataset import Dataset
 from shardwise.extensions.show.tiles import tile_of
 from shardwise.plan.arguments import whole
-from shardwise.storage.atomic import atomic_write
+from shardwise.storage.write import atomic_write
 
 _WIDTH, _LEAST_WIDTH = 1600, 160  # pixels of a picture, unless one sample is wider, and of a sample
 _LINE, _LETTER, _GAP, _MAX_LINES = 13, 6, 6, 4  # pixels, and lines of one value

@@ -17,9 +17,8 @@ from shardwise.base.arguments import check_flag, no_such_field, path_text
 from shardwise.base.columns import Column, Columns, PayloadColumn
 from shardwise.base.errors import DataError, StorageError
 from shardwise.base.shown import base_name, shown
-from shardwise.sources.files.folder import list_folder
+from shardwise.sources.files.folder import Listing, list_folder
 from shardwise.sources.files.list_file import SUFFIXES, read_list
-from shardwise.sources.files.listing import Listing
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.protocol import SourceTraits
@@ -111,7 +110,6 @@ class FilesSource:
         return SourceTraits(value_fields=frozenset(columns), layouts=layouts)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read files; see the protocol."""
         listing = self.listing
         ids = np.asarray(ids, dtype=np.int64)
         known = self.fields
@@ -139,7 +137,6 @@ class FilesSource:
         return Columns(ids, keys, columns, num_bytes)
 
     def file_of(self, sample: int) -> tuple[str, str, FileStat | None]:
-        """Key and URL of a sample's file, and its version where the listing has it."""
         listing = self.listing
         key = listing.names[sample]
         stat = None if listing.stats is None else FileStat(*listing.stats[sample].tolist())

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from shardwise.base.errors import DataError
 
 if TYPE_CHECKING:
-    from shardwise.sources.tar.check.problems import Problem
     from shardwise.sources.tar.index.index_store import IndexStore
     from shardwise.sources.tar.index.shard_index import ShardIndex
+    from shardwise.sources.tar.problems import Problem
     from shardwise.sources.tar.read.shards import ShardSet
     from shardwise.storage import FilePool
 

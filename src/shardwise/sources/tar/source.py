@@ -35,7 +35,7 @@ from shardwise.sources.tar.index.shard_lists import check_counts
 from shardwise.sources.tar.read.reader import Reader
 from shardwise.sources.tar.read.runs import read_run
 from shardwise.sources.tar.read.shards import ShardSet
-from shardwise.sources.tar.scan.compressed import refuse_compressed
+from shardwise.sources.tar.scan.byte_source import refuse_compressed
 from shardwise.sources.tar.sidecar import Sidecar
 from shardwise.sources.tar.write.stored import StoredRun, stored_runs
 from shardwise.storage import (
@@ -96,7 +96,6 @@ class TarSource:
 
     @property
     def urls(self) -> Sequence[str]:
-        """The URLs of all shards, in order."""
         return ShardNames.joined([names_of(each) for each in self._items])
 
     def __repr__(self) -> str:
@@ -125,7 +124,6 @@ class TarSource:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of all fields that any sample has, in storage order."""
         return self.shards.fields
 
     @property
@@ -145,7 +143,6 @@ class TarSource:
 
     @property
     def shards(self) -> ShardSet:
-        """The shards with their indexes."""
         return self._open_reader().shards
 
     def media_files(self, field: str) -> Any:
@@ -184,7 +181,6 @@ class TarSource:
     def read_run(
         self, start: int, stop: int, fields: tuple[str, ...] | None = None
     ) -> Iterator[Columns] | None:
-        """Samples `[start, stop)` in storage order, by long reads; see `Source`."""
         reader = self._open_reader()
         # Requests for remote shards are made by `read`, which also checks digests.
         if reader.shards.has_digests or len(reader.shards.removed) or not self._are_local:
@@ -202,7 +198,6 @@ class TarSource:
     def ranges(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_: int
     ) -> Iterable[PoolRanges] | None:
-        """The ranges of remote shards that `read` fetches; see `TellsRanges`."""
         return None if self._are_local else self._open_reader().ranges(ids, fields)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:

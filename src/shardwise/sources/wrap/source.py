@@ -63,7 +63,6 @@ class WrapSource:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of item 0's fields; () for an empty dataset."""
         if self._fields is None:
             first = self._name_fields(0, self._item(0))[1] if self.manifest.num_samples else ()
             self._fields = tuple(first)
@@ -81,7 +80,6 @@ class WrapSource:
         return source
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Get items by index; see the protocol."""
         indices: list[int] = ids.tolist()
         items = zip(indices, self._items(indices), strict=True)
         samples = [self._name_fields(i, item) for i, item in items]

@@ -16,8 +16,7 @@ import pytest
 
 from shardwise.base.errors import DataError, MissingShardError, WorkerError
 from shardwise.sources.tar.index import build as build_module
-from shardwise.sources.tar.index.build import build_index, build_indexes
-from shardwise.sources.tar.index.digests import payload_digests
+from shardwise.sources.tar.index.build import build_index, build_indexes, payload_digests
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from shardwise.storage import open_file
 from tests.support.tars import make_shards, payload, write_tar
@@ -92,7 +91,7 @@ def test_digests_are_those_of_the_payloads(tmp_path):
 
 @pytest.mark.parametrize("buffer_bytes", [1, 700, 5000, 1 << 20])
 def test_digests_do_not_depend_on_how_much_is_read_at_once(tmp_path, monkeypatch, buffer_bytes):
-    from shardwise.sources.tar.index import digests as digests_module
+    from shardwise.sources.tar.index import build as digests_module
 
     monkeypatch.setattr(digests_module, "_READ_BYTES", buffer_bytes)
     monkeypatch.setattr(digests_module, "_ROWS", 7)

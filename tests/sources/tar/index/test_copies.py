@@ -11,13 +11,13 @@ import pytest
 
 import shardwise as sw
 from shardwise.base.errors import MissingShardError, StaleIndexError
-from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index import index_store as index_store_module
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.shard_index import index_path
 from shardwise.sources.tar.read import shards as shards_module
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import LocalFile
+from tests.support.commands import run
 from tests.support.raw_tars import END, header, member
 from tests.support.tars import make_shards, payload, sample_key, write_tar
 
@@ -51,6 +51,7 @@ def refuse(*_args: object, **_options: object) -> None:
     raise AssertionError("this must not be called")
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize("way", ["cp -r", "tar x", "a container layer"])
 def test_a_copied_dataset_is_read_by_its_indexes_and_nothing_is_written(tmp_path, monkeypatch, way):
     indexed(tmp_path / "old", [5, 0, 1, 2])
@@ -65,7 +66,7 @@ def test_a_copied_dataset_is_read_by_its_indexes_and_nothing_is_written(tmp_path
     assert [data.select("txt")[g] for g in range(8)] == expected
     # Another process looks for itself.
     assert pickle.loads(pickle.dumps(data))[7]["txt"] == payload(7, "txt")
-    assert not any(verify_shard(str(path)).problems for path in new.glob("*.tar"))
+    run("verify", new)
     assert {path: path.stat().st_mtime_ns for path in new.iterdir()} == before
     # `shardwise index` keeps the new time, so that nobody has to look again.
     assert [result.status for result in build_indexes(str(new), jobs=1)] == ["fresh"] * 4
@@ -128,6 +129,7 @@ def renamed(old: bytes, new: bytes):
     return lambda data: data.replace(header(old, 5), header(new, 5))
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize(
     "change",
     [
@@ -152,7 +154,7 @@ def test_a_shard_of_the_same_size_with_other_headers_is_refused(tmp_path, change
         TarSource(path).manifest
     assert "5,120 bytes, changed 2023-11-14 22:13:20.123456789 UTC then" in str(caught.value)
     assert f"`shardwise index {path}`" in str(caught.value)
-    assert "its headers are others" in verify_shard(str(path)).problems[0].message
+    assert "its headers are others" in run("verify", path, exit_code=1).output
 
 
 def test_an_index_without_samples_is_no_index_of_a_shard_that_has_some(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shardwise.sources.tar.write.header import MAX_NAME, MAX_SIZE, header, headers
+from shardwise.sources.tar.write.partial_shard import MAX_NAME, MAX_SIZE, header, headers
 
 
 def by_tarfile(name: str, size: int) -> bytes:

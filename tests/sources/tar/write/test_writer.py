@@ -20,8 +20,8 @@ from shardwise.base.errors import DataError, StorageError
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from shardwise.sources.tar.write.writer import TarWriter
-from shardwise.storage import atomic as atomic_module
 from shardwise.storage import expand
+from shardwise.storage import write as atomic_module
 from tests.support.forks import in_child
 from tests.support.python_code import run_code
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.base.errors import DataError
-from shardwise.codecs.part_decoder import PartDecoder
+from shardwise.extensions.media.decoders.part_decoder import PartDecoder
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.sound_window import length_at, open_sound, read_window

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_choice, suggest_names
-from shardwise.codecs.part_decoder import PartDecoder
+from shardwise.extensions.media.decoders.part_decoder import PartDecoder
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.clip_frames import ClipRule
 from shardwise.extensions.media.files.frames import check_backend, decode_frames, form_of

@@ -19,8 +19,8 @@ from shardwise.extensions.media.tar.build import (
     open_sidecar,
 )
 from shardwise.extensions.media.tar.sidecar import MediaSidecar
-from shardwise.sources.tar.check.problems import Problem, problem_of
 from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.problems import Problem, problem_of
 
 _SECONDS_AT_ONCE = 10
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from shardwise.base.errors import StorageError
-from shardwise.storage.waits import CANCELLERS
+from shardwise.storage.counts import CANCELLERS
 
 T = TypeVar("T")
 

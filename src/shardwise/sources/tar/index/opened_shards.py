@@ -101,7 +101,6 @@ class OpenedShards:
             )  # fmt: skip
 
     def stat(self, shard: int) -> FileStat:
-        """A shard as it was opened."""
         etag = self._etags[shard] if self._etags else ""
         return FileStat(self.manifest.shard_bytes.item(shard), self._mtimes.item(shard), etag)
 

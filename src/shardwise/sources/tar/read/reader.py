@@ -120,7 +120,6 @@ class Reader:
     def ranges(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None
     ) -> Iterable[PoolRanges]:
-        """The ranges that a read of samples fetches of shards that were opened."""
         shard_of, _ = self.shards.manifest.locate(ids)
         unopened = [s for s in np.unique(shard_of).tolist() if not self.shards.is_opened(s)]
         ids = ids[~np.isin(shard_of, unopened)] if unopened else ids

@@ -166,7 +166,6 @@ class ShardSet:
         return shard in self._checked or not isinstance(part, ListedShards)
 
     def index(self, shard: int) -> ShardIndex:
-        """The index of one shard, by its number."""
         return self._mapped.get(shard) or self._load(shard)
 
     def offset_table(self, names: tuple[str, ...]) -> OffsetTable | None:

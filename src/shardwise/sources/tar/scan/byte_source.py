@@ -1,4 +1,7 @@
-"""The bytes of a tar as a scan of its headers reads them: of a file, or of a forward stream."""
+"""The bytes of a tar as a scan of its headers reads them: of a file, or of a forward stream.
+
+Compressed files are refused: single samples can't be read out of the middle of such a stream.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,11 @@ from typing import Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shardwise.base.errors import DataError
+from shardwise.base.shown import in_command
+from shardwise.storage import is_local
+from shardwise.storage.known_formats import known_format
 
 
 class ReadsAt(Protocol):
@@ -104,7 +112,6 @@ class StreamBytes:
         return max(0, min(length, self._base + len(self._data) - offset))
 
     def read(self, offset: int, length: int) -> bytes:
-        """See `FileBytes`."""
         self.available(offset, length)
         start = offset - self._base
         return self._data[start : start + length]
@@ -125,7 +132,6 @@ class StreamBytes:
     read_block = read
 
     def again(self, num_bytes: int) -> FileBytes | None:
-        """See `FileBytes`."""
         return None if self._earlier is None else FileBytes(self._earlier, num_bytes)
 
     def is_dense(self, positions: NDArray[np.int64], end: int) -> bool:  # noqa: ARG002
@@ -140,3 +146,42 @@ class StreamBytes:
 
 
 ByteSource: TypeAlias = FileBytes | StreamBytes
+
+
+# File endings, by the program that unpacks them.
+_SUFFIXES = {
+    "gzip": (".gz", ".tgz"),
+    "bzip2": (".bz2", ".tbz2"),
+    "xz": (".xz", ".txz"),
+    "zstd": (".zst", ".tzst"),
+}
+
+
+def refuse_compressed(url: str) -> None:
+    """Raise `DataError` if the name is that of a compressed tar, with what to do about it."""
+    for what, suffixes in _SUFFIXES.items():
+        if url.lower().endswith(suffixes):
+            raise _refusal(what, url)
+
+
+def refuse_compressed_start(start: bytes, url: str) -> None:
+    """Raise `DataError` if a file's first bytes are of a compressed file or a table."""
+    # A member may be called "PAR1.txt".
+    is_tar = start[257:262] == b"ustar"
+    found = "" if is_tar else known_format(start, may_be_text=True) or ""
+    what = found.partition(":")[0]
+    if what in _SUFFIXES:
+        raise _refusal(what, url)
+    if what in ("a Parquet file", "an Arrow file"):
+        raise DataError(f"no tar, but {found}", url=url)
+
+
+def _refusal(what: str, url: str) -> DataError:
+    unpack = f"with `{what} -d {in_command(url)}`"
+    if not is_local(url):
+        unpack = "there, or turn it off that the server compresses what it sends (Content-Encoding)"
+    return DataError(
+        f"the shard is compressed ({what}): single samples can't be read from it; unpack it "
+        f"{unpack} (images and video are compressed already)",
+        url=url,
+    )

@@ -54,7 +54,6 @@ class Members:
         return Members(self.names[rows], self.lengths[rows], self.offsets[rows], self.sizes[rows])
 
     def name(self, row: int) -> bytes:
-        """One name."""
         return self.names[row, : self.lengths[row]].tobytes()
 
 

@@ -46,7 +46,6 @@ class SampleTable:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields so far, by first appearance."""
         return tuple(self._fields.names)
 
     def add(self, members: Members) -> None:

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
-from shardwise.sources.tar.scan.byte_source import ByteSource, FileBytes
-from shardwise.sources.tar.scan.compressed import refuse_compressed_start
+from shardwise.sources.tar.scan.byte_source import ByteSource, FileBytes, refuse_compressed_start
 from shardwise.sources.tar.scan.header_prefetch import HeaderPrefetch
 from shardwise.sources.tar.scan.headers import (
     BLOCK,

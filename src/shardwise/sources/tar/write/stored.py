@@ -18,8 +18,7 @@ from shardwise.base.errors import DataError, StorageError
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.read.reader import Reader
 from shardwise.sources.tar.scan.headers import BLOCK
-from shardwise.sources.tar.write.header import MAX_NAME, MAX_SIZE, headers
-from shardwise.sources.tar.write.partial_shard import Member
+from shardwise.sources.tar.write.partial_shard import MAX_NAME, MAX_SIZE, Member, headers
 from shardwise.storage import File
 
 # 4 MiB cost as little per byte as 1 MiB, which stays in the L2 cache, and a quarter of the calls.

@@ -25,15 +25,15 @@ from shardwise.sources.tar.scan.headers import BLOCK, round_up
 from shardwise.sources.tar.scan.names import MAX_FIELDS
 from shardwise.sources.tar.sidecar import Sidecar
 from shardwise.sources.tar.write.encode import encode_sample
-from shardwise.sources.tar.write.header import header
 from shardwise.sources.tar.write.partial_shard import (
     END,
     Member,
     PartialShard,
+    header,
     refuse_existing,
 )
 from shardwise.storage import StorageOptions, is_local, local_path
-from shardwise.storage.atomic import sweep
+from shardwise.storage.write import sweep
 
 
 @suggest_names

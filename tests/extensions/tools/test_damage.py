@@ -17,7 +17,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
-from shardwise.sources.tar.check.verify import verify_shard
+from shardwise.extensions.tools.shard_checks import verify_shard
 from shardwise.sources.tar.index.build import build_index, build_indexes
 from shardwise.sources.tar.index.shard_index import index_path
 from shardwise.sources.tar.source import TarSource

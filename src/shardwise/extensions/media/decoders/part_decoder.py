@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.codecs.rows import check_row
+from shardwise.codecs.protocol import check_row
 
 
 class PartDecoder(ABC):

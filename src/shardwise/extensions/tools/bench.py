@@ -16,7 +16,6 @@ import click
 
 import shardwise as sw
 from shardwise.base.progress_bar import progress
-from shardwise.cli.bench_beside import measure_beside
 from shardwise.cli.data import decoded, open_data
 from shardwise.cli.options import (
     common_options,
@@ -37,10 +36,11 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.cli.plots import draw, drawable
 from shardwise.codecs import default_decoder
 from shardwise.codecs.image_decoder import Image
 from shardwise.engine.request import Concurrency
+from shardwise.extensions.tools.bench_beside import measure_beside
+from shardwise.extensions.tools.plots import draw, drawable
 
 _DEFAULT_S = 5.0
 # Processes take over from threads after some 2 s at most: they are what a training has.

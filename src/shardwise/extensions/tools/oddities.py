@@ -1,39 +1,17 @@
-"""Defects and oddities of a shard; a scan counts the oddities, which a reader may accept."""
+"""Oddities of a shard, which a scan counts and a reader may accept."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from shardwise.base.errors import DataError, ShardwiseError
 from shardwise.sources.tar.index.shard_version import unfinished
+from shardwise.sources.tar.problems import Problem
 from shardwise.sources.tar.scan.elsewhere import Members
 from shardwise.sources.tar.scan.names import split_names
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A defect or oddity of a shard or its index, its position, and what to do (`hint`, or "")."""
-
-    url: str
-    message: str
-    hint: str = ""
-    key: str | None = None
-    field: str | None = None
-    offset: int | None = None
-
-
-def problem_of(error: ShardwiseError, url: str) -> Problem:
-    """An error as a problem of a shard."""
-    if isinstance(error, DataError):
-        return Problem(
-            error.url or url, error.reason, key=error.key, field=error.field, offset=error.offset
-        )
-    return Problem(url, str(error))
-
 
 # Below 4 MiB, opening shards takes longer than reading them.
 _SMALL_BYTES = 4 << 20

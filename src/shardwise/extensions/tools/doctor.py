@@ -14,13 +14,13 @@ from shardwise.cli.data import (
     list_shards,
     require_tar,
     write_problem,
-    wrong_entries,
 )
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import finish, format_count, plural, write_line
-from shardwise.sources.tar.check.problems import Oddities, Problem
-from shardwise.sources.tar.check.verify import examine_shard, header_problems
+from shardwise.extensions.tools.oddities import Oddities
+from shardwise.extensions.tools.shard_checks import examine_shard, header_problems, wrong_entries
 from shardwise.sources.tar.index.index_store import IndexStore
+from shardwise.sources.tar.problems import Problem
 
 # The largest shard's samples against the median shard's.
 UNEVEN_RATIO = 4

@@ -30,7 +30,7 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.cli.plots import draw_sizes, drawable
+from shardwise.extensions.tools.plots import draw_sizes, drawable
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.index.build import build_index
 from shardwise.sources.tar.index.index_store import IndexStore

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.progress_bar import progress
-from shardwise.cli.coverage import Coverage, count_reads
 from shardwise.cli.data import open_data
 from shardwise.cli.options import (
     common_options,
@@ -33,6 +32,7 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
+from shardwise.extensions.tools.coverage import Coverage, count_reads
 from shardwise.plan import Plan, Sampler
 from shardwise.plan.protocol import seed_of, sources_of
 

@@ -24,16 +24,15 @@ from shardwise.cli.data import (
     list_shards,
     open_data,
     write_problem,
-    wrong_entries,
 )
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import finish, format_bytes, plural, write_line
+from shardwise.extensions.tools.shard_checks import verify_shard, wrong_entries
 from shardwise.sources.manifest import Shard
 from shardwise.sources.protocol import Source
-from shardwise.sources.tar.check.problems import Problem, problem_of
-from shardwise.sources.tar.check.verify import verify_shard
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_lists import check_counts, is_shard_list, read_shard_list
+from shardwise.sources.tar.problems import Problem, problem_of
 from shardwise.sources.tar.sidecar import Sidecar
 
 # A read takes 32 MiB, by the mean size of a sample, and 4,096 samples at most.

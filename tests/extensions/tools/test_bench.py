@@ -9,16 +9,16 @@ import sys
 
 import pytest
 
-import shardwise.cli.bench  # noqa: F401 - the command takes the module's name in its package
+import shardwise.extensions.tools.bench  # noqa: F401 - the command takes the module's name in its package
 from shardwise import image
-from shardwise.cli.plots import _rates
+from shardwise.extensions.tools.plots import _rates
 from tests.support.commands import document, run, spawn
 from tests.support.pages import write_shards
 from tests.support.tars import make_shards, write_tar
 from tests.support.waiting import wait_for
 
 GUARD_S = 120
-bench_module = sys.modules["shardwise.cli.bench"]
+bench_module = sys.modules["shardwise.extensions.tools.bench"]
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_images_are_decoded_to_the_size_that_is_asked_for(tmp_path, monkeypatch)
 
 
 def test_a_loop_beside_the_loader_is_measured_alone_and_beside(data, monkeypatch):
-    monkeypatch.setattr("shardwise.cli.bench_beside._RUN_S", 0.1)
+    monkeypatch.setattr("shardwise.extensions.tools.bench_beside._RUN_S", 0.1)
     found = bench(data, "--beside")["beside"]
     assert found["ratio"] == pytest.approx(found["beside_per_s"] / found["alone_per_s"])
     assert found["alone_slice_p99_s"] > 0 < found["beside_slice_p99_s"]

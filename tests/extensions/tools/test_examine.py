@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from shardwise.sources.tar.check.verify import ShardReport, examine_shard
+from shardwise.extensions.tools.shard_checks import ShardReport, examine_shard
 from shardwise.sources.tar.index.index_store import IndexStore
 from tests.support.raw_tars import END, header, member
 from tests.support.tars import make_shards, write_tar

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.sources.tar.check.verify import verify_shard
+from shardwise.extensions.tools.shard_checks import verify_shard
 from shardwise.sources.tar.index.build import build_index, build_indexes
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
 from tests.support.raw_tars import END, member

@@ -150,7 +150,7 @@ def test_many_shards_and_ranks_fit_a_screen(monkeypatch):
 
 
 def test_shards_are_counted_in_groups_where_a_table_of_all_would_be_too_large(monkeypatch):
-    monkeypatch.setattr("shardwise.cli.plan.MAX_CELLS", 100)
+    monkeypatch.setattr("shardwise.extensions.tools.plan.MAX_CELLS", 100)
     found = document(
         "plan", "--num-samples", 1000, "--shards", 77, "--world-size", 10, "--batch-size", 4
     )

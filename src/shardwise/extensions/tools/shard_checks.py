@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -16,12 +16,13 @@ from shardwise.base.arguments import directory_text
 from shardwise.base.errors import ShardwiseError
 from shardwise.base.plugins import find
 from shardwise.base.shown import in_command
-from shardwise.sources.tar.check.problems import Oddities, Problem, problem_of
-from shardwise.sources.tar.index.build import build_index
-from shardwise.sources.tar.index.digests import payload_digests
+from shardwise.extensions.tools.oddities import Oddities
+from shardwise.sources.tar.index.build import build_index, payload_digests
 from shardwise.sources.tar.index.index_store import IndexStore, SavedIndex, open_uncached
+from shardwise.sources.tar.index.listed_shards import ListedShards, is_manifest_file, manifest_files
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_version import changed, unfinished
+from shardwise.sources.tar.problems import Problem, problem_of
 from shardwise.storage import StorageOptions, is_local
 
 
@@ -122,6 +123,23 @@ def header_problems(
         command = f"truncate --size=+1024 {in_command(url)}"
         hint = f"`{command}` ends it; then index it again" if is_local(url) else ""
         yield Problem(url, unfinished(built.num_samples), hint, offset=built.num_bytes)
+
+
+def wrong_entries(
+    urls: Sequence[str], index_dir: str | None, known: Collection[str | None]
+) -> Iterator[Problem]:
+    """Shards that are not as the manifest files among the URLS list them, but for `known` ones."""
+    store = IndexStore(index_dir, accept_unfinished=True)
+    names = filter(is_manifest_file, urls)
+    for manifest in [file for name in names for file in manifest_files(name, store.options)]:
+        listed = ListedShards(manifest, store)
+        for number, url in enumerate(listed.manifest.urls):
+            if url in known:
+                continue
+            try:
+                listed.check(number, save=False)
+            except ShardwiseError as error:
+                yield problem_of(error, url)
 
 
 def _differences(url: str, saved: ShardIndex, built: ShardIndex) -> Iterator[Problem]:

@@ -1,9 +1,11 @@
-"""One window of an order: its samples by length, cut into batches whose lengths are neighbours.
+"""The windows of an epoch of buckets: where they lie, and how the samples of one are cut by length.
 
-Pure numpy on one window; `BucketSampler` makes an order of it.
+Pure numpy; `BucketSampler` makes an order of them.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,44 @@ Lengths = NDArray[np.float64]
 
 # Precision of the common cost of a window's batches, as a share of the budget.
 _PRECISION = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of an epoch.
+
+    Attributes:
+        begin, stop: its range in `Layout.places`.
+        sizes: int64 `[k]`, rows of its batches, longest samples first.
+        order: int64 `[k]`, in which order these come.
+        is_alone: whether it has all samples of its group, and so the same ones in every epoch.
+    """
+
+    begin: int
+    stop: int
+    sizes: Ints
+    order: Ints
+    is_alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The layout of an epoch's batches.
+
+    Attributes:
+        windows: the windows; the number of one keys the order of its batches.
+        places: int64 `[N]`, positions of the inner order, group after group; None where there is
+            one group, for the positions themselves.
+        ends: int64 `[batches]`, the position after each batch.
+        window_of: int64 `[batches]`, the number of its window.
+        shifts: int64 `[batches]`, what to add to a position of it to get a row of its window.
+    """
+
+    windows: list[Window]
+    places: Ints | None
+    ends: Ints
+    window_of: Ints
+    shifts: Ints
 
 
 def budget_sizes(lengths: Lengths, budget: float) -> list[int]:
