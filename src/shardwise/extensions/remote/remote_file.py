@@ -27,8 +27,6 @@ from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import ByteRange, FileStat, ReadRequest, RemoteReads
 
-# Until a store's latency and bandwidth are measured.
-_INITIAL_GAP_BYTES = 128 << 10
 # GetBatch for fewer ranges is not faster than one request per range.
 _MIN_BATCH_RANGES = 4
 # Only headers between fields are worth reading along: more would be paid for and not used.
@@ -61,30 +59,20 @@ class RemoteFile(RemoteReads):
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.url, self._options, self._object.stat, self._object.is_known)
 
-    @property
-    def gap_bytes(self) -> int:
-        """Measured latency times bandwidth."""
-        connected = self._object.connected
-        return _INITIAL_GAP_BYTES if connected is None else connected[1].latency.gap_bytes
-
     def open(self) -> None:
-        """Request the file's length, to check that it can be read."""
         self.stat()
 
     def stat(self) -> FileStat:
-        """The version that the store has now. Pins the file, unless it is pinned."""
         current = self._object.process.run(self._object.current())
         if self._object.stat is None:
             self._object.stat = current
         return current
 
     def pin(self, stat: FileStat) -> None:
-        """Allow this version only; see `File.pin`."""
         self._object.pin(stat)
 
     @staticmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
         copy_received(receive(requests), buffer)
 
     def names(self, prefix: str, *, delimiter: bool) -> list[str]:
@@ -96,12 +84,9 @@ class RemoteFile(RemoteReads):
         return self._object.process.run(list_keys())
 
     def close(self) -> None:
-        """Forget the client. Connections stay: they are the process's."""
         self._object.connected = None
 
     def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
-        """Announce ranges of several files of this class; see `RemoteReads.announce`."""
-
         def add() -> None:
             planned = self._get_planned_reads()
             for file, ranges in requests:
@@ -115,7 +100,6 @@ class RemoteFile(RemoteReads):
         self._object.process.post(add)
 
     def withdraw(self, owner: Hashable) -> None:
-        """Drop what an owner announced; see `RemoteReads.withdraw`."""
         self._object.process.post(lambda: self._get_planned_reads().withdraw(owner))
 
     async def _read(self, ranges: list[ByteRange]) -> list[ReceivedBytes]:

@@ -38,7 +38,6 @@ class _Stores:
     list_files = staticmethod(list_files)
 
     def open_file(self, url: str, options: StorageOptions) -> File:
-        """Make a file, behind the cache if the options have one."""
         remote = RemoteFile(url, options)
         return remote if options.cache is None else CachedFile(remote, cache_of(options.cache))
 
@@ -72,13 +71,11 @@ class _Stores:
     def read_payloads(
         self, requests: Sequence[ReadRequest], starts: Sequence[int], lengths: Sequence[int]
     ) -> list[bytes | None]:
-        """Read ranges of files, and copy each payload once."""
         return payloads_of(receive(requests), starts, lengths)
 
     def upload(
         self, url: str, source: bytes | Path, options: StorageOptions, *, etag: str = ""
     ) -> None:
-        """Store bytes, or a local file."""
         target = _patient(url, options)
 
         async def put() -> None:
@@ -90,7 +87,6 @@ class _Stores:
         target.process.run(put())
 
     def remove(self, url: str, options: StorageOptions) -> None:
-        """Remove an object, if it is there."""
         target = _patient(url, options)
 
         async def delete() -> None:

@@ -109,7 +109,6 @@ class WindowSource(ReadsEpochs):
 
     @property
     def removed(self) -> NDArray[np.int64]:
-        """The removed rows."""
         return self.dataset.removed
 
     def owner_of(self, row: int, field: str | None = None) -> Any:

@@ -12,15 +12,12 @@ from numpy.typing import NDArray
 from shardwise.base.abilities import having
 from shardwise.base.columns import values_of
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.clips.lone_files import (
-    IndexedFiles,
-    LoneFiles,
-    SourceOfFiles,
-)
+from shardwise.extensions.media.clips.lone_files import IndexedFiles, LoneFiles
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.coded_frames import joined_ranges
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
+from shardwise.sources.files.source import FilesSource
 from shardwise.sources.protocol import HasMediaFiles, Source, ranges_of
 from shardwise.storage import PoolRanges
 
@@ -35,31 +32,25 @@ class MediaFiles(Protocol):
 
     def identity(self) -> str:
         """A text that changes with the indexes."""
-        ...
 
     def index(self, sample: int) -> MediaIndex:
         """The index of a sample's file."""
-        ...
 
     def place(self, sample: int) -> tuple[str, str]:
         """Url and key of a sample."""
-        ...
 
     def read(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
         """Yield each sample with pairs of a range's start and its bytes."""
-        ...
 
     def has_index(self, sample: int) -> bool:
         """Whether `index` makes no request to a store."""
-        ...
 
     def ranges(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterable[PoolRanges] | None:
         """The ranges that `read` fetches, as far as they are known."""
-        ...
 
 
 class HeldRanges:
@@ -126,9 +117,8 @@ def files_of(
         return files
     if "%" in field:
         raise ValueError(f"clips({field!r}): numbered pictures are members of tar shards")
-    lone = having(source, SourceOfFiles)
-    if lone is not None and field == source.fields[0]:
-        return LoneFiles(lone, field) if at_use else IndexedFiles(lone, field, ids)
+    if isinstance(source, FilesSource) and field == source.fields[0]:
+        return LoneFiles(source, field) if at_use else IndexedFiles(source, field, ids)
     if len(ids) > _MAX_FILES:
         raise ValueError(
             f"clips() of {len(ids)} samples of {type(source).__name__}: up to {_MAX_FILES} are "
@@ -153,14 +143,12 @@ class StoredFiles:
                 self._blocks[sample] = _BAD + error.reason.encode()
 
     def identity(self) -> str:
-        """16 hex digits of all indexes."""
         digest = hashlib.sha256()
         for sample, block in self._blocks.items():
             digest.update(b"%d %d " % (sample, len(block)) + block)
         return digest.hexdigest()[:16]
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file."""
         block = self._blocks[sample]
         if block and not block.startswith(_BAD):
             return index_from_bytes(block)
@@ -169,7 +157,6 @@ class StoredFiles:
         raise DataError(reason, url=url, key=key, field=self._field)
 
     def place(self, sample: int) -> tuple[str, str]:
-        """Url and key of a sample."""
         ids = np.array([sample], np.int64)
         shard, _ = self._source.manifest.locate(ids)
         return self._source.manifest.urls[int(shard[0])], str(self._source.read(ids, ()).keys[0])
@@ -177,19 +164,16 @@ class StoredFiles:
     def read(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Whole files."""
         for sample in wanted:
             data = self._payload(sample)
             yield sample, [] if data is None else [(0, memoryview(data))]
 
     def has_index(self, sample: int) -> bool:
-        """Whether it is one of the files."""
         return sample in self._blocks
 
     def ranges(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterable[PoolRanges] | None:
-        """The ranges of the samples in the source."""
         return ranges_of(self._source, np.array([*wanted], np.int64), (self._field,))
 
     def _payload(self, sample: int) -> bytes | None:

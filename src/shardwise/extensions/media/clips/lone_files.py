@@ -6,9 +6,8 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +22,9 @@ from shardwise.extensions.media.files.ranged_files import (
     RangeReader,
     RecentIndexes,
 )
-from shardwise.sources.manifest import Manifest
+from shardwise.sources.files.source import FilesSource
 from shardwise.sources.per_process import MadeOnce
-from shardwise.storage import FilePool, FileStat, StorageOptions, is_local
-from shardwise.storage.protocol import File
+from shardwise.storage import FilePool, FileStat, is_local
 
 # Coded frames of indexes that are kept, at 50 bytes each: 400 hours of FLAC.
 _MAX_FRAMES = 10_000_000
@@ -34,31 +32,6 @@ _MAX_FRAMES = 10_000_000
 _NUM_READERS = 16
 # A file that can't be used has the reason in place of its index, as in a sidecar.
 _BAD = b"!"
-
-
-@runtime_checkable
-class SourceOfFiles(Protocol):
-    """A source whose first field is a file per sample; see `Source`."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """Its shards."""
-        ...
-
-    @property
-    def storage(self) -> StorageOptions | None:
-        """The options for remote files."""
-        ...
-
-    def opened_file(
-        self, sample: int, storage: StorageOptions | None = None
-    ) -> AbstractContextManager[tuple[File, FileStat]]:
-        """A sample's file, held to its version, and the version."""
-        ...
-
-    def file_of(self, sample: int) -> tuple[str, str, FileStat | None]:
-        """Key and URL of a sample's file, and its version where that is known."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,12 +52,12 @@ class _Indexes:
 
 
 class LoneFiles(RangedFiles):
-    """The media files of a `SourceOfFiles`; satisfies `MediaFiles`.
+    """The media files of a `FilesSource`; satisfies `MediaFiles`.
 
     Each process makes the index of a file at its first use, however many samples name that file.
     """
 
-    def __init__(self, source: SourceOfFiles, field: str) -> None:
+    def __init__(self, source: FilesSource, field: str) -> None:
         super().__init__(field)
         self._source = source
         self._pool = FilePool(options=source.storage)
@@ -92,24 +65,19 @@ class LoneFiles(RangedFiles):
         self._versions: dict[str, FileStat] = {}
 
     def identity(self) -> str:
-        """The fingerprint of the list."""
         return self._source.manifest.fingerprint
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file."""
         return self._recent.get(self.place(sample)[0], lambda _: self._index(sample))
 
     def place(self, sample: int) -> tuple[str, str]:
-        """Url and key of a sample."""
         key, url, _ = self._source.file_of(sample)
         return url, key
 
     def has_index(self, sample: int) -> bool:
-        """Whether its index was made."""
         return self.place(sample)[0] in self._recent
 
     def find(self, samples: Collection[int]) -> FilePlaces:
-        """Find the files, and pin them to their versions."""
         urls, places = dict[str, int](), {}
         for sample in samples:
             url, stat = self.place(sample)[0], self._version(sample)
@@ -133,7 +101,7 @@ class IndexedFiles(LoneFiles):
     A remote file that changed is an error at its first read, since its listing has no versions.
     """
 
-    def __init__(self, source: SourceOfFiles, field: str, ids: NDArray[np.int64]) -> None:
+    def __init__(self, source: FilesSource, field: str, ids: NDArray[np.int64]) -> None:
         super().__init__(source, field)
         self._recent = RecentIndexes()
         self._samples = np.unique(ids)
@@ -156,7 +124,6 @@ class IndexedFiles(LoneFiles):
         return self.__dict__ | empty | {"_stats": MadeOnce()}
 
     def identity(self) -> str:
-        """16 hex digits of all indexes."""
         table = self._open_indexes()
         digest = hashlib.sha256(table.samples.astype("<i8").tobytes())
         digest.update(table.ends.astype("<i8").tobytes() + table.blocks.tobytes())
@@ -176,7 +143,6 @@ class IndexedFiles(LoneFiles):
             ) from error
 
     def has_index(self, sample: int) -> bool:  # noqa: ARG002 - all have
-        """True: all indexes are here."""
         return True
 
     def _open_indexes(self) -> _Indexes:

@@ -107,7 +107,6 @@ class ClipSource(ReadsEpochs):
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """The videos' own."""
         return self.source.default_shuffle
 
     @cached_property
@@ -133,12 +132,10 @@ class ClipSource(ReadsEpochs):
 
     @property
     def removed(self) -> NDArray[np.int64]:
-        """The clips of removed videos."""
         gone = np.isin(self._owners.ids(self.table.videos), removed_of(self.source))
         return np.flatnonzero(np.repeat(gone, self.table.counts))
 
     def owner_of(self, clip: int, *_field: object) -> tuple[Source, int]:
-        """The sample of a clip's video."""
         spans, _ = self.table.locate(np.array([clip], np.int64))
         return self.source, int(self._owners.ids(self.table.videos[spans])[0])
 
@@ -198,7 +195,6 @@ class ClipSource(ReadsEpochs):
         epoch: int = 0,
         seed: int = 0,
     ) -> Iterable[PoolRanges] | None:
-        """The ranges that `read_epoch` fetches of videos whose indexes are in memory."""
         names = self.fields if fields is None else fields
         samples = self._owners.ids(self.table.videos[self.table.locate(ids)[0]])
         is_made, _, read = self._stored_fields(names)

@@ -112,7 +112,6 @@ class SegmentSource:
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """The sounds' own."""
         return self.source.default_shuffle
 
     @cached_property
@@ -134,7 +133,6 @@ class SegmentSource:
         return self._owners.manifest("segments", digest.hexdigest(), table.segments_by)
 
     def owner_of(self, segment: int, *_: object) -> tuple[Source, int]:
-        """The sample of a segment's sound."""
         return self.source, int(self._owners.ids(self.table.sounds[[segment]])[0])
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
@@ -172,7 +170,6 @@ class SegmentSource:
     def ranges(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_: int
     ) -> Iterable[PoolRanges] | None:
-        """The ranges that `read` fetches of sounds whose indexes are in memory."""
         names = self.fields if fields is None else fields
         samples = self._owners.ids(self.table.sounds[ids])
         parts = [ranges_of(self.source, np.unique(samples), self._stored_fields(names)[2])]

@@ -39,13 +39,11 @@ class TarRanges(RangedFiles):
         self._pool = pool
 
     def place(self, sample: int) -> tuple[str, str]:
-        """The url of the shard, and the key of a sample."""
         shards = self._shards()
         shard, row = shards.locate(sample)
         return shards.manifest.urls[shard], shards.index(shard).keys[row]
 
     def find(self, samples: Collection[int]) -> FilePlaces:
-        """Find the files in the shards."""
         shards = self._shards()
         places = {}
         for sample in samples:
@@ -54,7 +52,6 @@ class TarRanges(RangedFiles):
         return FilePlaces(self._pool, shards.manifest.urls, places)
 
     def has_index(self, sample: int) -> bool:
-        """Whether its index is there without a request to a store."""
         shards = self._shards()
         return shards.is_opened(shards.locate(sample)[0])
 
@@ -80,19 +77,16 @@ class TarMedia(TarRanges):
         return self.__dict__ | {"_sidecars": OrderedDict(), "_indexes": RecentIndexes()}
 
     def identity(self) -> str:
-        """A digest that changes with any sidecar: 16 hex digits of all headers."""
         digest = hashlib.sha256()
         for shard in np.flatnonzero(self._shards().manifest.sizes).tolist():
             digest.update(self._sidecar(shard).identity)
         return digest.hexdigest()[:16]
 
     def has_index(self, sample: int) -> bool:
-        """Whether its shard's sidecar is in memory."""
         sidecar = self._sidecars.get(self._shards().locate(sample)[0])
         return super().has_index(sample) and sidecar is not None and sidecar.is_held
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file; DataError if it has no usable index."""
         try:
             return self._indexes.get(sample, self._index)
         except DataError as error:
@@ -140,11 +134,9 @@ class TarPictures(TarRanges):
         return tuple(numbered_fields(self._field, self._shards().fields))
 
     def identity(self) -> str:
-        """An empty text: the source's fingerprint covers the pictures."""
         return ""
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's pictures in the shard."""
         shards = self._shards()
         shard, row = shards.locate(sample)
         index = shards.index(shard)

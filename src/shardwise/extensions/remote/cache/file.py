@@ -58,8 +58,6 @@ class CachedFile(RemoteReads):
 
     __slots__ = ("_cache", "_file", "_version", "url")
 
-    # A cached block is a local file.
-    gap_bytes = 16 << 10
     is_remote = True
 
     def __init__(self, file: RemoteFile, cache: Cache) -> None:
@@ -75,25 +73,21 @@ class CachedFile(RemoteReads):
         return _rebuild, (self._file, self._cache.settings, self._version)
 
     def open(self) -> None:
-        """Request the file's version, unless it is known."""
         self._pin_version()
 
     def stat(self) -> FileStat:
-        """The version that the store has now."""
         current = self._file.stat()
         if self._version is None:
             self._use(current)
         return current
 
     def pin(self, stat: FileStat) -> None:
-        """Allow this version only; it need not be requested from a store again."""
         self._file.pin(stat)
         if stat.etag:
             self._use(stat)
 
     @staticmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
-        """Fill a buffer with ranges of several files; see `RemoteReads.read_many`."""
         view = memoryview(buffer).cast("B")
         missing: list[MissingBlock] = []
         hits: list[ByteRange] = []
@@ -127,7 +121,6 @@ class CachedFile(RemoteReads):
         return missing
 
     def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
-        """Announce ranges of several files of this class; see `RemoteReads.announce`."""
         self._cache.ahead.add(
             owner,
             (
@@ -147,7 +140,6 @@ class CachedFile(RemoteReads):
         return replace(block, for_peer=True) if block.version and are_in else None
 
     def withdraw(self, owner: Hashable) -> None:
-        """Drop what an owner announced; see `RemoteReads.withdraw`."""
         self._cache.ahead.withdraw(owner)
 
     @property
@@ -175,7 +167,6 @@ class CachedFile(RemoteReads):
         return any(removed)
 
     def close(self) -> None:
-        """Close the file itself; blocks stay open in the cache."""
         self._file.close()
 
     def _pin_version(self) -> _Version:

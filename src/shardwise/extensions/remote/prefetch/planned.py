@@ -188,7 +188,7 @@ class PlannedReads:
         self.fetch()
 
     def _may_grow(self, first: Piece) -> bool:
-        """Whether a piece continues the one before it, and the next announcement may continue it."""
+        """Whether a piece continues another one, and the next announcement may continue it."""
         last, pieces = self._queue[-1], self._pieces[first.name]
         at = bisect_left(pieces, first.start, key=_start_of)
         continues = at > 0 and first.start - pieces[at - 1].stop <= _GAP_BYTES
