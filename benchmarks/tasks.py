@@ -54,17 +54,21 @@ def floor_worker(directory: str, task: str, seconds: float, number: int, queue: 
 
     urls = shards(Path(directory), task)[number::WORKERS]
     count, began = 0, time.perf_counter()
+    rng = np.random.default_rng(0)
     if task == "image-batch":
         decoder = sw.image(size=SIZE, interpolation="linear")
         batch = np.empty((BATCH[task], 3, SIZE, SIZE), np.uint8)
-        source = sw.tar(urls).source
-        payloads = list(map(bytes, source.read(np.arange(BATCH[task]), ("jpg",)).fields["jpg"]))
+        # The bytes that a loader reads, in an order like its own.
+        dataset = sw.tar(urls)
+        order = rng.permutation(len(dataset))
+        began = time.perf_counter()
         while time.perf_counter() - began < seconds:
-            for row, data in enumerate(payloads):
-                decoder.decode_into(data, batch[row])
-            count += len(payloads)
+            ids = order.take(range(count, count + len(batch)), mode="wrap")
+            rows = dataset.source.read(ids, ("jpg", "cls")).fields["jpg"]
+            for row, data in zip(batch, rows, strict=True):
+                decoder.decode_into(data, row)
+            count += len(batch)
     else:
-        rng = np.random.default_rng(0)
         batch = np.empty((BATCH[task], 1024), np.uint8)
         sizes = [Path(url).stat().st_size for url in urls]
         buffer = np.empty(max(sizes), np.uint8)

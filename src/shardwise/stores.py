@@ -4,8 +4,7 @@ A client makes single attempts; retries, hedges, prefetch, the cache and version
 library's, for every store alike. `shardwise.testing.check_store` holds a client to the contract.
 """
 
-from shardwise.storage.client import AttemptError, Client, ObjectRange, Reply
+from shardwise.storage.client import AttemptError, Client, ObjectRange, Reply, register
 from shardwise.storage.protocol import FileStat
-from shardwise.storage.registered import register
 
 __all__ = ["AttemptError", "Client", "FileStat", "ObjectRange", "Reply", "register"]

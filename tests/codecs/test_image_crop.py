@@ -164,6 +164,14 @@ def test_a_damaged_file_is_an_error_before_anything_is_drawn():
         decoder.decode_into(data, out, np.random.default_rng(0))
 
 
+def noted(called, method):
+    def call(*arguments):
+        called.append(method.__name__)
+        return method(*arguments)
+
+    return call
+
+
 def _stored(folder, files):
     with sw.TarWriter(folder / "a.tar") as writer:
         for number, data in enumerate(files):
@@ -171,21 +179,31 @@ def _stored(folder, files):
     return sw.tar(folder / "a.tar")
 
 
-def test_a_chunk_that_is_drawn_in_one_go_is_what_its_images_are_one_by_one(tmp_path):
+@pytest.mark.parametrize("size", [32, 96])
+@pytest.mark.parametrize("options", [{}, {"crop": "random"}])
+def test_the_headers_of_a_chunk_are_read_first_and_its_images_are_those_one_by_one(
+    tmp_path, monkeypatch, options, size
+):
     files = [encode(picture(90 + 10 * seed, 120), "JPEG") for seed in range(5)]
-    decoder = image(size=32, crop="random")
+    decoder = image(size=size, **options)
     ds = _stored(tmp_path, files).decode(jpg=decoder)
-    out = np.ones((5, 3, 32, 32), np.uint8)
-    ds.load(np.arange(5), out={"jpg": out})
+    out = np.ones((5, 3, size, size), np.uint8)
+    called = []
+    with monkeypatch.context() as patch:
+        for name in ("draw", "decode_drawn_into"):
+            patch.setattr(type(decoder), name, noted(called, getattr(type(decoder), name)))
+        ds.load(np.arange(5), out={"jpg": out})
+    assert called == ["draw"] * 5 + ["decode_drawn_into"] * 5
     for row, sample in enumerate(ds):
         assert np.array_equal(out[row], sample["jpg"])
 
 
+@pytest.mark.parametrize("options", [{}, {"crop": "random"}])
 @pytest.mark.parametrize("kept", [0, 40, 900])
-def test_a_damaged_image_of_a_chunk_is_named(tmp_path, kept):
+def test_a_damaged_image_of_a_chunk_is_named(tmp_path, kept, options):
     files = [encode(picture(90 + seed, 120), "JPEG") for seed in range(4)]
     files[2] = files[2][:kept]
-    ds = _stored(tmp_path, files).decode(jpg=image(size=32, crop="random"))
+    ds = _stored(tmp_path, files).decode(jpg=image(size=32, **options))
     with pytest.raises(sw.DataError) as caught:
         ds.load(np.arange(4), out={"jpg": np.empty((4, 3, 32, 32), np.uint8)})
     assert (caught.value.index, caught.value.field) == (2, "jpg")

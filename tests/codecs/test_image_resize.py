@@ -113,7 +113,7 @@ def test_decoded_files_are_torchs_in_every_mode_and_layout(mode, layout, interpo
         own = own if layout == "HWC" else own.transpose(1, 2, 0)
         pixels = image(mode, layout="HWC")(data)
         if fit == "crop":
-            box = image(mode, **options)._part(memoryview(data)).box
+            box = image(mode, **options).draw(data).box
             pixels = box.cut(pixels)
         assert_torchs(own, pixels, (61, 50), interpolation)
 

@@ -50,7 +50,7 @@ def test_the_page_runs(page: Path, here: Path, monkeypatch: pytest.MonkeyPatch) 
     # What a page defines can be pickled, as in a program.
     monkeypatch.setitem(sys.modules, module.__name__, module)
     # A store that a page registers is the page's own.
-    monkeypatch.setattr("shardwise.storage.registered._FACTORIES", {})
+    monkeypatch.setattr("shardwise.storage.client._FACTORIES", {})
     for block in blocks(page):
         if block.runs and block.title is None:
             code = "\n" * (block.line - 1) + block.code  # tracebacks name the page's line

@@ -23,6 +23,7 @@ class FakeCuda:
         refuses: the code that registering returns, 0 to accept.
         pinned: how many tensors were copied into page-locked memory.
         threads: the threads that registered or pinned.
+        pending: the threads whose next kernel raises the error of a call before it.
     """
 
     def __init__(self, seed=0):
@@ -31,6 +32,7 @@ class FakeCuda:
         self.refuses = 0
         self.pinned = 0
         self.threads = set()
+        self.pending = set()
         self.late = random.Random(seed)
         self.lock = threading.Lock()
         self.waiting = []
@@ -55,6 +57,7 @@ class FakeCuda:
 
             return call
 
+        monkeypatch.setattr(torch, "ones", self.ones)
         monkeypatch.setattr(torch.Tensor, "to", method(self.to))
         monkeypatch.setattr(torch.Tensor, "pin_memory", method(self.pin_memory))
         monkeypatch.setattr(torch.Tensor, "record_stream", lambda t, stream: None)
@@ -65,6 +68,7 @@ class FakeCuda:
     def cudaHostRegister(self, address, size, flags):
         self.threads.add(threading.current_thread())
         if self.refuses:
+            self.pending.add(threading.get_ident())
             return self.refuses
         for start, length in self.registered.items():
             if start < address + size and address < start + length:
@@ -81,6 +85,11 @@ class FakeCuda:
         return 0
 
     # Of tensors.
+
+    def ones(self, size, *, device):
+        if threading.get_ident() in self.pending:
+            self.pending.discard(threading.get_ident())
+            raise RuntimeError("CUDA error: out of memory")
 
     def is_registered(self, tensor):
         at = tensor.data_ptr()

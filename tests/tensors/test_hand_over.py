@@ -88,6 +88,8 @@ def test_registering_that_is_refused_is_said_once_and_batches_are_pinned_by_a_th
     [said] = [record.getMessage() for record in caplog.records]
     assert "cudaHostRegister: error 2" in said
     assert "ulimit -l" in said
+    # No kernel of the program's raises the refusal as its own error.
+    assert cuda.pending == set()
     assert cuda.pinned >= 30
     assert threading.main_thread() not in cuda.threads
     made.close()

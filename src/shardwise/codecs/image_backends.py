@@ -31,6 +31,9 @@ from shardwise.codecs.image_headers import (
 
 Pixels = NDArray[Any]
 
+# Of 64 x 64 pixels: numpy copies smaller ones faster than OpenCV is called.
+_SMALL_BYTES = 3 << 12
+
 CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
 _PILLOW_MODES = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
 _READERS = {
@@ -268,9 +271,9 @@ def mirror_pixels(pixels: Pixels, *, out: Pixels | None = None) -> Pixels:
 
 def write_planes(pixels: Pixels, planes: Pixels) -> None:
     """Copy `[height, width, channels]` to `[channels, height, width]`."""
-    cv2 = find_package("cv2")
+    cv2 = find_package("cv2") if pixels.size > _SMALL_BYTES else None
     if cv2 is not None and pixels.shape[2] > 1 and planes.flags.c_contiguous:
-        # Seven times as fast as a strided copy. OpenCV writes into arrays that fit.
+        # Five times as fast as a strided copy. OpenCV writes into arrays that fit.
         cv2.split(pixels, list(planes))
     else:
         np.copyto(planes, pixels.transpose(2, 0, 1))

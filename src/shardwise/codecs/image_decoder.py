@@ -122,12 +122,12 @@ class Image:
             return out
         assert self.size is not None
         out = self._empty(*self.size)
-        self._decode_sized(memoryview(data), out)
+        self.decode_drawn_into(data, out, self.draw(data))
         return out
 
     def decode_into(self, data: bytes | memoryview, out: NDArray[Any]) -> None:
         self._check_row(out)
-        self._decode_sized(memoryview(data), out)
+        self.decode_drawn_into(data, out, self.draw(data))
 
     def _check_row(self, out: NDArray[Any]) -> None:
         check_row(self, self.row, out, needs="a size: image(size=(height, width))")
@@ -159,49 +159,48 @@ class Image:
         pixels = read_pixels(data, header, mode=self.mode, dtype=self.dtype)
         return turn_pixels(pixels, orientation)
 
-    def _decode_sized(self, data: memoryview, out: NDArray[Any]) -> None:
-        self._write_part(data, out, self._part(data))
-
-    def _part(self, data: memoryview) -> ImagePart:
-        """The part of a file to decode, at 1 / its `shrink` of the size."""
+    def draw(self, data: bytes | memoryview) -> ImagePart:
+        """The part of a file to decode, at 1 / its `shrink` of the size; its header is read."""
         assert self.size is not None
-        header, orientation = self._measure(data)
+        header, orientation = self._measure(memoryview(data))
         shrink = self._shrink(header, turned=orientation >= 5)
         stored = -(-header.height // shrink), -(-header.width // shrink)
         size = _upright(stored, orientation)
         box = centre(size, *self.size) if self.fit == "crop" else CropBox(0, 0, *size)
         return ImagePart(header, orientation, box, shrink=shrink)
 
-    def _write_part(self, data: memoryview, out: NDArray[Any], part: ImagePart) -> None:
-        """Decode, cut, resize, mirror and write."""
+    def decode_drawn_into(
+        self, data: bytes | memoryview, out: NDArray[Any], drawn: ImagePart
+    ) -> None:
+        """Decode as `decode_into` does after `draw`: cut, resize, mirror and write."""
         assert self.size is not None
-        header, box = part.header, part.box
-        # uint8 rows with their channels last in memory are what the packages write themselves: no
-        # copy is made then.
-        last = out if self.layout == "HWC" else out.transpose(1, 2, 0)
-        _, width, channels = last.shape
-        # OpenCV requires these strides if an axis has one entry, too.
-        is_plain = self.dtype == "uint8" and last.strides == (width * channels, channels, 1)
-        place = last if is_plain else None
-        exact = (
-            place is not None
-            and not box.is_mirrored
-            and part.orientation == 1
-            and (header.height, header.width) == self.size == (box.height, box.width)
-        )
-        pixels = read_part(data, header, box, mode=self.mode) if part.may_end_early else None
+        header, orientation, box, may_end_early, shrink = drawn
+        data, place = memoryview(data), None
+        if self.dtype == "uint8" and self.layout != "CHW":
+            # Rows with their channels last in memory are what the packages write themselves.
+            last = out if self.layout == "HWC" else out.transpose(1, 2, 0)
+            _, width, channels = last.shape
+            # OpenCV requires these strides if an axis has one entry, too.
+            place = last if last.strides == (width * channels, channels, 1) else None
+        pixels = read_part(data, header, box, mode=self.mode) if may_end_early else None
         if pixels is None:
+            exact = (
+                place is not None
+                and not box.is_mirrored
+                and orientation == 1
+                and header[1:3] == self.size == box[2:4]
+            )
             pixels = read_pixels(
                 data,
                 header,
                 mode=self.mode,
-                shrink=part.shrink,
+                shrink=shrink,
                 dtype=self.dtype,
                 out=place if exact else None,
             )
-            if part.orientation != 1:
-                pixels = turn_pixels(pixels, part.orientation)
-            if pixels.shape[:2] != (box.height, box.width):
+            if orientation != 1:
+                pixels = turn_pixels(pixels, orientation)
+            if pixels.shape[:2] != box[2:4]:
                 pixels = box.cut(pixels)
         if pixels.shape[:2] != self.size:
             pixels = resize_pixels(
@@ -212,7 +211,7 @@ class Image:
             )
         if box.is_mirrored:
             pixels = mirror_pixels(pixels, out=place)
-        if place is None or not np.may_share_memory(pixels, place):
+        if pixels is not place and (place is None or not np.may_share_memory(pixels, place)):
             self._write(pixels, out)
 
     def _shrink(self, header: ImageHeader, *, turned: bool) -> int:
@@ -277,26 +276,23 @@ class RandomCropImage(Image):
         """Decode one file, and cut out and resize the part that `rng` chooses."""
         assert self.size is not None
         out: NDArray[Any] = self._empty(*self.size)
-        self.decode_into(data, out, rng)
+        self.decode_drawn_into(data, out, self.draw(data, rng))
         return out
 
     def decode_into(  # type: ignore[override]
         self, data: bytes | memoryview, out: NDArray[Any], rng: np.random.Generator
     ) -> None:
+        self._check_row(out)
         self.decode_drawn_into(data, out, self.draw(data, rng))
 
-    def draw(self, data: bytes | memoryview, rng: np.random.Generator) -> ImagePart:
+    def draw(  # type: ignore[override]
+        self, data: bytes | memoryview, rng: np.random.Generator
+    ) -> ImagePart:
         """The part of one file's image that `rng` chooses; nothing but its header is read."""
         view = memoryview(data)
         header, orientation = self._measure(view)
+        # A part is cut out of the whole pixels: its borders seldom lie on those of a half.
         box = self.crop.draw(rng, *_upright((header.height, header.width), orientation))
         is_upright = header.format == "jpeg" and orientation == 1
         ends_early = is_upright and may_end_early(view, header.frame_at)
         return ImagePart(header, orientation, box, ends_early)
-
-    def decode_drawn_into(
-        self, data: bytes | memoryview, out: NDArray[Any], drawn: ImagePart
-    ) -> None:
-        self._check_row(out)
-        # A part is cut out of the whole pixels: its borders seldom lie on those of a half.
-        self._write_part(memoryview(data), out, drawn)

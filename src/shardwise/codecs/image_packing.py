@@ -120,7 +120,7 @@ class PackingImage:
         if self.share is not None:
             self.share.begin()
         image, view = self.image, memoryview(data)
-        part = image.draw(view, rng) if isinstance(image, RandomCropImage) else image._part(view)
+        part = image.draw(view, rng) if isinstance(image, RandomCropImage) else image.draw(view)
         fits = part.orientation == 1 and _fits_device(view, part.header)
         if fits and (self.share is None or self.share.is_next_left()):
             header, box = part.header, part.box
@@ -128,7 +128,7 @@ class PackingImage:
             return data, (*facts, box.top, box.left, box.height, box.width)
         assert image.row is not None
         out: NDArray[Any] = np.empty(*image.row)
-        image._write_part(view, out, part)
+        image.decode_drawn_into(view, out, part)
         return out.reshape(-1).view(np.uint8), (True, *[0] * 8)
 
     def pack_column(self, values: Sequence[tuple[Any, tuple[int, ...]]]) -> PackedImages:
@@ -150,7 +150,7 @@ def decode_packed_into(image: Image, packed: PackedImages, out: NDArray[Any]) ->
     row = dict(zip(_ROW.names or (), packed.rows[0].tolist(), strict=True))
     box = CropBox(row["top"], row["left"], row["box_height"], row["box_width"], row["is_mirrored"])
     header = ImageHeader("jpeg", row["height"], row["width"], row["frame_at"])
-    image._write_part(packed.payload().data, out, ImagePart(header, 1, box))
+    image.decode_drawn_into(packed.payload().data, out, ImagePart(header, 1, box))
 
 
 def _fits_device(data: memoryview, header: ImageHeader) -> bool:

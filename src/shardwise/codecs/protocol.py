@@ -105,20 +105,6 @@ class KeyedRowDecoder(Protocol):
         """Write what the call would return with an equal generator, bit by bit, into `out`."""
 
 
-@runtime_checkable
-class DrawingDecoder(Protocol):
-    """A keyed row decoder that can draw before it decodes: for all rows of a chunk in one go.
-
-    `decode_into(data, out, rng)` is `decode_drawn_into(data, out, draw(data, rng))`.
-    """
-
-    def draw(self, data: bytes | memoryview, rng: np.random.Generator) -> Any:
-        """Draw all that it takes from `rng` for one payload."""
-
-    def decode_drawn_into(self, data: bytes | memoryview, out: NDArray[Any], drawn: Any) -> None:
-        """Decode with what `draw` returned."""
-
-
 class MaskingDecoder(Protocol):
     """A decoder that gives a mask with each value: True where it is real, False where filled up.
 

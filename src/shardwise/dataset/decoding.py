@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from shardwise.base.columns import BytesColumn, Column, num_missing, values_of
 from shardwise.base.errors import DataError
 from shardwise.base.foreign_bytes import is_signal
-from shardwise.codecs.protocol import DrawingDecoder
 from shardwise.dataset.field import Field, put
 from shardwise.dataset.raw_rows import RawRows
 
@@ -249,20 +248,19 @@ def _by_column(rows: RawRows, field: Field, column: Column, method: str, *out: A
 
 
 def _drawn_at_once(rows: RawRows, field: Field, column: Column) -> list[Any] | None:
-    """The draws of a keyed decoder for each row, if it can draw before it decodes; else None.
+    """What an image decoder draws for each row, and reads in its header; None if it can't.
 
-    In one go a draw costs a fifth of what it costs between two images, whose pixels push code and
+    In one go this costs a fifth of what it costs between two images, whose pixels push code and
     objects of Python out of the CPU's caches.
     """
-    decoder: Any = field.decoder
-    if not field.takes_rng or not isinstance(decoder, DrawingDecoder):
+    draw: Any = getattr(field.decoder, "draw", None)
+    if draw is None or not hasattr(field.decoder, "decode_drawn_into"):
         return None
     try:
         rows.begin_column(field.number)
-        return [
-            decoder.draw(value, rows.generator(row, field.stream))
-            for row, value in enumerate(column)
-        ]
+        if not field.takes_rng:
+            return list(map(draw, column))
+        return [draw(value, rows.generator(row, field.stream)) for row, value in enumerate(column)]
     except BaseException as exc:
         if is_signal(exc):
             raise

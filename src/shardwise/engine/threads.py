@@ -1,6 +1,6 @@
 """The executor of threads: the row chunks of several batches are shared among one pool's threads.
 
-Batches are cut into chunks of 16 to 64 rows, so that several threads fill the first one soon. They
+Batches are cut into chunks of 16 to 128 rows, so that several threads fill the first one soon. They
 are yielded in order; the prefetch depth is bounded in batches and in bytes. Decoders that release
 the GIL run side by side. A thread that fills the last rows of a batch also finishes it: the
 consumer's thread collates nothing. No thread ever waits for another: only the consumer waits, for

@@ -71,7 +71,6 @@ class TrainerLoader:
             yield self._for_model(batch) if isinstance(batch, Mapping) else batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the loader's epoch."""
         self._loader.set_epoch(epoch)
 
     @staticmethod

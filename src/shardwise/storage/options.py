@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 
 from shardwise.base.arguments import check_number, suggest_names
 from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.client import register_missing, registered
 from shardwise.storage.credentials import Credentials
-from shardwise.storage.registered import register_missing, registered
 
 Redirects = Literal["any", "same-host", "none"]
 

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -46,6 +46,9 @@ class PageLocks:
             memory.before_unmap.append(partial(_unlock, os.getpid(), self._device, address))
             return
         self._is_refused = True
+        # CUDA keeps the refusal as an error of this thread, which its next kernel raises.
+        with suppress(RuntimeError):
+            torch.ones(1, device=self._device)
         limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         shown = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit >> 10} KiB"
         _logger.warning(

@@ -27,10 +27,10 @@ def test_chunks_are_all_rows_in_order_and_never_none(num_rows, num_threads, ligh
     assert all(stop - start <= 4096 for start, stop in ranges)
 
 
-def test_rows_that_cost_work_make_chunks_of_16_to_64():
+def test_rows_that_cost_work_make_chunks_of_16_to_128():
     assert [stop - start for start, stop in chunk_ranges(64, 2, samples=rows())] == [32, 32]
     assert [stop - start for start, stop in chunk_ranges(64, 16, samples=rows())] == [16] * 4
-    assert [stop - start for start, stop in chunk_ranges(256, 2, samples=rows())] == [64] * 4
+    assert [stop - start for start, stop in chunk_ranges(512, 2, samples=rows())] == [128] * 4
 
 
 def test_small_rows_that_are_only_read_make_chunks_of_four_megabytes():

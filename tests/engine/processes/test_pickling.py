@@ -8,12 +8,16 @@ import pickle
 import threading
 from types import CodeType
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.base.cores import usable_cores
 from shardwise.dataset import Dataset
 from shardwise.engine.processes.pickling import pickle_by_value
+from shardwise.engine.request import BatchRequest
 from tests.support.memory_source import MemorySource, numbered_samples
 
 LOCK = threading.Lock()
@@ -105,3 +109,21 @@ def test_the_code_of_the_main_program_keeps_the_name_of_its_file():
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     assert len(inner) == 2
     assert {each.co_filename for each in (code, *inner)} == {"train.py"}
+
+
+@given(
+    ids=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20),
+    is_padded=st.booleans(),
+    sizes=st.lists(st.integers(0, 9), max_size=3).map(tuple),
+)
+def test_a_request_travels_whole_and_its_arrays_may_be_written_to(ids, is_padded, sizes):
+    valid = np.arange(len(ids)) % 2 == 0 if is_padded else None
+    # A chunk's ids are a view of the batch's.
+    request = BatchRequest(3, 4, np.repeat(np.array(ids, np.int64), 2)[::2], valid, sizes)
+    copy = pickle.loads(pickle.dumps(request))
+    assert (copy.epoch, copy.step, copy.sizes) == (3, 4, sizes)
+    assert (copy.ids.tolist(), copy.ids.dtype) == (ids, np.int64)
+    assert copy.ids.flags.writeable
+    assert is_padded == (copy.valid is not None)
+    if copy.valid is not None:
+        assert (copy.valid.tolist(), copy.valid.dtype) == (valid.tolist(), np.bool_)

@@ -17,8 +17,9 @@ from shardwise.engine.processes.shared_columns import InSharedMemory
 from shardwise.engine.request import BatchRequest
 from shardwise.sources.samples import Samples
 
-# Rows of a chunk: several threads share the first batch, and a task costs little beside its rows.
-_MIN_ROWS, _MAX_ROWS = 16, 64
+# Rows of a chunk: several threads share the first batch, and a task costs little beside its rows,
+# 0.1 ms of the program's thread where it goes to a process.
+_MIN_ROWS, _MAX_ROWS = 16, 128
 # Rows, if the samples of a batch are one request to the store: the ranges of one request.
 _MAX_REQUEST_ROWS = 256
 # Rows that cost only their reading are loaded together up to 4 MiB or 4,096 rows: more
@@ -42,7 +43,7 @@ def chunk_ranges(
 ) -> list[tuple[int, int]]:
     """Cut a batch into chunks `(start, stop)` for this many threads.
 
-    16 to 64 rows each, fewer where they would be more than 64 MiB of `row_bytes`; up to 4 MiB where
+    16 to 128 rows each, fewer where they would be above 64 MiB of `row_bytes`; up to 4 MiB where
     reading is all that a row costs, and up to 256 rows where the samples of a batch are one
     request. An empty batch has one empty chunk.
     """

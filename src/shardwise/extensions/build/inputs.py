@@ -30,9 +30,7 @@ class Input(Protocol):
         """The number of inputs."""
         ...
 
-    def fingerprint(self) -> str:
-        """The fingerprint of the inputs: 16 hex digits."""
-        ...
+    def fingerprint(self) -> str: ...
 
     def mean_bytes(self) -> float:
         """Stored bytes of an input; 0 where they are unknown."""
@@ -46,9 +44,7 @@ class Input(Protocol):
         """The shard of an input; None where it has none."""
         return None
 
-    def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-        """Inputs by number: (number, sample or item), or (number, the DataError that it is)."""
-        ...
+    def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]: ...
 
     def stored(self, ids: NDArray[np.int64]) -> Iterator[StoredRun] | None:  # noqa: ARG002
         """Inputs as they stand in tar shards; None where they must be read."""
@@ -67,25 +63,20 @@ class DatasetInput(Input):
         return len(self.samples)
 
     def fingerprint(self) -> str:
-        """The dataset's own, with its decoders and maps."""
         recipe = recipe_digest(self.samples, digest=held_digest)
         return held_digest((self.samples.fingerprint, recipe))
 
     def mean_bytes(self) -> float:
-        """The mean over the source's shards."""
         manifest = self.samples.manifest
         return manifest.num_bytes / max(1, manifest.num_samples)
 
     def sizes(self) -> NDArray[np.int64]:
-        """Samples per shard."""
         return self.samples.shard_sizes
 
     def url_of(self, number: int) -> str | None:
-        """The shard of a sample."""
         return self.samples.url_of(number)
 
     def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-        """See `Input.read`; a run of samples is read together."""
         rows = int(min(_MAX_ROWS, max(1, _READ_BYTES // max(1.0, self.mean_bytes()))))
         for start in range(0, len(ids), rows):
             block = ids[start : start + rows]
@@ -126,11 +117,9 @@ class ItemsInput(Input):
         return len(self.items)
 
     def fingerprint(self) -> str:
-        """The fingerprint of the items."""
         return held_digest(list(self.items))
 
     def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-        """See `Input.read`."""
         for number in ids.tolist():
             yield number, self.items[number]
 

@@ -65,7 +65,6 @@ class Place:
         write_whole(self.url(name), data, options=self.options)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
         if self.is_local:
             Path(self.url(name)).unlink(missing_ok=True)
         else:

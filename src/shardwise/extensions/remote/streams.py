@@ -193,7 +193,6 @@ class Upload:
         return self._file.tell()
 
     def close(self) -> None:
-        """Put the bytes into the store."""
         if self.closed:
             return
         with self._file:

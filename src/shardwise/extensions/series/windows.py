@@ -112,7 +112,6 @@ class WindowSource(ReadsEpochs):
         return self.dataset.removed
 
     def owner_of(self, row: int, field: str | None = None) -> Any:
-        """The file of a camera's pictures; else the row."""
         if (camera := self._cameras.get(field or "")) is not None:
             return camera.owner_of(row)
         indices = self.dataset.transforms.indices
@@ -121,7 +120,6 @@ class WindowSource(ReadsEpochs):
     def read_epoch(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: Any
     ) -> Columns:
-        """Read windows; decoders and functions of the dataset run once for each row."""
         names = self.fields if fields is None else fields
         columns, stats = dict[str, Any](), Stages()
         for part, group, rows in self._reads(names, ids):
@@ -147,7 +145,6 @@ class WindowSource(ReadsEpochs):
     def ranges(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: Any
     ) -> Iterable[PoolRanges] | None:
-        """The ranges that `read_epoch` fetches of the rows and their pictures."""
         names = self.fields if fields is None else fields
         parts = [
             part.ranges(np.unique(np.concatenate([own.ravel() for own in rows])), **epoch)

@@ -64,7 +64,6 @@ class ServiceExecutor:
         return Concurrency("service", num_threads=count, num_prefetch=depth, collate=True)
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
-        """Yield one batch for each request, in order; servers are called at the first `next`."""
         session = self._start()
         pending: deque[Work] = deque()
 

@@ -35,7 +35,6 @@ class TcpConnection(Connection):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def send(self, buffers: Sequence[Any]) -> None:
-        """Send buffers of bytes, one after the other."""
         views = [memoryview(each).cast("B") for each in buffers if memoryview(each).nbytes]
         first = 0
         while first < len(views):
@@ -47,7 +46,6 @@ class TcpConnection(Connection):
                 views[first] = views[first][sent:]
 
     def receive_some(self, buffer: memoryview) -> int:
-        """Receive at least one byte; returns how many."""
         received = self._receive(buffer)
         if not received:
             raise EOFError("the other end closed the connection")
@@ -58,7 +56,6 @@ class TcpConnection(Connection):
         return self._sock.recv_into(buffer, 0, socket.MSG_WAITALL)
 
     def limit(self, timeout_s: float | None) -> None:
-        """Bound each call by this many seconds; None for no bound, 0 to never wait."""
         self._sock.settimeout(timeout_s)
 
     @property
@@ -76,7 +73,6 @@ class TcpConnection(Connection):
         return bool(poll.poll(1000 * wait_s))
 
     def close(self) -> None:
-        """End the connection; a thread that sends or receives gets an error."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
@@ -98,16 +94,13 @@ class TcpListener:
 
     @property
     def address(self) -> str:
-        """The address that clients use."""
         return self._address
 
     def accept(self) -> TcpConnection:
-        """Wait for the next connection."""
         sock, _ = self._sock.accept()
         return TcpConnection(sock)
 
     def close(self) -> None:
-        """Take no more connections; a thread in `accept` gets an error."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()

@@ -83,7 +83,6 @@ class TlsConnection(TcpConnection):
         self._num_waiting = 0
 
     def send(self, buffers: Sequence[Any]) -> None:
-        """Send buffers of bytes, one after the other."""
         for each in buffers:
             view = memoryview(each).cast("B")
             done = 0
@@ -96,7 +95,6 @@ class TlsConnection(TcpConnection):
         return received
 
     def limit(self, timeout_s: float | None) -> None:
-        """Bound each wait for the other end by this many seconds; None for no bound, 0 for none."""
         self._timeout_s = timeout_s
 
     def shake_hands(self) -> None:
@@ -104,7 +102,6 @@ class TlsConnection(TcpConnection):
         self._step(lambda: 0)
 
     def close(self) -> None:
-        """End the connection; a thread that sends or receives gets an error."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
@@ -202,11 +199,9 @@ class TlsListener(TcpListener):
 
     @property
     def address(self) -> str:
-        """The address that clients use."""
         return with_scheme("tls", super().address)
 
     def accept(self) -> TlsConnection:
-        """Wait for the next connection."""
         while True:
             sock, _ = self._sock.accept()
             try:

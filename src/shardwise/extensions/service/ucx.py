@@ -130,7 +130,6 @@ class UcxConnection(_Segments):
         return _TAG.pack(self._tag) + self._worker.address
 
     def close(self) -> None:
-        """End the connection; a thread that sends or receives gets an error."""
         super().close()
         if self._worker is not None:
             self._worker.close()
@@ -272,11 +271,9 @@ class UcxListener:
 
     @property
     def address(self) -> str:
-        """The address that clients use."""
         return with_scheme("ucx", self._tcp.address)
 
     def accept(self) -> _ServerEnd:
-        """Wait for the next connection."""
         return _ServerEnd(self._tcp.accept(), self)
 
     def way_to(self, address: bytes, *, is_same_host: bool) -> tuple[UcxWorker, Any]:

@@ -50,7 +50,6 @@ class BlockServer:
         self._files |= {text_digest(url): (url, pool) for url in urls}
 
     def close(self) -> None:
-        """Take no more connections."""
         self._reception.close()
 
     def _take(self, connection: Connection, admission: Admission) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwise as sw
-from shardwise.extensions.formats.tokens import read
+from shardwise.extensions.formats.tokens import source as read
 from shardwise.testing import check_source
 from tests.support.servers import nginx
 from tests.support.token_files import documents_of, write_litdata, write_megatron

@@ -58,7 +58,7 @@ class FolderClient(Client):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardwise.storage.registered._FACTORIES", {})
+    monkeypatch.setattr("shardwise.storage.client._FACTORIES", {})
     register("folder", FolderClient)
     return tmp_path
 
@@ -79,7 +79,7 @@ def test_the_kit_notices_a_store_that_hides_a_replaced_object(folder):
 
 def test_options_bring_the_stores_of_their_process_along(folder, monkeypatch):
     options = pickle.dumps(StorageOptions())
-    monkeypatch.setattr("shardwise.storage.registered._FACTORIES", {})
+    monkeypatch.setattr("shardwise.storage.client._FACTORIES", {})
     assert pickle.loads(options) == StorageOptions()
     with pytest.raises(sw.MissingShardError, match="no such object"):
         len(sw.tar("folder://bucket/none.tar", storage={"folder": str(folder)}))

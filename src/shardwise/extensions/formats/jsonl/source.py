@@ -21,8 +21,7 @@ from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
 from shardwise.extensions.formats.jsonl.text import codec_of, find_lines, unzip_to_disk
 from shardwise.extensions.formats.records.forms import VALUES, BadRowError, Form
-from shardwise.extensions.formats.records.kept_index import KeptIndex
-from shardwise.extensions.formats.records.scanned import ScannedSource
+from shardwise.extensions.formats.records.scanned import KeptIndex, ScannedSource
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard
 from shardwise.sources.manifest import Shard
 from shardwise.storage import StorageOptions

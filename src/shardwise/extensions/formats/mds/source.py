@@ -74,7 +74,6 @@ class MdsSource(RecordSource):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The shards of all indexes, in their order."""
         return Manifest("mds", [stored.shard for stored in self._index.shards])
 
     @cached_property

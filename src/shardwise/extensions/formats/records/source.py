@@ -111,7 +111,6 @@ class RecordSource(ABC):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of all fields."""
         return tuple(self._forms)
 
     @cached_property
@@ -143,7 +142,6 @@ class RecordSource(ABC):
         return other
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples; see the protocol."""
         names = self.fields if fields is None else fields
         unknown = [name for name in names if name not in self._forms]
         if unknown:

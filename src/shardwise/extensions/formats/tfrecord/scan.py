@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
-from shardwise.extensions.formats.records.kept_index import KeptIndex
+from shardwise.extensions.formats.records.scanned import KeptIndex
 from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
 from shardwise.sources.manifest import narrow
 from shardwise.storage import File, FileStat

@@ -67,7 +67,6 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """One shard: a block may hold documents of several files."""
         num_tokens = int(self._ends[-1]) if len(self._ends) else 0
         num_blocks = (num_tokens - 1) // self.block
         self._refuse_none(num_blocks)
@@ -90,7 +89,6 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
         epoch: int,
         seed: int,
     ) -> Columns:
-        """Blocks of an epoch; raises as `read` of any source does."""
         ids = np.asarray(ids, dtype=np.int64)
         keys = list(map(str, ids.tolist()))
         if fields == ():
@@ -107,7 +105,6 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
         epoch: int,
         seed: int,
     ) -> Iterable[PoolRanges] | None:
-        """The ranges of remote files that `read_epoch` fetches; see `TellsRanges`."""
         if self.reader.are_local:
             return None
         return () if fields == () else self.reader.ranges(*self._runs(ids, epoch=epoch, seed=seed))

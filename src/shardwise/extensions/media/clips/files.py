@@ -18,7 +18,7 @@ from shardwise.extensions.media.files.coded_frames import joined_ranges
 from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
 from shardwise.sources.files.source import FilesSource
-from shardwise.sources.protocol import HasMediaFiles, Source, ranges_of
+from shardwise.sources.protocol import HasMediaFiles, Source, ranges_of, url_in
 from shardwise.storage import PoolRanges
 
 # Samples that are indexed at the first use: reading 10,000 clips of 1 MB takes a minute.
@@ -158,8 +158,7 @@ class StoredFiles:
 
     def place(self, sample: int) -> tuple[str, str]:
         ids = np.array([sample], np.int64)
-        shard, _ = self._source.manifest.locate(ids)
-        return self._source.manifest.urls[int(shard[0])], str(self._source.read(ids, ()).keys[0])
+        return url_in(self._source, sample), str(self._source.read(ids, ()).keys[0])
 
     def read(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]

@@ -86,7 +86,7 @@ class LoneFiles(RangedFiles):
         return FilePlaces(self._pool, [*urls], places)
 
     def _index(self, sample: int) -> MediaIndex:
-        with self._source.opened_file(sample, self._pool.options) as (file, stat):
+        with self._source.opened_file(sample) as (file, stat):
             self._versions[self.place(sample)[0]] = stat
             # The payloads of a whole file are not kept.
             return replace(index_media(RangeReader(file, stat.num_bytes)), payloads=None)
@@ -166,7 +166,7 @@ class IndexedFiles(LoneFiles):
         return table
 
     def _block(self, sample: int) -> tuple[bytes, FileStat]:
-        with self._source.opened_file(sample, self._pool.options) as (file, stat):
+        with self._source.opened_file(sample) as (file, stat):
             try:
                 return index_to_bytes(index_media(RangeReader(file, stat.num_bytes))), stat
             except (MissingShardError, StaleIndexError):

@@ -147,7 +147,6 @@ class ClipSource(ReadsEpochs):
         epoch: int,
         seed: int,
     ) -> Columns:
-        """Read clips: one range each, all remote ones in flight at once."""
         names = self.fields if fields is None else fields
         ids = np.asarray(ids, np.int64)
         spans, _ = self.table.locate(ids)

@@ -63,7 +63,6 @@ class PartDecoder(ABC):
         out: NDArray[Any],
         rng: np.random.Generator | None = None,
     ) -> None:
-        """Decode into an array of `row`'s shape and dtype, such as a row of a batch."""
         check_row(self, self.row, out, needs=self._row_needs)
         self._decode(data, rng, out)
 

@@ -136,7 +136,6 @@ class SegmentSource:
         return self.source, int(self._owners.ids(self.table.sounds[[segment]])[0])
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read segments: one range each, all remote ones in flight at once."""
         names = self.fields if fields is None else fields
         ids, table = np.asarray(ids, np.int64), self.table
         samples = self._owners.ids(table.sounds[ids])

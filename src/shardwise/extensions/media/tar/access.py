@@ -83,8 +83,7 @@ class TarMedia(TarRanges):
         return digest.hexdigest()[:16]
 
     def has_index(self, sample: int) -> bool:
-        sidecar = self._sidecars.get(self._shards().locate(sample)[0])
-        return super().has_index(sample) and sidecar is not None and sidecar.is_held
+        return super().has_index(sample) and self._shards().locate(sample)[0] in self._sidecars
 
     def index(self, sample: int) -> MediaIndex:
         try:

@@ -153,8 +153,7 @@ def open_sidecar(url: str, *, store: IndexStore) -> MediaSidecar | None:
             return whole[start:stop]
         return file.read(start, stop - start) if stop > start else b""
 
-    is_held = whole is not None or not file.is_remote
-    sidecar = MediaSidecar(read, path=path, is_held=is_held)
+    sidecar = MediaSidecar(read, path=path)
     index = fresh_index(url, store)
     if sidecar.header != _sidecar_header(index):
         raise StaleIndexError(

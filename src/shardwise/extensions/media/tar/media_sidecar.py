@@ -37,7 +37,6 @@ class MediaSidecar:
         *,
         store: IndexStore,
     ) -> str | None:
-        """Write the sidecar beside the shard's index."""
         fields = media_fields(index)
         blocks = [sample.get(name, b"") for sample in samples for name in fields]
         return publish_sidecar(url, index, blocks, store=store)
@@ -45,7 +44,6 @@ class MediaSidecar:
     def open_files(
         self, field: str, shards: Callable[[], ShardSet], *, store: IndexStore, pool: FilePool
     ) -> TarMedia | TarPictures:
-        """Open the media files of a field, or its numbered pictures."""
         if "%" in field:
             return TarPictures(shards, pool=pool, field=field)
         require_media_field(field)

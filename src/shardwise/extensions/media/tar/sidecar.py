@@ -77,15 +77,11 @@ class MediaSidecar:
     `read(start, stop)` gives bytes of the sidecar; `path` is for messages.
 
     Attributes:
-        is_held: whether no `read` makes a request.
         header: the record of its shard.
         identity: bytes that are others for another shard, or other media in it.
     """
 
-    def __init__(
-        self, read: Callable[[int, int], bytes], *, path: str, is_held: bool = True
-    ) -> None:
-        self.is_held = is_held
+    def __init__(self, read: Callable[[int, int], bytes], *, path: str) -> None:
         self._read = read
         self._path = path
         try:

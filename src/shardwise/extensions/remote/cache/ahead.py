@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from shardwise.base.errors import DataError, StorageError
-from shardwise.storage.waits import give_up_reads
+from shardwise.storage.counts import give_up_reads
 
 # Blocks per request: 16 MiB with blocks of 4 MiB.
 _MAX_RUN = 4

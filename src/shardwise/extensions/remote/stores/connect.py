@@ -18,9 +18,8 @@ from shardwise.extensions.remote.stores.hub import HubClient, HubWebClient, hub_
 from shardwise.extensions.remote.stores.obstore_client import ObstoreClient, client_options
 from shardwise.extensions.remote.stores.setting_checks import check_settings
 from shardwise.extensions.remote.stores.web import Web, WebClient
-from shardwise.storage.client import Client
+from shardwise.storage.client import Client, registered
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.registered import registered
 from shardwise.storage.urls import FAMILIES, scheme_of
 
 _PREFIXES = ("aws_", "azure_", "google_", "gcs_")

@@ -53,7 +53,6 @@ class Connections:
         raise AssertionError("unreachable: the second try returns or raises")
 
     def close(self) -> None:
-        """Close the replies that are open."""
         while self._open:
             self._open.popitem()[1].close()
 

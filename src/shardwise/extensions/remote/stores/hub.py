@@ -67,7 +67,6 @@ class HubWebClient(WebClient):
         self._endpoint = endpoint
 
     def url(self, key: str) -> str:
-        """The URL of a key."""
         repo, revision, path = _parts(key)
         return f"{self._endpoint}/datasets/{repo}/resolve/{revision}/{quote(path)}"
 

@@ -83,7 +83,6 @@ class LanceSource:
 
     @property
     def manifest(self) -> Manifest:
-        """A shard per fragment, with exact counts; the first use opens the table."""
         return self.selection.manifest
 
     @property
@@ -96,7 +95,6 @@ class LanceSource:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns, in the table's order, structs taken apart."""
         return self._schema.fields
 
     @property
@@ -124,7 +122,6 @@ class LanceSource:
         return expand_names(columns, self._schema.names, url=self.uri)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples; see the protocol. Fields may be `traits.parts`, too."""
         from shardwise.extensions.tables.arrow.columns import empty_columns
         from shardwise.extensions.tables.arrow.fill import fill_nulls
         from shardwise.extensions.tables.arrow.types import KEY, check_names

@@ -130,7 +130,6 @@ class Tables:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """All fields: the stored ones, then those of the directories."""
         return (*self.columns.stored, *(partition.name for partition in self.partitions))
 
 
