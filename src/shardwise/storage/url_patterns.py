@@ -113,12 +113,8 @@ def _match_remote(
 ) -> list[str]:
     if not is_remote_pattern(name):
         return [name]
-    return list_remote(
-        name,
-        suffixes=suffixes,
-        ignored=_list_ignored(name, *suffixes),
-        options=options or StorageOptions(),
-    )
+    ignored, options = _list_ignored(name, *suffixes), options or StorageOptions()
+    return list_remote(name, suffixes=suffixes, ignored=ignored, options=options)
 
 
 def _list_ignored(*wanted: str) -> tuple[str, ...]:

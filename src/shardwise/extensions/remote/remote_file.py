@@ -107,18 +107,12 @@ class RemoteFile(RemoteReads):
 
     async def _begin(self, ranges: list[ByteRange]) -> _Progress:
         """Take what was announced, and plan the requests for the rest."""
-        client = self._object.client()
-        pinned = self._object.stat
+        most, pinned = self._object.client().latency.max_request_bytes, self._object.stat
         received: list[ReceivedBytes] = []
         if pinned is not None and self._options.cache is None:
             name = self._version_name(pinned)
             received, ranges = await self._get_planned_reads().read(name, ranges)
-        latency = client.latency
-        requests = coalesce(
-            ranges,
-            gap_bytes=_GAP_BYTES,
-            max_request_bytes=latency.max_request_bytes,
-        )
+        requests = coalesce(ranges, gap_bytes=_GAP_BYTES, max_request_bytes=most)
         if requests:
             IO_COUNTS.add(waits=1)
         return _Progress(received, requests)
@@ -185,7 +179,7 @@ async def _get_batch(reading: list[tuple[RemoteFile, _Progress]]) -> None:
         if file._object.client() is client
         for request in progress.requests
         # Ranges past an object's end are never answered.
-        if file._object.holds(request.stop)
+        if (pinned := file._object.stat) is not None and request.stop <= pinned.num_bytes
     ]
     if len(asked) < _MIN_BATCH_RANGES:
         return

@@ -74,7 +74,6 @@ class Camera:
         return list(map(Clip, held, clips)), num_bytes
 
     def ranges(self, rows: NDArray[np.int64]) -> Iterable[PoolRanges] | None:
-        """The ranges that `read` fetches of videos whose indexes are in memory."""
         if is_local(self.videos.url):
             return None
         numbers = self.numbers[self._episodes(rows)].tolist()

@@ -216,7 +216,6 @@ class ClipSource(ReadsEpochs):
     def _choose_clips(
         self, ids: NDArray[np.int64], *, epoch: int, seed: int
     ) -> Iterator[tuple[str, list[list[ChosenClip]]]]:
-        """Yield the clips of some samples by field."""
         spans, numbers = self.table.locate(ids)
         samples = self._owners.ids(self.table.videos[spans]).tolist()
         chosen = []
@@ -246,7 +245,6 @@ class ClipSource(ReadsEpochs):
     def _read_clips(
         self, field: str, chosen: list[list[ChosenClip]], names: tuple[str, ...]
     ) -> tuple[list[list[Clip]], int]:
-        """The bytes of clips."""
         held, num_bytes = hold_ranges(self._files[field], self._list_parts(field, chosen, names))
         opened = iter(held)
         return [[Clip(next(opened), clip, self._silence) for clip in row] for row in chosen], (
@@ -256,7 +254,6 @@ class ClipSource(ReadsEpochs):
     def _list_parts(
         self, field: str, chosen: list[list[ChosenClip]], names: tuple[str, ...]
     ) -> list[Part]:
-        """The ranges that clips need for some fields."""
         sound = f"{field}.audio"
         has_sound = not {sound, mask_of(sound)}.isdisjoint(names)
         return [

@@ -24,14 +24,7 @@ _MAX_FRAMES = 1_000_000
 
 
 class FilePlaces(NamedTuple):
-    """Where the media files of some samples lie.
-
-    Attributes:
-        pool: opens the files.
-        urls: of the files.
-        places: by sample the number of its file's URL, and where in it its bytes start, and how
-            many they are.
-    """
+    """The files of samples; by sample the number of its URL, the first byte there, and the size."""
 
     pool: FilePool
     urls: Sequence[str]

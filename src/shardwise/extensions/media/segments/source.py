@@ -186,7 +186,6 @@ class SegmentSource:
         return cut_field, wants_rows, tuple(read)
 
     def _list_parts(self, ids: NDArray[np.int64], samples: NDArray[np.int64]) -> list[Part]:
-        """The ranges that segments need."""
         wanted: list[Part] = []
         offsets, durations = self.table.offsets[ids].tolist(), self.table.durations[ids].tolist()
         for sample, offset, duration in zip(samples.tolist(), offsets, durations, strict=True):
@@ -198,7 +197,6 @@ class SegmentSource:
     def _read_segments(
         self, ids: NDArray[np.int64], samples: NDArray[np.int64]
     ) -> tuple[list[Segment], int]:
-        """The bytes of segments."""
         wanted = self._list_parts(ids, samples)
         spans = zip(self.table.offsets[ids].tolist(), self.table.durations[ids].tolist(),
                     strict=True)  # fmt: skip

@@ -74,20 +74,16 @@ class CacheAhead:
                 if self._owners.get(name) == owner:
                     del self._owners[name]
                     self._queue.pop(name, None)
-            while useless := self._list_useless():
+            while useless := [
+                thread
+                for thread, run in self._runs.items()
+                if run and thread is not threading.current_thread() and thread.is_alive()
+                if not any(block.name in self._owners for block in run)
+            ]:
                 for thread in useless:
                     # Its request would be retried for minutes, or is about to be sent.
                     give_up_reads(thread.ident or 0)
                 self._lock.wait(_POLL_S)
-
-    def _list_useless(self) -> list[threading.Thread]:
-        """The other threads that fetch blocks which nobody announces any more."""
-        return [
-            thread
-            for thread, run in self._runs.items()
-            if run and thread is not threading.current_thread() and thread.is_alive()
-            if not any(block.name in self._owners for block in run)
-        ]
 
     def _run(self, fetch: Callable[[Sequence[Block]], None]) -> None:
         while run := self._take():
