@@ -5,18 +5,20 @@
 Twenty formats are made by FFmpeg. Each file is damaged in one of six ways (one flipped bit, eight,
 a cut, a run of zeros, two parts exchanged, bytes of the header) and decoded whole, by a child
 process that is killed after a minute. "refused" is an error of the library, "unchanged" the samples
-of the good file, "silent" other ones.
+of the good file, "silent" other ones. PyAV alone decodes the same videos.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import multiprocessing
 import tempfile
 from collections import Counter
 from pathlib import Path
 
+import av
 import numpy as np
 
 import shardwise as sw
@@ -81,6 +83,27 @@ def decode(name: str, data: bytes) -> np.ndarray:
     return media.frames(np.arange(media.info.num_frames))
 
 
+def decode_with_pyav(data: bytes) -> np.ndarray:
+    """All frames of a video, as PyAV decodes them by itself."""
+    with av.open(io.BytesIO(data)) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "NONE"
+        size = {"height": stream.codec_context.height, "width": stream.codec_context.width}
+        return np.stack([
+            frame.reformat(**size, format="rgb24", interpolation="BILINEAR").to_ndarray()
+            for frame in container.decode(stream)
+        ])  # fmt: skip
+
+
+def plain_outcome(data: bytes, good: np.ndarray) -> str:
+    """What PyAV gives; each of its errors is a refusal."""
+    try:
+        found = decode_with_pyav(data)
+    except Exception:  # noqa: BLE001 - raw errors are told of the library alone
+        return "PyAV refused"
+    return "PyAV unchanged" if np.array_equal(found, good) else "PyAV silent"
+
+
 def outcome(name: str, data: bytes, good: np.ndarray) -> str:
     """What decoding gives: "refused", "unchanged", "silent", or the name of a raw error."""
     try:
@@ -98,8 +121,10 @@ def run(name: str, path: Path, seeds: list[int], pipe: object) -> None:
     good = decode(name, data)
     for number in seeds:
         rng = np.random.default_rng([number, len(data)])
-        pipe.send((number, "started"))  # type: ignore[attr-defined]
-        pipe.send((number, outcome(name, damage(data, number % 6, rng), good)))  # type: ignore[attr-defined]
+        pipe.send(["started"])  # type: ignore[attr-defined]
+        damaged = damage(data, number % 6, rng)
+        plain = [plain_outcome(damaged, good)] if name in VIDEOS else []
+        pipe.send([outcome(name, damaged, good), *plain])  # type: ignore[attr-defined]
 
 
 def check(name: str, path: Path, seeds: list[int]) -> Counter[str]:
@@ -114,13 +139,13 @@ def check(name: str, path: Path, seeds: list[int]) -> Counter[str]:
         at, is_started = 0, False
         while at < len(seeds):
             try:
-                answer = mine.recv()[1] if mine.poll(60) else "hang"
+                answer, *plain = mine.recv() if mine.poll(60) else ["hang"]
             except EOFError:
-                answer = "crash"
+                answer, plain = "crash", []
             if answer == "started":
                 is_started = True
                 continue
-            counts[answer] += 1
+            counts.update([answer, *plain])
             if answer not in ("refused", "unchanged", "silent"):
                 print(f"{name}: damage {seeds[at]}: {answer}", flush=True)
             at += 1
@@ -151,8 +176,9 @@ def main() -> None:
                 totals[kind] += counts
                 print(name, json.dumps(counts), flush=True)
     for kind, counts in totals.items():
-        silent = counts["silent"] / counts.total()
-        print(f"{kind}: {json.dumps(counts)}, silent {silent:.1%}")
+        num_files = sum(n for name, n in counts.items() if not name.startswith("PyAV"))
+        silent, plain = (counts[name] / num_files for name in ("silent", "PyAV silent"))
+        print(f"{kind}: {json.dumps(counts)}, silent {silent:.1%}, PyAV alone {plain:.1%}")
 
 
 if __name__ == "__main__":

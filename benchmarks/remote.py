@@ -63,6 +63,7 @@ ROWS = (
     ("near", "ours_once", None, None),
     ("near", "write_once", "ours_once", None),
     ("near", "fill_cache", "ours_once", 0.85),
+    ("near", "ours_from_peer", "fill_cache", None),
 )
 # Peers that read a form of their own, and where it lies in the bucket.
 FORMS = {"streaming": "mds", "litdata": "litdata"}

@@ -20,6 +20,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from shardwise.extensions.service.token import make_token
+from tests.support.server_process import free_port
+
 Job = dict[str, Any]
 Result = dict[str, float]
 
@@ -132,6 +135,51 @@ def write_once(job: Job) -> Result:
 def fill_cache(job: Job) -> Result:
     """The same through an empty cache."""
     return _cached(job, epochs=1)
+
+
+def ours_from_peer(job: Job) -> Result:
+    """Half of the epoch through an empty cache, from another node's full one."""
+    ports = [free_port() for _ in range(2)]
+    make_token(f"{job['cache']}.token")
+    job |= {"peers": [f"tcp://127.0.0.1:{port}" for port in ports], "own": job["cache"]}
+    Path(sys.argv[2]).write_text(json.dumps(job))
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.remote_tasks", "serve_blocks", sys.argv[2]],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as node:  # fmt: skip
+        assert node.stdout is not None
+        node.stdout.readline()
+        cache = _shared(job, f"{job['cache']}.empty")
+        found = _epoch(
+            job, job["urls"], shuffle=False, storage=job["config"], cache=cache, ranks=(1, 2)
+        )
+        node.communicate()
+    return found
+
+
+def serve_blocks(job: Job) -> Result:
+    """Fill a cache, and serve its blocks until the input ends."""
+    import shardwise as sw
+
+    _cached(job, epochs=1)
+    data = sw.tar(
+        job["urls"], fields=("bin",), storage=job["config"], cache=_shared(job, job["own"])
+    )
+    with sw.DataLoader(data, batch_size=64, rank=0, world_size=2, shuffle=False) as loader:
+        batches = iter(loader)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        next(batches)
+        sys.stdin.read()
+    return {}
+
+
+def _shared(job: Job, folder: str) -> Any:
+    import shardwise as sw
+
+    return sw.CacheSettings(
+        folder, share=True, peers=job["peers"], token_file=f"{job['cache']}.token"
+    )
 
 
 def _cached(job: Job, *, epochs: int) -> Result:
@@ -273,14 +321,15 @@ def _epoch(
     steps: int | None = None,
     epochs: int = 1,
     beside: threading.Thread | None = None,
+    ranks: tuple[int, int] = (0, 1),
 ) -> Result:
     import shardwise as sw
 
     began, cpu_began = time.perf_counter(), time.process_time()
     data = sw.tar(urls, fields=("bin",), storage=storage, cache=cache)
     with sw.DataLoader(
-        data, batch_size=64, shuffle=shuffle, rank=0, world_size=1, remainder="uneven",
-        num_workers=num_workers, num_threads=job.get("threads"), output="numpy",
+        data, batch_size=64, shuffle=shuffle, rank=ranks[0], world_size=ranks[1],
+        remainder="uneven", num_workers=num_workers, num_threads=job.get("threads"), output="numpy",
     ) as loader:  # fmt: skip
         if not steps or steps > 1:
             # The index is there and opened: what is measured is reading.
@@ -301,6 +350,7 @@ def _epoch(
     return {
         "seconds": seconds, "cpu": cpu, "bytes": num_bytes, "samples": samples,
         "requests": stats["requests"], "fetched": stats["bytes_fetched"],
+        "from_peers": stats["bytes_from"]["peers"],
     }  # fmt: skip
 
 
@@ -309,6 +359,7 @@ TASKS: dict[str, Callable[[Job], Result]] = {
     for task in (
         obstore_whole, obstore_random, ours, ours_processes, ours_window, ours_random, ours_local,
         ours_cached, ours_once, write_once, fill_cache, ours_first, ours_open,
+        ours_from_peer, serve_blocks,
         webdataset, streaming, litdata, convert_streaming, convert_litdata,
     )
 }  # fmt: skip

@@ -205,34 +205,35 @@ def sound(folder):
         ratio = spent["ours"] / spent["soundfile"]
         print(f"{name}: 10 s of an hour, {ratio:.2f} x soundfile ({spent['soundfile'] / 12:.4f} s)")
         path.unlink()
-    for name, options in (
-        ("hour.mp3", "-b:a 128k"),
-        ("hour.m4a", "-c:a aac -b:a 128k"),
-        ("hour.opus", "-b:a 96k"),
-    ):
+    noise = "anoisesrc=d=120:c=pink:r=44100:a=0.3"
+    sweep = "aevalsrc=0.4*sin(2*PI*(200+4*t)*t)|0.3*sin(2*PI*(900-t)*t):s=44100:d=120"
+    for name, (source, options) in {
+        "noise.mp3": (noise, "-ac 2 -b:a 128k"), "sweep.mp3": (sweep, "-b:a 128k"),
+        "variable.mp3": (sweep, "-q:a 4"), "mono.ogg": (noise, "-c:a libvorbis"),
+        "sweep.ogg": (sweep, "-c:a libvorbis"), "sweep.opus": (sweep, "-b:a 96k"),
+    }.items():  # fmt: skip
         path = folder / name
-        # The same minute again and again: the encoders are slow.
-        minute = folder / "minute.wav"
-        command = ["ffmpeg", "-v", "error", "-y"]
-        subprocess.run(
-            [*command, "-f", "lavfi", "-i", noise.replace(f"d={minutes * 60}", "d=60"), minute],
-            check=True,
-        )
-        loop = ["-stream_loop", str(minutes - 1), "-i", minute]
-        subprocess.run([*command, *loop, *options.split(), path], check=True)
+        command = ["ffmpeg", "-v", "error", "-y", "-f", "lavfi", "-i", source, *options.split()]
+        subprocess.run([*command, path], check=True)
         data = path.read_bytes()
-        whole = cpu(index_media, BytesReader(data))
-        index = with_checksums(index_media(BytesReader(data)), BytesReader(data))
+        index = index_media(BytesReader(data))
         spent = defaultdict(list)
-        for start in (400, 1800, 3300) * 4:
+        for start in (20, 60, 100) * 5:
+
+            def plain(start=start, data=data, rate=index.tracks[0].rate):
+                with soundfile.SoundFile(io.BytesIO(data)) as file:
+                    file.seek(start * rate)
+                    file.read(10 * rate, dtype="float32", always_2d=True)
+
+            spent["soundfile"].append(cpu(plain))
             spent["file"].append(cpu(sw.audio(seconds=10, start=float(start)), data))
             spent["index"].append(cpu(sound_of_index, data, index, start))
+        ms = {way: 1000 * np.median(values) for way, values in spent.items()}
         print(
-            f"{name}: 10 s of an hour, {1000 * np.median(spent['file']):.0f} ms of the file (of "
-            f"which its index {1000 * whole:.0f} ms), {1000 * np.median(spent['index']):.1f} ms "
-            "with a stored index"
+            f"{name}: 10 s of 120 s, soundfile {ms['soundfile']:.1f} ms, with a stored index x "
+            f"{ms['index'] / ms['soundfile']:.2f}, of the file alone x "
+            f"{ms['file'] / ms['soundfile']:.2f}"
         )
-        path.unlink()
 
 
 def sound_of_index(data, index, start):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from shardwise.engine.processes.start_worker import start_worker
 from tests.support.ranks import LAUNCHER, end_launcher
 from tests.support.servers import AzureServer, S3Server, azurite, s3_gateway
+from tests.support.warm_workers import WorkerLauncher
 
 if TYPE_CHECKING:
     from tests.support.media import MediaFolder
@@ -24,6 +27,12 @@ settings.register_profile("local", **_COMMON)
 settings.register_profile("ci", derandomize=True, database=None, **_COMMON)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+
+WORKERS = WorkerLauncher()
+# Servers of the session.
+KEPT: set[psutil.Process] = set()
+BUCKETS = itertools.count(1)
+_START_WORKER = "shardwise.engine.processes.worker_pool.start_worker"
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 _RANK_PREFIXES = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_")
@@ -55,6 +64,21 @@ def launcher_of_ranks() -> Iterator[None]:
     end_launcher()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def warm_workers() -> Iterator[None]:
+    """Worker processes of this process's loaders are forks of one that lives as long as it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_START_WORKER, WORKERS.start_worker)
+        yield
+    WORKERS.end()
+
+
+@pytest.fixture
+def fresh_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are started as by any program: for claims about that."""
+    monkeypatch.setattr(_START_WORKER, start_worker)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_orphans() -> Iterator[None]:
     """A test file ends with no more child processes than it began with."""
@@ -69,7 +93,9 @@ def no_orphans() -> Iterator[None]:
 
 
 def _is_helper(process: psutil.Process) -> bool:
-    """Whether it is kept to the end of the session: multiprocessing's own, or ranks' launcher."""
+    """Whether it is kept to the end of the session: multiprocessing's own, a launcher, a server."""
+    if process.pid == WORKERS.pid or process in KEPT:
+        return True
     try:
         command = " ".join(process.cmdline())
         # What the launcher forks has its command line.
@@ -80,16 +106,23 @@ def _is_helper(process: psutil.Process) -> bool:
     return "resource_tracker" in command or "multiprocessing.forkserver" in command
 
 
-@pytest.fixture(scope="module")
-def s3(no_orphans: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """An S3 server with an access log and an empty bucket, for the tests of one file."""
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An S3 server with an access log."""
+    before = set(psutil.Process().children())
     with s3_gateway(tmp_path_factory.mktemp("s3"), access_log=True) as server:
+        KEPT.update(set(psutil.Process().children()) - before)
         yield server
-        # Blocks that are fetched ahead now: without a server they would be retried for minutes, as
-        # an outage that other tests of this process see.
-        for thread in threading.enumerate():
-            if thread.name == "shardwise-cache":
-                thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def s3(no_orphans: None, s3_server: S3Server) -> Iterator[S3Server]:
+    """An S3 server with an empty bucket and an empty log, for the tests of one file."""
+    yield s3_server.with_bucket(f"bucket-{next(BUCKETS)}")
+    # Blocks that are fetched ahead now are none of the next file's.
+    for thread in threading.enumerate():
+        if thread.name == "shardwise-cache":
+            thread.join(20)
 
 
 @pytest.fixture(scope="module")

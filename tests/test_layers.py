@@ -6,18 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.layers import broken_rules, cycles, load, parse
+from tests.support.layers import Module, broken_rules, cycles, load, parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "shardwise"
 
 
-def test_all_imports_keep_the_layers() -> None:
-    assert broken_rules(load(PACKAGE)) == []
+@pytest.fixture(scope="module")
+def package() -> list[Module]:
+    return load(PACKAGE)
 
 
-def test_no_modules_import_each_other_in_a_ring() -> None:
-    assert cycles(load(PACKAGE)) == []
+def test_all_imports_keep_the_layers(package: list[Module]) -> None:
+    assert broken_rules(package) == []
+
+
+def test_no_modules_import_each_other_in_a_ring(package: list[Module]) -> None:
+    assert cycles(package) == []
 
 
 def test_no_file_is_called_utils() -> None:

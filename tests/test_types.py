@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tests" / "typed" / "program.py"
 
 
+@pytest.mark.long  # the types that ./test checks before the tests are the program's, too
 def test_a_users_program_passes_mypy_in_strict_mode(tmp_path: Path) -> None:
     if not _is_there("mypy"):
         skip_or_fail("mypy is not installed")

@@ -444,6 +444,43 @@ def test_a_sample_that_can_not_be_read_is_an_error_though_the_predicate_catches_
         sw.from_webdataset(pipeline)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sample: sample.pop("cls"),
+        lambda sample: sample.update(cls=b"7") is None,
+        lambda sample: sample.setdefault("own", b"x"),
+        lambda sample: [sample.clear()],
+    ],
+)
+def test_a_predicate_that_changes_samples_is_refused(shards, change):
+    for pipeline in (pipe(shards), pipe(shards).map_dict(cls=bytes)):
+        with pytest.raises(ValueError, match=r"select\(<lambda>\): it changes samples"):
+            sw.from_webdataset(pipeline.select(change))
+
+
+@pytest.mark.parametrize("is_caught", [True, False])
+def test_a_damaged_sample_that_the_pipeline_leaves_out_is_skipped_and_counted(tmp_path, is_caught):
+    def predicate(sample):
+        try:
+            return sample["json"] > 1
+        except Exception:
+            if is_caught:
+                return False
+            raise
+
+    texts = [b"1", b"2", b"{", b"3"]
+    url = write_tar(tmp_path / "a.tar", [(f"{i}.json", text) for i, text in enumerate(texts)])
+    decoded = pipe([url]).decode(handler=wds.ignore_and_continue)
+    for pipeline in (decoded, decoded.map(dict), decoded.select(lambda s: type(s) is dict)):
+        pipeline = pipeline.select(predicate)
+        dataset = sw.from_webdataset(pipeline)
+        loader = sw.DataLoader(dataset, 4, **dataset.loader_options, num_threads=0)
+        assert [key for batch in loader for key in batch["__key__"]] == ["1", "3"]
+        assert [sample["__key__"] for sample in pipeline] == ["1", "3"]
+        assert loader.stats()["skipped"] == 1
+
+
 class ByItems:
     def keep(self, sample):
         return int({**sample}["cls"]) % 2

@@ -58,6 +58,22 @@ def test_a_shard_that_lies_in_a_directory_under_two_names_is_refused(tmp_path, l
         sw.tar(f"{tmp_path}{pattern}")
 
 
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: sw.wrap([1]).select("value", ordr="x"), r"select\(\) has no .* order="),
+        (lambda: sw.Plan(9, batch_size=2).indices(0, 0, rnk=0), r"indices\(\) has no .* rank="),
+        (lambda: sw.DataLoader([1]).explain(0, epok=1), r"explain\(\) has no .* epoch="),
+        (lambda: sw.WeightedSampler.balanced([1], sed=1), r"balanced\(\) has no .* seed="),
+        (lambda: sw.concat([1], [2]), r"concat\(\) has no place for \[2\]: .*are datasets="),
+        (lambda: sw.torch.IterableDatset, r"did you mean sw\.torch\.IterableDataset\?"),
+    ],
+)
+def test_a_wrong_argument_of_a_method_or_place_is_answered(call, meant):
+    with pytest.raises((TypeError, AttributeError), match=meant):
+        call()
+
+
 def test_a_wrong_argument_names_similar_ones():
     with pytest.raises(TypeError, match=r"image\(\) has no argument resize=224; .*size="):
         sw.image(resize=224)
@@ -110,6 +126,7 @@ def test_every_public_function_and_class_refuses_an_unknown_argument_by_its_name
         (lambda: sw.image(dtype="flot32"), "did you mean 'float32'"),
         (lambda: sw.array("float33"), "numpy has no such dtype; did you mean 'float32'"),
         (lambda: sw.audio(short="maks"), "did you mean 'mask'"),
+        (lambda: sw.audio(rate="16k"), r"audio\(rate=\) must be a number"),
         (lambda: sw.audio(start="midle"), "'random' or seconds"),
         (lambda: sw.video(backend="pyavv"), "did you mean 'pyav'"),
         (lambda: sw.video(start="centre"), "or a frame; did you mean 'center'"),

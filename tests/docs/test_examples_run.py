@@ -17,7 +17,7 @@ from examples import service, video_classifier
 from shardwise import plan
 from tests.support.commands import document
 from tests.support.pages import Block, blocks, write_shards
-from tests.support.ranks import Run, run_several
+from tests.support.ranks import Run, run_ranks, run_several
 from tests.support.torchrun import run_program, torchrun
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 if importlib.util.find_spec("torchft") is None:  # there are wheels for Linux on x86-64 alone
     EXAMPLES.remove(ROOT / "examples" / "torchft_replicas.py")
-# They start torch several times.
+# They start torchrun several times.
 VIDEO, SERVICE, LANGUAGE_MODEL = TRAININGS = [
     ROOT / "examples" / f"{name}.py" for name in ("video_classifier", "service", "language_model")
 ]
@@ -60,14 +60,29 @@ def test_the_page_runs(page: Path, here: Path, monkeypatch: pytest.MonkeyPatch) 
 PROGRAMS = [(page, b) for page in PAGES for b in blocks(page) if b.title and b.runs]
 
 
-@pytest.mark.parametrize(
+def _write(block: Block, folder: Path) -> Path:
+    assert block.title is not None
+    program = folder / block.title
+    program.write_text(block.code)
+    return program
+
+
+TITLED = pytest.mark.parametrize(
     ("page", "block"), PROGRAMS, ids=[f"{p.stem}-{b.title}" for p, b in PROGRAMS]
 )
+
+
+@TITLED
 def test_the_titled_program_runs_on_two_ranks(page: Path, block: Block, here: Path) -> None:
-    assert block.title is not None
-    program = here / block.title
-    program.write_text(block.code)
-    torchrun(program, nproc=2, timeout=280)
+    # The first program that users see is torchrun's, where each rank imports torch.
+    launch = torchrun if page.stem == "README" else run_ranks
+    launch(_write(block, here), nproc=2, timeout=280)
+
+
+@pytest.mark.long
+@TITLED
+def test_the_titled_program_runs_under_torchrun(page: Path, block: Block, here: Path) -> None:
+    torchrun(_write(block, here), nproc=2, timeout=280)
 
 
 @pytest.mark.parametrize("example", [p for p in EXAMPLES if p not in IN_OWN_INTERPRETER], ids=_name)
@@ -84,12 +99,7 @@ def test_the_example_runs_in_an_interpreter_of_its_own(example: Path, here: Path
 def test_the_example_of_servers_goes_on_when_servers_and_a_rank_are_killed(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Only the ranks that go on are torchrun's: each rank of torchrun imports torch anew.
-    by_torchrun = service.run_ranks
-
     def run_ranks(leg: int, addresses: str) -> int:
-        if leg > 0:
-            return by_torchrun(leg, addresses)
         ranks = Run((SERVICE, addresses, str(leg)), service.NUM_RANKS, check=False)
         return run_several(ranks, timeout=280)[0].returncode
 
@@ -104,13 +114,10 @@ def test_the_example_of_a_language_model_goes_on_when_a_rank_is_killed(
     # Its neighbour is beside it, as in a program.
     monkeypatch.syspath_prepend(LANGUAGE_MODEL.parent)
     language_model = importlib.import_module("language_model")
-    by_torchrun = language_model.run
 
     def run(ranks: int, folder: Path, *options: str) -> int:
-        if not options:
-            return by_torchrun(ranks, folder)
-        killed = Run((LANGUAGE_MODEL, folder, *options), ranks, check=False)
-        return run_several(killed, timeout=280)[0].returncode
+        each = Run((LANGUAGE_MODEL, folder, *options), ranks, check=False)
+        return run_several(each, timeout=280)[0].returncode
 
     monkeypatch.setattr(language_model, "run", run)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")

@@ -33,20 +33,20 @@ FEW_FILES = """
         kept = list(loader)
         assert all((batch["x"] == (batch["__index__"] % 10)[:, None, None]).all() for batch in kept)
         ids = np.concatenate([batch["__index__"] for batch in kept])
-        assert sorted(ids.tolist()) == list(range(5000)), len(ids)
+        assert sorted(ids.tolist()) == list(range(2000)), len(ids)
 """
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """1,000 shards of five samples, indexed: many times the files that may be open."""
+    """400 shards of five samples, indexed: many times the files that may be open."""
     folder = tmp_path_factory.mktemp("shards")
-    build_indexes(make_shards(folder, [5] * 1000, fields=("cls",)), jobs=1)
+    build_indexes(make_shards(folder, [5] * 400, fields=("cls",)), jobs=1)
     return folder
 
 
 @pytest.mark.parametrize("options", ["num_threads=2", "num_workers=2"])
-def test_64_open_files_are_enough_for_1000_shards(options, shards, tmp_path):
+def test_64_open_files_are_enough_for_400_shards(options, shards, tmp_path):
     (tmp_path / "shards").symlink_to(shards)
     assert said_by(LIMITED + FEW_FILES.format(options=options), tmp_path) == (0, "", "")
 

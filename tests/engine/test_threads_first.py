@@ -154,7 +154,7 @@ def test_decoders_that_do_not_travel_stay_in_threads_with_one_warning(
 
 
 def test_a_worker_that_ends_at_its_start_leaves_the_work_to_threads(
-    shards, at_once, monkeypatch, caplog
+    shards, at_once, fresh_workers, monkeypatch, caplog
 ):
     monkeypatch.setattr(
         "shardwise.engine.processes.start_worker._WORKER", "shardwise.no_such_module"

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.dataset.kept_arrays import KeptArrays, write_arrays
 from shardwise.engine.request import Batch, BatchRequest, BatchRows
-from shardwise.extensions.media.files.index_format import index_to_bytes
+from shardwise.extensions.media.files.index_format import bad_block, index_to_bytes
 from shardwise.extensions.media.files.media_index import index_media
-from shardwise.extensions.media.tar.sidecar import SidecarHeader, bad_block, encode_sidecar
+from shardwise.extensions.media.tar.sidecar import SidecarHeader, encode_sidecar
 from shardwise.extensions.service.batches import encode_batch, encode_request
 from shardwise.extensions.service.error_frames import encode_error
 from shardwise.extensions.service.frames import Kind, encoded, write

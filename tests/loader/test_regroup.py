@@ -18,6 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import shardwise as sw
 from shardwise.base.errors import RankError
 from tests.support.batch_servers import BatchServers, module_of, write_dataset
+from tests.support.transforms import noisy
 
 SIZE, GLOBAL = 240, 24
 # Who is there at each step; few where each rank starts an interpreter.
@@ -31,12 +32,8 @@ EXECUTORS = {
 Make = Callable[..., sw.DataLoader]
 
 
-def augmented(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return {**sample, "noise": rng.random(3), "pid": os.getpid()}
-
-
 def make(rank: int | None = 0, world_size: int | None = 1, **options: Any) -> sw.DataLoader:
-    data = sw.wrap(range(SIZE)).map(augmented)
+    data = sw.wrap(range(SIZE)).map(noisy)
     ranks = {"rank": rank, "world_size": world_size}
     sizes = {} if "batch_size" in options else {"global_batch_size": GLOBAL}
     return sw.DataLoader(

@@ -1,7 +1,9 @@
 """Any map-style dataset as a source."""
 
 import random
-from collections import UserDict, namedtuple
+from collections import ChainMap, UserDict, UserString, namedtuple
+from mmap import mmap
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -340,6 +342,22 @@ def test_a_table_in_memory_is_refused_with_the_way_out(table, remedy):
         sw.wrap(table)
     with pytest.raises(TypeError, match=r"urls is a .* table in memory.*sw\.wrap"):
         sw.parquet(table)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [UserDict({0: 1}), MappingProxyType({"a": 1}), ChainMap({}), UserString("ab"), mmap(-1, 9)],
+)
+def test_mappings_texts_and_bytes_of_any_class_are_refused(data):
+    with pytest.raises(TypeError, match=r"wrap\(\) needs a dataset.* give a list"):
+        sw.wrap(data)
+
+
+def test_keys_of_bytes_are_texts_and_a_null_is_refused():
+    assert [s["__key__"] for s in sw.wrap([{"__key__": b"a"}, {"__key__": 7}])] == ["a", "7"]
+    for key, why in ((None, "a __key__ is null"), (b"\xff", "can't decode byte 0xff")):
+        with pytest.raises(sw.DataError, match=why):
+            sw.wrap([{"__key__": key}])[0]
 
 
 @pytest.mark.extension

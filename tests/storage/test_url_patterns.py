@@ -122,6 +122,19 @@ def test_a_file_named_twice_is_refused_by_name(shards, again):
         expand(["a.tar", again])
 
 
+@pytest.mark.parametrize(
+    "urls",
+    [["sub", "linked"], ["sub/*.tar", "linked/*.tar"], "{sub,linked}", "{sub,linked}/e.tar",
+     ["sub/e.tar", "soft.tar"], ["sub", "hard.tar"]],
+)  # fmt: skip
+def test_a_file_is_refused_under_two_names_wherever_they_stand(shards, urls):
+    Path("linked").symlink_to("sub")
+    Path("soft.tar").symlink_to("sub/e.tar")
+    Path("hard.tar").hardlink_to("sub/e.tar")
+    with pytest.raises(ValueError, match=r"tar' is named twice, once as 'sub/e\.tar'"):
+        expand(urls)
+
+
 def test_a_remote_url_named_twice_is_refused():
     with pytest.raises(ValueError, match=r"s3://b/1\.tar' is named twice"):
         expand(["s3://b/{0..3}.tar", "s3://b/1.tar"])

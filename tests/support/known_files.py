@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import pickle
+import struct
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.feather
 import pyarrow.parquet
 
 from tests.support.tars import tar_bytes
+from tests.support.tfrecords import record_file
 
 _TABLE = pa.table({"x": [1, 2, 3]})
 
@@ -33,6 +35,14 @@ def chunk() -> bytes:
     return np.array([2, 16, 20, 24, 7, 8], "<u4").tobytes()
 
 
+def old_tar() -> bytes:
+    """A tar of before 1988, without a magic."""
+    block = bytearray(512)
+    block[:5], block[124:136] = b"a.txt", b"00000000000\0"
+    block[148:156] = b"%06o\0 " % (sum(block) + 8 * ord(" "))
+    return bytes(block) + bytes(1024)
+
+
 FILES = {
     "sound, video or WebP": b"fLaC" + bytes(40),
     "a RecordIO file of MXNet": b"\n#\xd7\xce" + bytes(40),
@@ -42,6 +52,19 @@ FILES = {
     "xz": lzma.compress(b"x"),
     "lz4": b"\x04\x22\x4d\x18" + bytes(99),
     "tar": tar_bytes([("a", b"")]),
+    "tar archive": old_tar(),
+    "TFRecord": record_file([bytes(99)]),
+    "ArrayRecord": b"\x83\xaf\x70\xd1\r\x88J\x3f" + bytes(56),
+    "FFCV": struct.pack("<HHIQQ", 2, 2, 8 << 20, 1000, 8 << 20),
+    "an archive": b"!<arch>\n" + bytes(99),
+    "MATLAB": b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM",
+    "or MATLAB": bytes(512) + b"\x89HDF\r\n\x1a\n",
+    "weights": b"tjgg" + bytes(99),
+    "model weights": (40).to_bytes(8, "little") + b'{"a/w-1":{}}',
+    "an image": b"BM" + struct.pack("<IHHI", 99, 0, 0, 54) + bytes(85),
+    "sound": b"FORM\0\0\1\0AIFF" + bytes(99),
+    "program": b"MZ\x90\0" + bytes(99),
+    "git-annex": b"/annex/objects/SHA256E-s1--0\n",
     "zip": written(lambda file: np.savez(file, x=[1])),
     "npy": written(lambda file: np.save(file, np.arange(3))),
     "Parquet": written(lambda file: pa.parquet.write_table(_TABLE, file)),
@@ -54,6 +77,7 @@ FILES = {
     "safetensors": (66).to_bytes(8, "little") + b'{"__metadata__":{"a":"b"},' + b" " * 99,
     "pickle": pickle.dumps({"a": 1}),
     "a pickle": pickle.dumps([1, 2], protocol=2),
+    " pickle": pickle.dumps((1, 2), protocol=3),
     "old Megatron": b"TNTIDX\0\0" + bytes(99),
     "lit-gpt": b"LITPKDS" + bytes(99),
     "LitData": chunk(),
@@ -61,5 +85,7 @@ FILES = {
     "HTML": b"\n<!doctype HTML><html>",
     "XML": b'<?xml version="1.0"?><Error>',
     "JSON": b'{"text": "once upon a time there was", "n": 1}',
+    "tex": "schöne Grüße aus Köln, und mehr davon\n".encode("latin-1") * 4,
+    "te": b"404: Not Found\r\n",
     "text": "Zażółć gęślą jaźń, once upon a time".encode(),
 }

@@ -54,6 +54,7 @@ VIDEOS: dict[str, tuple[str, str, str]] = {
     "ts": ("ts", SOUND, H264 + "-g 25 -c:a aac"),
     "avi": ("avi", "", "-c:v mpeg4 -bf 0 -g 25 -q:v 5"),
     "avi_b": ("avi", "", "-c:v mpeg4 -bf 2 -g 25 -q:v 5"),
+    "wmv": ("wmv", "", "-c:v wmv2 -g 25 -q:v 5"),
     "mpg": ("mpg", "", "-c:v mpeg2video -bf 2 -g 12 -q:v 5"),
     "fragmented": ("mp4", SOUND, H264 + "-g 25 -c:a aac -movflags frag_keyframe+empty_moov"),
     "sound": ("mp4", SOUND, H264 + "-g 25 -c:a aac"),

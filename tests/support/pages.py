@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import textwrap
@@ -54,9 +55,17 @@ def write_shards(directory: Path) -> None:
     Each sample has a JPEG of about 64 x 48, a class and a JSON text.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    for shard, members in enumerate(_members()):
+        write_tar(directory / f"train-{shard:06d}.tar", members)
+
+
+@functools.cache
+def _members() -> list[list[tuple[str, bytes]]]:
+    """The files of each shard."""
     rng = np.random.default_rng(0)
+    shards: list[list[tuple[str, bytes]]] = []
     sample = 0
-    for shard, size in enumerate(SHARD_SIZES):
+    for size in SHARD_SIZES:
         members: list[tuple[str, bytes]] = []
         for _ in range(size):
             picture = io.BytesIO()
@@ -68,4 +77,5 @@ def write_shards(directory: Path) -> None:
                 (f"{sample:06d}.json", b'{"caption": "picture %d"}' % sample),
             ]
             sample += 1
-        write_tar(directory / f"train-{shard:06d}.tar", members)
+        shards.append(members)
+    return shards

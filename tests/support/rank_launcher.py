@@ -29,6 +29,7 @@ from torch.distributed import TCPStore
 
 import shardwise.sources.tar.source
 import shardwise.torch  # noqa: F401
+from tests.support.threads import other_threads
 
 # What torch imports in the first step of its DDP.
 DDP = ("torch._dynamo", "torch.distributed.tensor")
@@ -112,19 +113,6 @@ def preload(names: Sequence[str]) -> None:
     # Else each fork's collections copy the pages of these modules: 0.8 s of CPU time at its end.
     gc.collect()
     gc.freeze()
-
-
-def other_threads() -> list[str]:
-    """Threads whose locks a fork may leave locked; jemalloc, of pyarrow, takes care of its."""
-    names = []
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            name = (task / "comm").read_text().strip()
-        except OSError:  # it ended meanwhile
-            continue
-        if int(task.name) != os.getpid() and name != "jemalloc_bg_thd":
-            names.append(name)
-    return names
 
 
 def write_to(output: Path) -> None:

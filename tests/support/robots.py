@@ -24,6 +24,8 @@ from tests.support.media import HEIGHT, WIDTH, ffmpeg, frame
 FPS = 10
 TOP, WRIST, PICTURE = "observation.images.top", "observation.images.wrist", "observation.picture"
 CAMERAS = (TOP, WRIST)
+# LeRobot's own encoder.
+AV1 = "-c:v libsvtav1 -preset 12 -crf 30 -g 2 -pix_fmt yuv420p -svtav1-params lp=1"
 _H264 = "-c:v libx264 -preset ultrafast -bf 2 -b_strategy 0 -pix_fmt yuv420p -crf 18 -g 7"
 
 
@@ -63,7 +65,9 @@ def number_of(row: int, camera: str) -> int:
     return 4 * row + CAMERAS.index(camera)
 
 
-def write_robots(root: Path, lengths: Sequence[int] = (11, 1, 25, 8), **changes: Any) -> RobotSet:
+def write_robots(
+    root: Path, lengths: Sequence[int] = (11, 1, 25, 8), *, codec: str = _H264, **changes: Any
+) -> RobotSet:
     """Write a set with two cameras: one whose episodes lie in two files, one with all in one."""
     one, two = [0] * len(lengths), [n * 2 // len(lengths) for n in range(len(lengths))]
     made = RobotSet(root, lengths, {TOP: two, WRIST: one})
@@ -84,7 +88,7 @@ def write_robots(root: Path, lengths: Sequence[int] = (11, 1, 25, 8), **changes:
         for file in set(made.files[camera]):
             rows = [made.bounds[e] + i for e, length in enumerate(lengths)
                     if made.files[camera][e] == file for i in range(length)]  # fmt: skip
-            _write_video(made, camera, file, rows)
+            _write_video(made, camera, file, rows, codec)
     return made
 
 
@@ -145,10 +149,10 @@ def _write_episodes(made: RobotSet) -> None:
     pq.write_table(pa.table({name: list(column) for name, column in columns.items()}), path)
 
 
-def _write_video(made: RobotSet, camera: str, file: int, rows: Sequence[int]) -> None:
+def _write_video(made: RobotSet, camera: str, file: int, rows: Sequence[int], codec: str) -> None:
     path = made.root / f"videos/{camera}/chunk-000/file-{file:03d}.mp4"
     path.parent.mkdir(parents=True, exist_ok=True)
     numbers = [0] * made.lead + [number_of(row, camera) for row in rows]
     raw = f"-f rawvideo -pix_fmt rgb24 -s {WIDTH}x{HEIGHT} -r {FPS} -i -"
     data = b"".join(frame(number).tobytes() for number in numbers)
-    ffmpeg(*raw.split(), *_H264.split(), str(path), data=data)
+    ffmpeg(*raw.split(), *codec.split(), str(path), data=data)

@@ -1,13 +1,14 @@
 """Real servers for tests: S3 (JuiceFS's gateway), HTTP (nginx) and Azure (azurite), on loopback.
 
 Each is a context manager that starts one on a free port and stops it: about 0.5 s for S3, 0.05 s
-for nginx, 1 s for azurite. Start one for a module (the fixtures `s3` and `azure` of
-tests/conftest.py) rather than one for a test. Put `FaultProxy` in front for faults.
+for nginx, 1 s for azurite. Start one for a module (the fixture `azure` of tests/conftest.py) rather
+than one for a test, or take a bucket of the session's (`s3`). Put `FaultProxy` in front for faults.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -116,9 +117,19 @@ class S3Server:
         self.request("DELETE", key).expect(200, 204)
 
     def requests(self) -> list[dict[str, Any]]:
-        """What was asked of it: see `HttpServer.requests`. Needs `access_log=True`."""
+        """What was asked of its bucket: see `HttpServer.requests`. Needs `access_log=True`."""
         assert self.front is not None, "start it with access_log=True"
-        return self.front.requests()
+        seen = self.front.requests()
+        return [each for each in seen if re.match(rf"/{self.bucket}\b", each["path"])]
+
+    def with_bucket(self, name: str) -> S3Server:
+        """The same server with a new bucket, and with an empty log."""
+        server = replace(self, bucket=name)
+        server.request("PUT", "").expect(200)
+        if self.front:
+            self.front.requests()  # the log is up to date after it
+            self.front.log.write_bytes(b"")
+        return server
 
 
 @dataclass(frozen=True)
@@ -203,12 +214,7 @@ def s3_gateway(folder: Path, *, etag: bool = True, access_log: bool = False) -> 
         front = nginx(folder, before=f"http://127.0.0.1:{port}") if access_log else nullcontext()
         with front as http:
             endpoint = http.url if http else f"http://127.0.0.1:{port}"
-            server = replace(server, endpoint=endpoint, front=http)
-            server.request("PUT", "").expect(200)
-            if http:
-                http.requests()  # the log is up to date after it
-                http.log.write_bytes(b"")
-            yield server
+            yield replace(server, endpoint=endpoint, front=http).with_bucket(server.bucket)
 
 
 @contextmanager

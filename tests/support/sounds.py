@@ -59,7 +59,7 @@ _CODECS: dict[str, tuple[str, str, str]] = {
     "libmp3lame -q:a 4": ("mp3", "2", "44100"),
     "libmp3lame -write_xing 0": ("mp3", "1 2", "44100"),
     "libmp3lame -reservoir 0": ("mp3 wav", "2", "48000"),
-    "aac -aac_pns 0": ("m4a mov mka aac ts flv", "1 2 6 8", "16000 44100"),
+    "aac -aac_pns 0": ("m4a mov mka aac ts flv", "1 2 6 7 8", "16000 44100"),
     "libopus": ("opus ogg webm mka mp4 ts", "1 2 6 8", "48000"),
     "libopus -frame_duration 2.5": ("opus webm", "2", "48000"),
     "libopus -frame_duration 60": ("opus webm", "1", "16000"),
@@ -82,6 +82,7 @@ _CODECS: dict[str, tuple[str, str, str]] = {
     "g723_1 -b:a 6300": ("wav", "1", "8000"),
     "real_144": ("rm", "1", "8000"),
     "wmav2": ("wma avi", "1 2", "22050 44100"),
+    "truehd": ("mka", "2", "44100"),
     "wmav2 -b:a 24k": ("wma", "1", "22050"),
 }
 # A copy of the packets of some of them, begun late, or with another start.

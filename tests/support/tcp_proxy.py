@@ -12,7 +12,7 @@ from typing import Self
 
 
 class TcpProxy:
-    """Passes connections on to a port of the loopback; a context manager.
+    """Passes connections of `host` on to a port of the loopback; a context manager.
 
     Attributes:
         port: where it listens.
@@ -21,8 +21,9 @@ class TcpProxy:
         num_broken: how many did.
     """
 
-    def __init__(self, target: int, *, seed: int = 0) -> None:
+    def __init__(self, target: int, *, seed: int = 0, host: str = "127.0.0.1") -> None:
         self.port = 0
+        self._host = host
         self.breaks = self.num_broken = 0
         self.most_bytes = 6000
         self._target = target
@@ -46,7 +47,7 @@ class TcpProxy:
         self._loop.call_soon_threadsafe(lambda: [each.abort() for each in list(self._open)])
 
     def _run(self) -> None:
-        start = asyncio.start_server(self._serve, "127.0.0.1", 0)
+        start = asyncio.start_server(self._serve, self._host, 0)
         server = self._loop.run_until_complete(start)
         self.port = server.sockets[0].getsockname()[1]
         self._started.set()

@@ -20,6 +20,7 @@ from shardwise.engine.request import Batch
 from shardwise.tensors.device import PageLocks, StreamCopier, _unlock
 from tests.support.fake_cuda import FakeCuda
 from tests.support.memory_source import MemorySource, numbered_samples
+from tests.support.transforms import widened
 
 CUDA = torch.device("cuda", 0)
 
@@ -27,10 +28,6 @@ CUDA = torch.device("cuda", 0)
 @pytest.fixture
 def cuda(monkeypatch):
     return FakeCuda().install(monkeypatch)
-
-
-def widened(sample):
-    return sample | {"wide": np.full(300, sample["cls"], dtype=np.int64)}
 
 
 def loader(num_samples=240, **options):

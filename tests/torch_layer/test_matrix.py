@@ -68,14 +68,16 @@ def forkservers():
 
 # Spawned workers import torch anew: few, and kept for all epochs.
 SPAWN = configuration(2, "uneven", "full", start="spawn", group=True)
-# Each value of each switch at least once.
+# Each value of each switch at least once; each rank's workers of these two import torch anew.
 FEW = {
+    1: [
+        configuration(3, "uneven", "full", start="forkserver"),
+        configuration(1, "uneven", "full", start="spawn", group=True),
+    ],
     2: [
         configuration(0, "drop", "full"),
         configuration(1, "pad", "window", persistent=False),
         configuration(2, "uneven", "window", group=True),
-        configuration(3, "uneven", "full", start="forkserver"),
-        configuration(1, "uneven", "full", start="spawn", group=True),
     ],
     # The meshes need four ranks.
     4: [configuration(0, "pad", "full", group=True), configuration(2, "uneven", "window")],
@@ -167,8 +169,8 @@ def test_each_sample_comes_once_in_equal_steps_and_one_order(
 ):
     todo = tmp_path / "todo.json"
     todo.write_text(json.dumps(configurations))
-    # Two ranks are torchrun's own; more of them share the import of torch.
-    launch = torchrun if world_size == 2 else run_ranks
+    # All of two ranks' are torchrun's own; others share the import of torch.
+    launch = torchrun if configurations is ALL[2] else run_ranks
     launch(PROGRAMS / "matrix.py", shards, tmp_path, todo, nproc=world_size, timeout=TIMEOUT_S)
     ranks = [records(tmp_path / f"rank-{rank}.jsonl") for rank in range(world_size)]
     for number, expected in enumerate(configurations):

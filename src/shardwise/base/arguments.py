@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -21,14 +22,17 @@ _Called = TypeVar("_Called", bound=Callable[..., Any])
 
 
 def suggest_names(called: _Called) -> _Called:
-    """Have a function, or a class, suggest similar names for an argument that it does not have."""
+    """Have a function, or a class and its methods, suggest names for an unknown argument."""
     function: Any = vars(called)["__init__"] if isinstance(called, type) else called
     parameters = inspect.signature(function).parameters
     known = [name for name in parameters if name[0] != "_" and name != "self"]
+    kinds = [each.kind for each in parameters.values()]
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+    most = math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else sum(k < 2 for k in kinds)
 
     @functools.wraps(function)
     def call(*args: Any, **arguments: Any) -> Any:
-        for name in arguments.keys() - parameters.keys():
+        for name in () if takes_any else arguments.keys() - parameters.keys():
             # Rarely needed.
             from difflib import get_close_matches
 
@@ -37,11 +41,21 @@ def suggest_names(called: _Called) -> _Called:
                 f"{called.__name__}() has no argument {name}={arguments[name]!r:.80}; did you mean "
                 f"{' or '.join(f'{each}=' for each in similar)}?"
             )
+        if len(args) > most:
+            raise TypeError(
+                f"{called.__name__}() has no place for {args[int(most)]!r:.80}: its arguments are "
+                f"{', '.join(f'{each}=' for each in known)}"
+            )
         return function(*args, **arguments)
 
     if not isinstance(called, type):
         return call  # type: ignore[return-value]
     called.__init__ = call  # type: ignore[misc]
+    for name, method in inspect.getmembers(called, inspect.isfunction):
+        is_plain = inspect.isfunction(inspect.getattr_static(called, name))
+        # Methods of one argument are left alone: some warn with the line that called them.
+        if is_plain and name[0] != "_" and len(inspect.signature(method).parameters) > 2:
+            setattr(called, name, suggest_names(method))
     return called
 
 
@@ -72,11 +86,7 @@ def no_such_field(name: Any, known: Sequence[str], *, kind: str = "fields") -> s
 def check_choice(
     name: str, value: Any, choices: Iterable[Any], *, of: str = "", more: str = ""
 ) -> None:
-    """Refuse a value that is not one of the choices, and name a similar one.
-
-    `of` is the function that takes the argument, if the name alone does not show that; `more` is
-    what else it takes.
-    """
+    """Raise ValueError for another value; `of` is the function, `more` what else it takes."""
     choices = tuple(choices)
     if isinstance(value, str | bool | None) and value in choices:
         return
@@ -113,7 +123,7 @@ def check_function(name: str, value: Any) -> None:
 
 
 def path_text(name: str, value: Any) -> str:
-    """A path or a URL as str."""
+    """A path or a URL as str; ValueError for a name that no file can have."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str or a path, not a {type(value).__name__}")
@@ -127,7 +137,7 @@ def path_text(name: str, value: Any) -> str:
 
 
 def directory_text(name: str, value: Any) -> str:
-    """A directory, local or remote, as str."""
+    """A directory, local or remote, as str; ValueError for a URL without a host or bucket."""
     text = path_text(name, value)
     if _REMOTE.match(text):
         try:

@@ -45,6 +45,15 @@ _PYTHON_TYPES = (np.int64, np.float64, np.bool_)
 _GATHER_BYTES = 64 << 10
 
 
+def key_text(key: Any) -> str:
+    """The text of a sample's key; ValueError for a null, and for bytes that are not UTF-8."""
+    if type(key) is str:
+        return key
+    if key is None:
+        raise ValueError("a __key__ is null")
+    return str(key, "utf-8") if isinstance(key, bytes | bytearray | memoryview) else str(key)
+
+
 def mask_of(field: str) -> str:
     """The name of the field that marks the real values of another field."""
     return f"{field}.mask"
@@ -53,10 +62,7 @@ def mask_of(field: str) -> str:
 class BytesColumn(Sequence[memoryview | None]):
     """Byte strings of different samples in one buffer; `column[i]` is a view, or None.
 
-    Args:
-        buffer: uint8 `[total]`, read-only by agreement.
-        starts: int64 `[rows]`, where each payload starts in the buffer.
-        lengths: int64 `[rows]`, its length in bytes; -1 where the sample has no such field.
+    `starts` and `lengths` are int64 `[rows]`; a length is -1 where the sample has no such field.
     """
 
     __slots__ = ("_view", "buffer", "lengths", "starts")
@@ -210,11 +216,7 @@ class PayloadColumn(LazyBytesColumn):
 
 
 def values_of(column: Column) -> list[Any]:
-    """The values of a column, by sample: stored bytes as bytes, common scalars as Python's own.
-
-    int64, float64, bool and text become int, float, bool and str, so that a sample looks alike
-    whether its column is an array or, with a value missing, a list; other numbers stay numpy's.
-    """
+    """The values of a column: bytes; int, float, bool and str of common numbers and texts."""
     if isinstance(column, BytesColumn):
         return column.to_list()
     if (
@@ -239,15 +241,7 @@ def num_missing(column: Column) -> int:
 def merge_columns(
     parts: Sequence[tuple[NDArray[np.integer[Any]], Column]], num_rows: int
 ) -> Column:
-    """Put columns of one field together by the places of their rows among `num_rows`.
-
-    Args:
-        parts: for each column, the positions of its rows in the result, and the column.
-        num_rows: rows of the result, each in one part.
-
-    Returns:
-        An array where all columns are arrays of one form, else a `BytesColumn` or a list.
-    """
+    """Put columns of one field together, each with the positions of its rows in the result."""
     first = parts[0][1]
     if isinstance(first, np.ndarray) and all(
         isinstance(column, np.ndarray)

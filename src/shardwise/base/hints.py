@@ -117,13 +117,13 @@ def hint_for(name: str) -> str | None:
     return f"a Dataset has no {name}(): {why}. Write\n    " + "\n    ".join(lines)
 
 
-def hint_for_name(name: str, public: Sequence[str]) -> str:
+def hint_for_name(name: str, public: Sequence[str], *, package: str = "sw") -> str:
     """A clause on what to use instead of a name that the package does not have; "" if unknown."""
     if name in CLASSES:
         return f"; {CLASSES[name]}"
     by_case = {each.lower(): each for each in public}
     alike = get_close_matches(name.lower(), by_case, n=1, cutoff=0.75)
-    return f"; did you mean sw.{by_case[alike[0]]}?" if alike else ""
+    return f"; did you mean {package}.{by_case[alike[0]]}?" if alike else ""
 
 
 def call_for(path: object) -> str | None:

@@ -105,26 +105,6 @@ class KeyedRowDecoder(Protocol):
         """Write what the call would return with an equal generator, bit by bit, into `out`."""
 
 
-class MaskingDecoder(Protocol):
-    """A decoder that gives a mask with each value: True where it is real, False where filled up.
-
-    A dataset gives the masks as a field "<field>.mask".
-    """
-
-    @property
-    def gives_mask(self) -> bool:
-        """Whether it gives masks with its options."""
-
-    @property
-    def mask_row(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Shape and dtype of every mask; None if they differ."""
-
-    def decode_masked(
-        self, data: bytes | memoryview, out: NDArray[Any] | None
-    ) -> tuple[Any, NDArray[np.bool_]]:
-        """The value, written into `out` if given, and its mask; keyed decoders get `rng`, too."""
-
-
 def unwrapped(decoder: Any) -> Any:
     """The decoder in this library's ones around another one; None in `sw.optional()`."""
     while getattr(decoder, "is_wrapper", False):
@@ -145,5 +125,5 @@ def takes_rng(fn: Callable[..., Any] | None) -> bool:
 
 
 def has_mask(decoder: Any) -> bool:
-    """Whether a decoder gives masks beside its values."""
+    """Whether a decoder gives masks beside its values: by `decode_masked`, of `mask_row`'s form."""
     return bool(getattr(decoder, "gives_mask", False)) and hasattr(decoder, "decode_masked")

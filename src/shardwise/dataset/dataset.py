@@ -174,7 +174,6 @@ class Dataset(IndexedSamples):
         ids = subset_indices(indices, len(self), self._transforms.indices)
         return Dataset(self._source, _transforms=replace(self._transforms, indices=ids))
 
-    @suggest_names
     def column(
         self,
         name: str,
@@ -224,7 +223,6 @@ class Dataset(IndexedSamples):
             read = read.decode(**{field: decoder})
         return ColumnReader(name, read, field, tuple(path))
 
-    @suggest_names
     def filter(
         self,
         where: ArrayLike | Callable[[dict[str, Any]], ArrayLike],
@@ -272,7 +270,6 @@ class Dataset(IndexedSamples):
                 raise TypeError(f"filter() takes booleans, not {mask.dtype}: use subset(indices)")
         return self.subset(mask)
 
-    @suggest_names
     def clips(
         self,
         field: str | Sequence[str],

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.base.abilities import having
-from shardwise.base.arguments import suggest_names
 from shardwise.base.columns import Columns
 from shardwise.base.plugins import find
 from shardwise.dataset.decoding import decode_row, decode_rows
@@ -154,7 +153,6 @@ class IndexedSamples(LoadedSamples):
             return samples
         return (self._map_sample(rows, row, sample) for row, sample in enumerate(samples))
 
-    @suggest_names
     def segments(
         self,
         field: str,

@@ -190,7 +190,8 @@ class PassAccount:
             return None
         counted = self.total() - self._noted
         planned = self.planned(self._num_noted)
-        run, is_shared = file.run(plan.world_size)
+        fingerprint, order = fingerprint_of(self.dataset, plan), plan.sampler.spec()
+        run, is_shared = file.run(plan.world_size, digest_of([fingerprint, order]))
         return CoverageLine(
             run=run,
             is_shared=is_shared,
@@ -210,9 +211,9 @@ class PassAccount:
             num_samples=plan.num_samples,
             is_end=current.is_whole,
             is_given=is_given,
-            fingerprint=fingerprint_of(self.dataset, plan),
+            fingerprint=fingerprint,
             recipe=self._recipe,
-            order=plan.sampler.spec(),
+            order=order,
             begin_past=self._past(current.start),
             last_past=self._past(self.end),
             handed_out=counted.handed_out,

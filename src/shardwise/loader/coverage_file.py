@@ -46,10 +46,11 @@ class CoverageFile:
         self._pid = os.getpid()
         self._run: tuple[str, bool] | None = None
 
-    def run(self, world_size: int) -> tuple[str, bool]:
+    def run(self, world_size: int, order: str) -> tuple[str, bool]:
         """The id of this run, and whether all ranks have the same.
 
-        The process group's comes first: torchrun counts its restarts by node.
+        The process group's comes first: torchrun counts its restarts by node. It is the n-th one
+        of this `order`, since a rank may have more loaders than others.
         """
         if self._pid != os.getpid():
             # A forked process is another run; the file stays its parent's.
@@ -57,7 +58,7 @@ class CoverageFile:
             self._leave()
         if self._run is None:
             own = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
-            shared = shared_name("shardwise/run", own, is_new=True)
+            shared = shared_name(f"shardwise/run/{world_size}/{order}", own, is_new=True)
             is_launched = world_size > 1 and not self._is_regrouped
             if shared is None and is_launched and (launched := launched_run()):
                 shared = f"{launched}.{self._num_resumed}" if self._num_resumed else launched

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
 from shardwise.base.errors import DataError, StorageError
@@ -49,15 +48,14 @@ class ExpectedReads:
         self._expected: list[Any] = []
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        pools = {id(cache): (cache, pool) for cache, pool in self._caches()}
-        caches = [cache for cache, _ in pools.values()]
-        for cache, pool in pools.values():
+        caches = dict(self._caches())
+        for cache, pool in caches.items():
             if cache.peers is not None:
                 of_epoch = plan.resumed(plan.start, epoch=epoch)
                 self._expected += cache.peers.share(samples, pool, of_epoch, rank, self._first_step)
         if caches:
             threading.Thread(
-                target=self._compute, args=(caches,), name="shardwise-uses",
+                target=self._compute, args=([*caches],), name="shardwise-uses",
                 daemon=True,
             ).start()  # fmt: skip
 
@@ -81,11 +79,10 @@ class ExpectedReads:
         ids, _ = next(self._plan.batches(self._epoch, range(1), self._rank))
         try:
             for pool, reads in samples.ranges(ids, epoch=self._epoch) or ():
-                file = None
                 if pool.options.cache is not None and reads:
                     file = having(pool.get(reads[0][0]), IsCached)
-                if file is not None:
-                    yield file.cache, pool
+                    if file is not None:
+                        yield file.cache, pool
         except (DataError, StorageError):
             return  # the reader of the batch meets it
 
@@ -99,30 +96,22 @@ class ExpectedReads:
             block_bytes = cache.settings.block_bytes
             # A shard of unknown length has one block, which no file has.
             num_blocks = np.maximum(1, -(-manifest.shard_bytes // block_bytes))
-            share = blocks_by_share(manifest.sizes, num_blocks)
-
-            def blocks_of(
-                ids: NDArray[np.int64], share: Any = share
-            ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-                found: tuple[NDArray[np.int64], NDArray[np.int64]] = share(
-                    ids if indices is None else indices[ids]
-                )
-                return found
-
+            blocks_of = blocks_by_share(manifest.sizes, num_blocks, indices)
             epochs = (self._epoch, self._epoch + 1)
             uses = block_uses(self._plan, blocks_of, epochs=epochs, ranks=(self._rank,))
             num_open = min(
                 uses.most_open(self._plan.num_steps) * self._num_local, int(num_blocks.sum())
             )
-            if num_open * block_bytes > cache.settings.max_bytes and self._rank == 0:
+            room, most = cache.settings.max_bytes, num_open * block_bytes
+            if most > room and self._rank == 0:
                 _logger.warning(
                     "the cache in %r has room for %.1f MB, and this order reads about %.1f MB of "
                     "blocks at a time on this machine, of which some will be fetched again: give "
                     "CacheSettings(..., max_bytes=%d)",
                     cache.settings.directory,
-                    cache.settings.max_bytes / 1e6,
-                    num_open * block_bytes / 1e6,
-                    int(1.1 * num_open * block_bytes) + (1 << 20),
+                    room / 1e6,
+                    most / 1e6,
+                    int(1.1 * most) + (1 << 20),
                 )
             ends = np.cumsum(num_blocks)
             files = np.searchsorted(ends, uses.blocks, side="right")

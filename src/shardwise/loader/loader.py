@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from shardwise.base.arguments import check_flag
+from shardwise.base.arguments import check_flag, suggest_names
 from shardwise.base.plugins import find
 from shardwise.base.ranks import local_world_size
 from shardwise.engine.batch.bad_samples import OnError
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from shardwise.dataset import Dataset
 
 
+@suggest_names
 class DataLoader(Questions[B], FrameworkAttributes[B]):
     """Batches of a dataset for one rank: exactly once, in equal steps, in one order everywhere.
 
@@ -100,10 +101,9 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
             `shardwise watch` and `shardwise report`; one loader's alone.
         **torch_names: what torch's DataLoader calls these, see docs/from-torch.md.
 
-    A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, a list for
-    each that can't; "__key__", a list of str; "__index__", int64, the sample ids; with padding
-    "__valid__", bool. Iterating again after the last batch starts the next epoch, before it the
-    same one again.
+    A batch is a dict: a tensor `[batch_size, ...]` for each field that can be stacked, else a list;
+    "__key__", a list of str; "__index__", int64, the sample ids; with padding "__valid__", bool.
+    Iterating again after the last batch starts the next epoch, before it the same one again.
 
     Raises:
         ValueError: an option is not usable; the message has its value and what to use instead.

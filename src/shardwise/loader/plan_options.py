@@ -118,10 +118,7 @@ class PlanOptions:
 
 
 def takes_plan_options(kind: type[T]) -> type[T]:
-    """Show the options of a plan in place of `**options` in the signature of a class.
-
-    An unknown name is a TypeError with similar ones, see `suggest_names`.
-    """
+    """Show the options of a plan in place of `**options` in the signature of a class."""
     function: Any = vars(kind)["__init__"]
     signature = inspect.signature(function)
     shown = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -144,10 +141,6 @@ def plan_for(
     """Make the plan of a dataset, which is anything with a length, or the number of samples.
 
     Used where it has them: its `default_shuffle`, `shard_sizes`, `window_shape` and order.
-
-    Raises:
-        ValueError: an option is not usable.
-        TypeError: `sampler` is not a Sampler, or `batch_by` is not `sw.buckets(...)`.
     """
     options = options.of(dataset)
     batch_by = options.batch_by

@@ -115,11 +115,12 @@ def no_batch_reason(order: Order, base: Partition, has_even_steps: bool) -> str:
     count = base.num_samples
     if count == 0:
         return "the dataset has no samples"
-    if (excluded := order.excluded) is not None and len(excluded.ids):
-        return (
-            f"no batch to give: exclude= leaves out {excluded} of {count}, and the rest does not "
-            f"fill a global batch of {base.global_batch_size}"
-        )
+    for out, what in ((order.excluded, "exclude= leaves out"), (order.removed, "removed were")):
+        if out is not None and len(out.ids):
+            return (
+                f"no batch to give: {what} {out} of {count}, and the rest does not fill a global "
+                f"batch of {base.global_batch_size}"
+            )
     if not has_even_steps:
         return (
             f"no batch to give: the {count} samples make too few batches for "

@@ -97,15 +97,18 @@ def block_uses(
 
 
 def blocks_by_share(
-    sizes: NDArray[np.int64], num_blocks: NDArray[np.int64]
+    sizes: NDArray[np.int64],
+    num_blocks: NDArray[np.int64],
+    indices: NDArray[np.int64] | None = None,
 ) -> Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """The `blocks_of` of shards of so many samples and blocks: each sample has an equal share.
 
-    Blocks are numbered through all shards.
+    Blocks are numbered through all shards; `indices` are those of a subset.
     """
     ends, before = np.cumsum(sizes), np.cumsum(num_blocks) - num_blocks
 
     def blocks_of(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        ids = ids if indices is None else indices[ids]
         shards = np.searchsorted(ends, ids, side="right")
         rows, size, count = ids - ends[shards] + sizes[shards], sizes[shards], num_blocks[shards]
         firsts = rows * count // size

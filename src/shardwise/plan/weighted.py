@@ -85,6 +85,7 @@ class WeightedSampler:
         self._drawn: LastValues[int, NDArray[np.int64]] = LastValues()
 
     @classmethod
+    @suggest_names
     def balanced(
         cls,
         labels: ArrayLike,
@@ -240,11 +241,7 @@ def _unit(words: Words) -> Floats:
 
 
 def _log(values: Floats) -> Floats:
-    """The natural logarithm of numbers above 0, to 1e-15, the same on every machine.
-
-    numpy's own may differ in its last bit from processor to processor; two ranks could then
-    disagree on which of two samples comes first. These operations are exact to the last bit.
-    """
+    """The natural logarithm of numbers above 0, to 1e-15, to the bit the same on every machine."""
     fraction: Floats
     fraction, exponent = np.frexp(values)  # fraction in [0.5, 1)
     ratio = (fraction - 0.75) / (fraction + 0.75)  # log(f / 0.75) = 2 artanh(ratio), |ratio| <= 0.2

@@ -31,10 +31,6 @@ def expand_braces(text: str) -> list[str]:
     ['part-08.tar', 'part-09.tar', 'part-10.tar']
     >>> expand_braces("{train,val-{a..c}}.tar")
     ['train.tar', 'val-a.tar', 'val-b.tar', 'val-c.tar']
-
-    Raises:
-        ValueError: braces are not balanced or more than 50 deep, a step is 0, or there are more
-            than MAX_NAMES names.
     """
     if "{" not in text and "}" not in text:
         return [text]

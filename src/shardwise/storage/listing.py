@@ -38,28 +38,15 @@ def is_remote_pattern(url: str) -> bool:
 def list_remote(
     url: str, *, suffixes: tuple[str, ...], ignored: str | tuple[str, ...], options: StorageOptions
 ) -> list[str]:
-    """The URLs that a remote directory or a glob stands for, sorted by name.
+    """The URLs that a remote directory or a glob stands for, sorted by name; see `expand`.
 
-    - `*`, `?` and `[...]` match within one name, `**` any number of directories; hidden files are
-      left out, and so are those that end in `ignored`.
-    - A directory, written with a slash at its end, stands for the files in it that end in one of
-      `suffixes`.
-    - A pattern that is the name of a file is that file.
-    - With an index suffix among `suffixes`, a glob also matches the indexes of its matches.
-
-    Raises:
-        MissingShardError: no file matches.
-        StorageError: the store can't be listed.
+    With an index suffix among `suffixes`, a glob also matches the indexes of its matches.
     """
     return remote_storage(url).list_files(url, suffixes=suffixes, ignored=ignored, options=options)
 
 
 def shards_among(names: Sequence[str], url: str, suffixes: tuple[str, ...]) -> list[str]:
-    """The names in the directory at `url` that end in one of `suffixes`, hidden ones left out.
-
-    Raises:
-        MissingShardError: no name matches.
-    """
+    """The names in the directory at `url` that end in one of `suffixes`, hidden ones left out."""
     matches = [name for name in names if name.endswith(suffixes) and not name.startswith(".")]
     if matches:
         return matches

@@ -27,6 +27,8 @@ from shardwise.storage.urls import scheme_of, strip_file_scheme
 # Index and manifest files lie beside their shards, so `data/*` would find them too.
 _BESIDE_SHARDS = (INDEX, ".swm")
 _JSON_LINES = (".jsonl", ".ndjson")
+# Ten thousand plain names must not cost a `stat` on a network file system each.
+_LOOKED_AT = 1000
 
 
 def expand(
@@ -35,29 +37,15 @@ def expand(
     suffixes: tuple[str, ...] = (".tar",),
     options: StorageOptions | None = None,
 ) -> list[str]:
-    """Expand patterns into the URLs of files, in order.
+    """Expand braces, globs and directories into the URLs of files, in order.
 
-    - Brace patterns, local and remote: `{000..123}`, `{0..10..2}`, `{a,b}`, nested.
-    - Globs, local and remote: `*`, `?`, `[...]` and `**`. Matches are sorted by name; directories,
-      hidden files, index files (`.swi`) and manifests (`.swm`) are left out, unless the glob itself
-      or one of `suffixes` ends so.
-    - A directory stands for the files in it that end in one of `suffixes`, sorted by name. A remote
-      one is written with a slash at its end.
-    - `file:` URLs become paths; `~` is expanded; other URLs are kept as they are.
-    - Web servers can't be listed: http(s) URLs take braces only.
-    - A path that exists is that file, whatever pattern it could be. `::` has no meaning.
-
-    A file that is named without a pattern need not exist yet: opening it raises. `options` say how
-    stores are reached; None for the defaults.
+    A directory, a remote one with a slash at its end, stands for its files that end in one of
+    `suffixes`. Matches are sorted by name; directories, hidden files, `.swi` and `.swm` are left
+    out, unless a suffix ends so. A path that exists is that file, whatever pattern it could be; one
+    that is named without a pattern need not exist yet.
 
     >>> expand("s3://bucket/train-{000..001}.tar")
     ['s3://bucket/train-000.tar', 's3://bucket/train-001.tar']
-
-    Raises:
-        MissingShardError: a glob matches nothing, or a directory holds no such file.
-        StorageError: a store can't be listed.
-        ValueError: nothing was named, one file was named twice, or braces are not balanced.
-        TypeError: something other than str or os.PathLike.
     """
     items: Any = [urls] if isinstance(urls, str | os.PathLike) else urls
     if isinstance(items, bytes) or not isinstance(items, Sequence):
@@ -65,9 +53,12 @@ def expand(
     if not items:
         raise ValueError("no shards: urls is an empty list")
     expanded: list[str] = []
+    is_listed = False
     for item in items:
-        expanded += _expand_one(item, suffixes, options)
-    _refuse_repeats(expanded)
+        found, is_pattern = _expand_one(item, suffixes, options)
+        expanded += found
+        is_listed |= is_pattern
+    _refuse_repeats(expanded, by_file=is_listed or len(expanded) <= _LOOKED_AT)
     if ".jsonl" not in suffixes:
         for url in expanded:
             refuse_json_lines(url)
@@ -83,19 +74,22 @@ def refuse_json_lines(url: str) -> None:
 
 def _expand_one(
     item: str | os.PathLike[str], suffixes: tuple[str, ...], options: StorageOptions | None
-) -> list[str]:
+) -> tuple[list[str], bool]:
+    """The files of an item, and whether local ones were listed."""
     text = path_text("each of urls", item)
     if not text:
         raise ValueError("a URL in urls is empty")
     if scheme_of(text) not in ("", "file"):
         names = expand_braces(text)
-        return [url for name in names for url in _match_remote(name, suffixes, options)]
+        return [url for name in names for url in _match_remote(name, suffixes, options)], False
     path = path_text("each of urls", os.path.expanduser(strip_file_scheme(text)))
     if not os.path.isabs(path):
         _require_current_directory(path)
     if os.path.exists(path):
-        return _list_directory(path, suffixes) if os.path.isdir(path) else [path]
-    return [url for name in expand_braces(path) for url in _match(name, suffixes)]
+        return (_list_directory(path, suffixes), True) if os.path.isdir(path) else ([path], False)
+    names = expand_braces(path)
+    found = [url for name in names for url in _match(name, suffixes)]
+    return found, found != names
 
 
 def _require_current_directory(path: str) -> None:
@@ -125,7 +119,6 @@ def _list_ignored(*wanted: str) -> tuple[str, ...]:
 def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
     """The files of one name without braces: a glob, a directory or a file."""
     magic = glob.has_magic(name)
-    # Ten thousand plain names must not cost a `stat` on a network file system each.
     if not magic and name.endswith(suffixes):
         return [name]
     if os.path.isdir(name):
@@ -143,37 +136,31 @@ def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
         raise MissingShardError(
             f"no file matches the pattern{in_directory(name)}{near_names(name)}", url=name
         )
-    return _refuse_links(matches)
+    return matches
 
 
 def _list_directory(path: str, suffixes: tuple[str, ...]) -> list[str]:
     names = shards_among(sorted(os.listdir(path)), path, suffixes)
-    return _refuse_links([os.path.join(path, name) for name in names])
+    return [os.path.join(path, name) for name in names]
 
 
-def _refuse_links(found: list[str]) -> list[str]:
-    """Refuse a file that lies there under two names, by a symbolic or a hard link."""
-    seen: dict[tuple[int, int], str] = {}
-    for path in found:
-        try:
-            stat = os.stat(path)
-        except OSError:
-            # Opening it reports the error.
-            continue
-        other = seen.setdefault((stat.st_dev, stat.st_ino), path)
-        if other != path:
-            raise _named_twice(path, other)
-    return found
-
-
-def _refuse_repeats(urls: list[str]) -> None:
-    """Refuse the same file twice, also where it is written in two ways (`a.tar`, `./a.tar`)."""
-    seen: dict[str, str] = {}
+def _refuse_repeats(urls: list[str], *, by_file: bool) -> None:
+    """Refuse the same file twice: in two spellings, or `by_file` by a symbolic or a hard link."""
+    seen: dict[str | tuple[int, int], str] = {}
     for url in urls:
-        file = url if scheme_of(url) else os.path.abspath(url)
-        if file in seen:
-            raise _named_twice(url, seen[file])
-        seen[file] = url
+        names: list[str | tuple[int, int]] = [url if scheme_of(url) else os.path.abspath(url)]
+        if by_file and not scheme_of(url):
+            try:
+                stat = os.stat(url)
+            except (OSError, ValueError):
+                # Opening it reports the error.
+                pass
+            else:
+                names.append((stat.st_dev, stat.st_ino))
+        for name in names:
+            if name in seen:
+                raise _named_twice(url, seen[name])
+        seen.update(dict.fromkeys(names, url))
 
 
 def _named_twice(url: str, other: str) -> ValueError:

@@ -10,6 +10,9 @@ tensors of a batch of arrays.
 
 # ruff: noqa: E402 - the sentence comes before torch's own error
 
+from typing import Any
+
+from shardwise.base.hints import hint_for_name
 from shardwise.base.torch_import import import_torch
 
 import_torch()
@@ -18,6 +21,12 @@ from shardwise.tensors.convert import to_tensors
 from shardwise.torch.iterable import IterableDataset
 from shardwise.torch.samplers import BatchSampler, DistributedSampler
 from shardwise.torch.stateful import StatefulDataLoader
+
+
+def __getattr__(name: str) -> Any:
+    hint = hint_for_name(name, __all__, package="sw.torch")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+
 
 __all__ = [
     "BatchSampler",

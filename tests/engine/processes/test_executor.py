@@ -25,6 +25,8 @@ from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.usefixtures("fresh_workers")
+
 
 class Squares:
     """A decoder that fills rows in place, as image decoders do."""
@@ -105,7 +107,7 @@ import shardwise as sw
 from tests.engine.processes.test_executor import loader, squares
 
 def run():
-    for _ in loader(squares(10**6), batch_size=8):
+    for _ in loader(squares(20_000), batch_size=8):
         has_begun.set()
 
 if __name__ == "__main__":
@@ -236,7 +238,7 @@ PROGRAM = """
     def double(sample):
         return {"twice": 2 * sample["cls"]}
 
-    dataset = Dataset(MemorySource(numbered_samples(100000))).decode(cls=int).map(double)
+    dataset = Dataset(MemorySource(numbered_samples(2000))).decode(cls=int).map(double)
     loader = sw.DataLoader(
         dataset, batch_size=10, num_workers=2, rank=0, world_size=1, output="numpy"
     )
@@ -265,9 +267,9 @@ def test_a_file_in_the_working_directory_is_no_module_of_the_workers(tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_trainer_that_is_ended_leaves_no_process_behind(how, tmp_path):
-    program = run_program(
-        PROGRAM + "\n    for batch in loader:\n        print('.', flush=True)\n", tmp_path=tmp_path
-    )
+    program = PROGRAM.replace("numbered_samples(2000)", "numbered_samples(100000)")
+    program += "\n    for batch in loader:\n        print('.', flush=True)\n"
+    program = run_program(program, tmp_path=tmp_path)
     try:
         assert program.stdout.readline() == ".\n"
         children = descendants(program)
@@ -286,9 +288,7 @@ def test_a_trainer_that_is_ended_leaves_no_process_behind(how, tmp_path):
 
 def test_where_ctrl_c_is_ignored_it_is_ignored_by_all(tmp_path):
     program = PROGRAM.replace("signal.default_int_handler", "signal.SIG_IGN")
-    program = (
-        program.replace("numbered_samples(100000)", "numbered_samples(2000)")
-        + """
+    program += """
     os.killpg(0, signal.SIGINT)
     given = []
     for batch in loader:
@@ -296,7 +296,6 @@ def test_where_ctrl_c_is_ignored_it_is_ignored_by_all(tmp_path):
         os.killpg(0, signal.SIGINT)
     assert given == list(range(0, 4000, 2))
     """
-    )
     assert said_by(program, tmp_path) == (0, "", "")
 
 

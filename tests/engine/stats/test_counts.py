@@ -94,7 +94,7 @@ def test_a_subsets_shards_are_those_that_its_samples_lie_in():
 
 class OneSlowShard(MemorySource):
     def read(self, ids, fields=None):
-        time.sleep(0.01 * sum(1 for i in ids if 7 <= i < 27))
+        time.sleep(0.03 * sum(1 for i in ids if 7 <= i < 27))
         return super().read(ids, fields)
 
 

@@ -90,6 +90,9 @@ def test_a_file_of_another_dataset_is_named(data: sw.Dataset, tmp_path: Path) ->
     (tmp_path / "bad.txt").write_text("nobody\n")
     with pytest.raises(ValueError, match=r"exclude='.*bad.txt': no sample has the key 'nobody'"):
         left(data, tmp_path / "bad.txt")
+    (tmp_path / "bad.txt").write_text("9" * 5000)
+    with pytest.raises(ValueError, match=r"exclude='.*bad.txt': no sample has the key '9{57}"):
+        left(data, tmp_path / "bad.txt")
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(sw.DataError, match=r"no text of ids or keys.*bad.txt|bad.txt.*no text"):
         left(data, tmp_path / "bad.txt")
@@ -107,7 +110,12 @@ def test_the_path_of_an_array_is_an_order(tmp_path: Path) -> None:
     other = sw.DataLoader(data, sampler=order[::-1], **options)
     with pytest.raises(sw.StateError, match=r"ids: the state has"):
         other.load_state_dict(by_path.state_dict())
-    for name, content in (("cut.npy", b"\x93NUMPY"), ("text.npy", b"hello")):
+    whole = (tmp_path / "order.npy").read_bytes()
+    huge = whole.replace(b"(20,), }           ", b"(9999999999999,), }")
+    assert len(huge) == len(whole)
+    assert huge != whole
+    for name, content in (("cut.npy", b"\x93NUMPY"), ("text.npy", b"hello"), ("huge.npy", huge),
+                          ("zip.npy", b"PK\3\4" + bytes(30))):  # fmt: skip
         (tmp_path / name).write_bytes(content)
         with pytest.raises(sw.DataError, match=name):
             sw.DataLoader(data, sampler=tmp_path / name)

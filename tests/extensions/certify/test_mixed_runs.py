@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
+import shardwise as sw
+from shardwise.base import process_group
 from shardwise.plan import FullSampler
 from tests.support.commands import document, run
-from tests.support.coverage import Data, Ranks
+from tests.support.coverage import Data, Ranks, lines_of
 
 NUM, NUM_EPOCHS = 48, 2
 DATA, ORDER = Data(NUM), FullSampler(NUM, seed=1)
@@ -227,6 +230,46 @@ def test_two_jobs_at_once_are_seen_in_their_first_epoch(
     cluster.train(world_size=1, num_steps=12)
     output = run("certify", tmp_path, exit_code=1).stdout
     assert "runs run1 and run2 were under way at the same time on rank 0" in output
+
+
+@pytest.mark.parametrize("num_steps", [9, 18])
+def test_a_clock_that_is_set_back_within_a_run_is_no_second_job(
+    num_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path, random.Random(0), monkeypatch)
+    at_rank = cluster.at_rank
+
+    def ahead_at_first(rank: int) -> None:
+        at_rank(rank)
+        cluster.time += 10**6 * (cluster.num_runs == 1 and not any(tmp_path.iterdir()))
+
+    cluster.at_rank = ahead_at_first  # type: ignore[method-assign]
+    first = cluster.train(world_size=1, num_steps=num_steps)
+    assert max(line.written for line in lines_of(tmp_path)) > cluster.now + 10**5
+    cluster.train(first.states[-1], world_size=1)
+    assert document("certify", tmp_path)["ok"]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_ranks_of_a_group_have_one_run_in_whichever_order_their_loaders_begin(
+    world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = dist.HashStore()
+    monkeypatch.setattr(process_group, "group_store", lambda: store)
+
+    def read(name: str, num_samples: int, rank: int, world_size: int) -> None:
+        monkeypatch.setattr(process_group, "group_rank_and_size", lambda: (rank, 2))
+        ranks = {"rank": rank, "world_size": world_size}
+        list(sw.DataLoader(range(num_samples), 2, num_threads=0, coverage=tmp_path / name, **ranks))
+
+    read("evaluation", 9, 0, world_size)
+    for rank in range(2):
+        read("training", 12, rank, 2)
+    if world_size == 2:
+        read("evaluation", 9, 1, 2)
+    for name, count in (("training", 2), ("evaluation", world_size)):
+        assert len(lines_of(tmp_path / name)) == count
+        assert document("certify", tmp_path / name)["ok"]
 
 
 def test_of_two_resumes_from_one_checkpoint_the_second_counts(

@@ -157,6 +157,7 @@ def test_patterns_of_mixtures_joins_and_concatenations(dataset, tmp_path):
         (lambda d: d.select("*.png"), ValueError, r"no field '\*.png'"),
         (lambda d: d.decode({"*.png": len}), ValueError, r"no field '\*.png'"),
         (lambda d: d.map(dict).select("*.jpg"), ValueError, r"select\(\) after map\(\)"),
+        (lambda d: d.select("*.jpg", "0.jpg"), ValueError, r"it is one of '\*\.jpg'"),
         (lambda d: d.decode({"*.jpg": 3}), TypeError, "is no decoder"),
         (lambda d: d.decode(sw.image()), TypeError, "field=decoder"),
         (lambda d: d.decode({"*.jpg": sw.optional(sw.image(size=4))}), ValueError, "makes masks"),

@@ -26,8 +26,8 @@ def options(s3):
     return StorageOptions(config=s3.config)
 
 
-def keys(urls, options):
-    return [url.removeprefix("s3://bucket/") for url in expand(urls, options=options)]
+def keys(s3, pattern, options):
+    return [url.removeprefix(s3.url("")) for url in expand(s3.url(pattern), options=options)]
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def keys(urls, options):
         ("not/there.tar", ["not/there.tar"]),
     ],
 )
-def test_a_pattern_stands_for_these_objects(options, pattern, found):
-    assert keys(f"s3://bucket/{pattern}", options) == found
+def test_a_pattern_stands_for_these_objects(s3, options, pattern, found):
+    assert keys(s3, pattern, options) == found
 
 
 @pytest.mark.parametrize(
@@ -62,32 +62,32 @@ def test_a_pattern_stands_for_these_objects(options, pattern, found):
         ("", "give a glob"),
     ],
 )
-def test_nothing_found_is_an_error(options, pattern, said):
+def test_nothing_found_is_an_error(s3, options, pattern, said):
     with pytest.raises(MissingShardError, match=said):
-        expand(f"s3://bucket/{pattern}", options=options)
+        expand(s3.url(pattern), options=options)
 
 
 def test_a_directory_says_what_it_holds_instead(s3, options):
     s3.put("texts/a.txt", b"")
     with pytest.raises(MissingShardError, match=r"it holds a\.txt"):
-        expand("s3://bucket/texts/", options=options)
+        expand(s3.url("texts/"), options=options)
 
 
 def test_names_without_patterns_ask_the_store_nothing(s3, options):
     before = len(s3.requests())
-    expand("s3://bucket/train-{000..999}.tar", options=options)
+    expand(s3.url("train-{000..999}.tar"), options=options)
     assert len(s3.requests()) == before
 
 
-def test_a_name_that_comes_twice_is_refused(options):
+def test_a_name_that_comes_twice_is_refused(s3, options):
     with pytest.raises(ValueError, match="named twice"):
-        expand(["s3://bucket/val/000.tar", "s3://bucket/val/*.tar"], options=options)
+        expand([s3.url("val/000.tar"), s3.url("val/*.tar")], options=options)
 
 
 def test_a_store_that_refuses_is_named(s3):
     config = {**s3.config, "aws_secret_access_key": "wrong"}
     with pytest.raises(StorageError, match="can't list"):
-        expand("s3://bucket/train/", options=StorageOptions(config=config))
+        expand(s3.url("train/"), options=StorageOptions(config=config))
 
 
 def test_web_servers_have_no_listing(tmp_path):
@@ -141,7 +141,7 @@ def test_a_listing_names_the_object_whose_name_stands_in_its_way(s3, options):
     try:
         for pattern in ("names/", "names/*.tar", "names/**/*.tar"):
             with pytest.raises(StorageError, match=r"'names/a\\nb\.tar' there .* by braces"):
-                keys(s3.url(pattern), options)
-        assert keys(s3.url("names/{0..0}.tar"), options) == ["names/0.tar"]
+                keys(s3, pattern, options)
+        assert keys(s3, "names/{0..0}.tar", options) == ["names/0.tar"]
     finally:
         s3.delete("names/a\nb.tar")

@@ -14,7 +14,7 @@ import pytest
 import shardwise as sw
 from tests.extensions.remote.stores.test_hub import hub
 from tests.support.media import needs_ffmpeg, number_in, numbers_in, zeroed
-from tests.support.robots import CAMERAS, FPS, PICTURE, TOP, WRIST, number_of, write_robots
+from tests.support.robots import AV1, CAMERAS, FPS, PICTURE, TOP, WRIST, number_of, write_robots
 
 DELTAS = {
     "action": [i / FPS for i in range(16)],
@@ -70,6 +70,14 @@ def test_each_window_is_the_formats_own(robots):
         assert sample["note"] == f"row {row}"
         assert sample["task"] == ("lift", "push")[robots.episode(row) % 2]
         assert sample[PICTURE][:, 0, 0].tolist() == [row, 0, 7]
+
+
+@pytest.mark.long
+def test_videos_of_av1_as_lerobot_writes_them(tmp_path):
+    needs_ffmpeg()
+    robots = write_robots(tmp_path / "set", (5, 7), codec=AV1)
+    for row, sample in enumerate(sw.lerobot(robots.root, deltas=DELTAS)):
+        assert_right(robots, sample, row)
 
 
 def test_each_window_comes_once_on_any_number_of_ranks(robots):

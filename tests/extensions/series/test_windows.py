@@ -257,6 +257,16 @@ def test_kept_columns_are_of_their_own_deltas(tmp_path, monkeypatch):
         assert last.tolist() == [min(n + delta, 4) for n in range(5)]
 
 
+def test_values_that_rows_lack_are_masked_in_windows_too():
+    rows = sw.wrap([{"run": 0, "x": b"\1"}, {"run": 0, "x": None}, {"run": 0, "x": b"\2"}])
+    rows = rows.decode(x=sw.optional(sw.array("u1", (1,))))
+    window = sw.windows(rows, by="run", deltas={"x": [-1, 0]}, fps=1)
+    with sw.DataLoader(window, batch_size=3, num_threads=0, output="numpy") as loader:
+        (batch,) = loader
+    assert batch["x"].tolist() == [[[1], [1]], [[1], [0]], [[0], [2]]]
+    assert batch["x.mask"].tolist() == [[False, True], [True, False], [False, True]]
+
+
 def test_a_mask_may_not_hide_a_field():
     with pytest.raises(ValueError, match=r"'x\.mask'"):
         sw.windows(sw.wrap([{"run": 0, "x": 1, "x.mask": 2}]), by="run", deltas={"x": [0]}, fps=1)

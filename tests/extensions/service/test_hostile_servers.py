@@ -128,6 +128,7 @@ MALFORMED: dict[str, Answer] = {
     "stages that steer": changed(seconds={"\x1b[2J": 1.0}),
     "storage of dicts": changed(storage={"requests": {}}),
     "costs above any": changed(costs=[10**30, 0.0]),
+    "other marks": changed(data={"dict": [["__index__", {"array": 0}], ["__valid__", 5]]}),
     "chunks of text": changed(chunks=[[0, "x"]]),
     "parts of none": changed(parts=[5]),
     "another number": lambda request: right(Frame(request.kind, request.number + 7, request.body,
@@ -246,6 +247,13 @@ def test_an_error_of_a_server_steers_no_terminal_and_has_declared_attributes_onl
         assert str(caught.value) == text
         assert caught.value.with_traceback(None) is caught.value
     assert "\x1b" not in caplog.text
+
+
+def test_fields_that_a_server_counts_steer_no_terminal() -> None:
+    with hostile(changed(missing={"\x1b[2J": 3})) as server:
+        with loader(DATA, sw.service(server.address), timeout=60) as found:
+            next(iter(found))
+            assert found.stats()["missing"] == {r"\x1b[2J": 3}
 
 
 def test_a_refusal_steers_no_terminal(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ import logging
 import socket
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -113,6 +114,19 @@ def test_a_server_that_is_refused_is_no_error_after_one_that_answered_was_remove
     with dispatcher.changed:
         dispatcher.watch(dispatcher.submit(_request()))
     dispatcher.close()
+
+
+def test_a_batch_that_has_no_server_and_no_thread_here_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = Mock(side_effect=RuntimeError("can't start new thread"))
+    monkeypatch.setattr(dispatcher_module, "ThreadPool", refused)
+    dispatcher = _dispatcher(1)
+    [server], work = dispatcher.servers, dispatcher.submit(_request())
+    for _ in range(2):
+        dispatcher.connected(server, 1)
+        dispatcher.failed(server, EOFError())
+    assert str(work.result) == "can't start new thread"
 
 
 def test_batches_that_killed_their_servers_leave_no_room_to_make_others_here() -> None:

@@ -14,16 +14,24 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 import shardwise as sw
+from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.request import BatchRequest
 from shardwise.extensions.service import reception
+from shardwise.extensions.service import server as server_module
 from shardwise.extensions.service.addresses import host_and_port
-from shardwise.extensions.service.frames import _PREFIX
-from shardwise.extensions.service.tcp import TcpListener
+from shardwise.extensions.service.batches import encode_request
+from shardwise.extensions.service.frames import _PREFIX, Kind, write
+from shardwise.extensions.service.greeting import ClientSide, greet
+from shardwise.extensions.service.server import BatchServer
+from shardwise.extensions.service.tcp import TcpConnection, TcpListener
 from shardwise.extensions.service.tls import TlsFiles
 from shardwise.extensions.service.token import make_token
+from shardwise.extensions.service.version import VersionWord, builder_options
 from shardwise.testing import assert_batches_equal
 from tests.support.batch_servers import BatchServers, check_epoch, loader, module_of, serving
 from tests.support.certificates import Authority
@@ -206,6 +214,43 @@ def test_a_stalled_handshake_keeps_no_client_of_tls_waiting(tmp_path: Path) -> N
     ):
         strangers(stack, server.address, 14)
         check_epoch(data, sw.service(server.address, tls_ca=authority.ca), timeout=60)
+
+
+def num_made(server: BatchServer) -> int:
+    return sum(answer.done() for answer in list(server.cache._answers.values()))
+
+
+def test_a_client_that_reads_no_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_CREDITS", 2)
+    data = sw.wrap([np.zeros(8 << 20, np.uint8)] * 12)
+    with serving(data) as [server]:
+        builder = BatchBuilder(data)
+        side = ClientSide(VersionWord.of(data), builder_options(builder), bytes, False, None)
+        connection = TcpConnection(socket.create_connection(host_and_port(server.address)))
+        greet(connection, side)
+        for number in range(12):
+            request = BatchRequest(0, 0, np.array([number]))
+            write(connection, Kind.REQUEST, number, encode_request(request))
+            wait_for(lambda n=number: num_made(server) > n or not server._connections)
+            if not server._connections:
+                break
+        connection.close()
+        assert num_made(server) < 10
+
+
+def test_refusals_beyond_a_few_are_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(sw.wrap([1, 2])) as [server]:
+        for number in range(20):
+            word = {"release": f"{number}", "fingerprint": "x", "recipe": "x"}
+            proof = {"proof": None, "word": word, "options": {}, "digest": None, "python": "3.11"}
+            with socket.create_connection(host_and_port(server.address), timeout=60) as sock:
+                sock.sendall(frame(1, SOUND))
+                assert sock.recv(4_096)
+                sock.sendall(frame(3, proof))
+                assert b"has other release" in sock.recv(4_096)
+        refusals = [each for each in caplog.records if "was refused" in each.getMessage()]
+        # A slow machine may take seconds for all of them.
+        assert 1 <= len(refusals) <= 9 + refusals[-1].created - refusals[0].created
 
 
 def _greetings(seed: int) -> Iterator[list[bytes]]:

@@ -1,7 +1,10 @@
 """A rank with a cache directory of its own, as a node has: run by run_ranks. Prints bytes by epoch.
 
 The argument is JSON: `folder`, `urls`, `storage`, `log` and `front` (of the gateway), `prefix`,
-`shuffle`, `epochs`, `rooms` (bytes of each node's disk), `loader` (options), `kill` (rank, step).
+`shuffle`, `epochs`, `rooms` (bytes of each node's disk), `loader` (options), `kill` (rank, number
+of samples), `hosts` (of the nodes), `evaluates` (rank 0 reads all alone after the first epoch),
+`pause` (the epoch in which all wait after a batch until a file `go` is there), `out` (the file of
+the lines, in place of the output).
 """
 
 from __future__ import annotations
@@ -15,7 +18,10 @@ from pathlib import Path
 import torch.distributed as dist
 
 import shardwise as sw
+from shardwise.base.ranks import discover
+from tests.support.hosts import enter_host
 from tests.support.servers import HttpServer
+from tests.support.waiting import wait_for
 
 
 def sent(options: dict) -> int:
@@ -27,20 +33,34 @@ def sent(options: dict) -> int:
         if each["method"] == "GET"
         and f"/{options['prefix']}/" in each["path"]
         and each["path"].partition("?")[0].endswith(".tar")
+        and each["status"] < 400
     )
 
 
+def say(options: dict, line: str) -> None:
+    """Write a line to the file `out`, or to the output."""
+    if "out" in options:
+        with Path(options["out"]).open("a") as file:
+            file.write(f"{line}\n")
+    else:
+        print(line, flush=True)
+
+
 def main(options: dict) -> None:
-    dist.init_process_group("gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    number = options.get("nodes", [*range(world_size)])[rank]
+    ranks = discover()
+    rank, world_size = ranks.rank, ranks.world_size
+    number = options["nodes"][rank] if "nodes" in options else rank
+    if "hosts" in options:
+        enter_host(options["hosts"][number])
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", rank=rank, world_size=world_size)
     settings = sw.CacheSettings(
         f"{options['folder']}/node{number}",
         max_bytes=options["rooms"][number],
         block_bytes=options.get("block_bytes", 64 << 10),
         share=options.get("share", True),
     )
-    storage = {"config": options["storage"], "hedge": False}
+    storage = {"config": options["storage"], "hedge": options.get("hedge", False)}
     data = sw.tar(options["urls"], storage=storage, cache=settings).select("bin")
     loader = sw.DataLoader(
         data, shuffle=options["shuffle"], remainder="uneven", timeout=120, **options["loader"]
@@ -50,10 +70,14 @@ def main(options: dict) -> None:
     assert len(data)
     dist.barrier()
     before = [sent(options)]
-    for _ in range(options["epochs"]):
+    folder = Path(options["folder"])
+    for epoch in range(options["epochs"]):
         ids = []
         for batch in loader:
             ids += batch["__index__"].tolist()
+            if options.get("pause") == epoch and len(ids) == len(batch["__index__"]):
+                (folder / f"paused{rank}").touch()
+                wait_for((folder / "go").exists)
             if options.get("kill") == [rank, len(ids)]:
                 os.kill(os.getpid(), signal.SIGKILL)
         dist.barrier()
@@ -67,11 +91,16 @@ def main(options: dict) -> None:
                 "is_exact": seen == [*range(len(data))],
                 "from": [each for _, each in every],
             }
-            print("LINE", json.dumps(line), flush=True)
+            say(options, f"LINE {json.dumps(line)}")
+        if epoch == 0 and rank == 0 and options.get("evaluates"):
+            with sw.DataLoader(data, batch_size=8, rank=0, world_size=1) as alone:
+                assert sum(len(batch["__index__"]) for batch in alone) == len(data)
+            before.append(sent(options))
+        dist.barrier()
     state = loader.state_dict()
     dist.barrier()
     if rank == 0:
-        print("STATE", json.dumps(state), flush=True)
+        say(options, f"STATE {json.dumps(state)}")
     loader.close()
 
 

@@ -27,32 +27,57 @@ def nodes(
     *,
     rooms: Sequence[int] | None = None,
     tls: dict[str, Any] | None = None,
+    host: str = "127.0.0.1",
     **options: Any,
 ) -> Iterator[list[sw.DataLoader]]:
     """A loader on each node, one rank on each."""
     make_token(folder / "token")
     scheme = "tcp" if tls is None else "tls"
-    ports = [free_port() for _ in names]
-    peers = [f"{scheme}://127.0.0.1:{port}" for port in ports]
-    loaders = []
-    for rank, name in enumerate(names):
-        cache = sw.CacheSettings(
+    peers = [f"{scheme}://{host}:{free_port()}" for _ in names]
+    loaders = [
+        node_loader(
+            s3.unhedged,
+            urls,
             folder / name,
+            peers,
+            rank,
             max_bytes=ROOM if rooms is None else rooms[rank],
-            block_bytes=BLOCK,
-            share=True,
-            peers=peers,
-            token_file=folder / "token",
-            **(tls or {}),
+            tls=tls or {},
+            **options,
         )
-        data = sw.tar(urls, storage=s3.unhedged, cache=cache)
-        given = {"batch_size": 8, "num_threads": 1, "rank": rank, "world_size": len(names)}
-        loaders.append(loader(data.select("bin"), **{**given, **options}))
+        for rank, name in enumerate(names)
+    ]
     try:
         yield loaders
     finally:
         for each in loaders:
             each.close()
+
+
+def node_loader(
+    storage: Any,
+    urls: Sequence[str],
+    folder: Path,
+    peers: Sequence[str],
+    rank: int,
+    *,
+    max_bytes: int = ROOM,
+    tls: dict[str, Any] | None = None,
+    **options: Any,
+) -> sw.DataLoader:
+    """The loader of a node whose cache lies in `folder`, beside the token."""
+    cache = sw.CacheSettings(
+        folder,
+        max_bytes=max_bytes,
+        block_bytes=BLOCK,
+        share=True,
+        peers=peers,
+        token_file=folder.parent / "token",
+        **(tls or {}),
+    )
+    data = sw.tar(urls, storage=storage, cache=cache)
+    given = {"batch_size": 8, "num_threads": 1, "rank": rank, "world_size": len(peers)}
+    return loader(data.select("bin"), **{**given, **options})
 
 
 def read_epoch(loaders: Sequence[sw.DataLoader]) -> dict[int, bytes]:

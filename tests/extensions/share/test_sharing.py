@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +17,6 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.extensions.remote.cache.block_file import digest
 from shardwise.extensions.service import frames
 from shardwise.extensions.share import peers
 from shardwise.extensions.share.block_server import BlockServer
@@ -20,6 +25,8 @@ from tests.support.certificates import Authority
 from tests.support.remote_shards import body, loader, put_indexed_shards
 from tests.support.servers import S3Server
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.torchrun import ROOT
+from tests.support.waiting import wait_for
 
 SAMPLE_BYTES, SIZES = 20_000, [30] * 8
 STORED = sum(SIZES) * SAMPLE_BYTES
@@ -76,6 +83,70 @@ def test_blocks_travel_by_tls(s3, tmp_path) -> None:
     assert max(later) <= 0.03
 
 
+def test_nodes_of_ipv6_share(s3, tmp_path) -> None:
+    urls = put_indexed_shards(s3, "ipv6", SIZES[:2], num_bytes=SAMPLE_BYTES)
+    with nodes(s3, urls, tmp_path, ["a", "b"], host="[::1]", shuffle="full") as loaders:
+        read_epoch(loaders)
+        before = sent(s3, "ipv6")
+        read_epoch(loaders)
+        assert sent(s3, "ipv6") == before
+
+
+def test_a_server_ends_with_the_data_that_it_serves(s3, tmp_path) -> None:
+    urls = put_indexed_shards(s3, "ends", [8], num_bytes=1000)
+    with nodes(s3, urls, tmp_path, ["a"]) as loaders:
+        read_epoch(loaders)
+        [each] = loaders
+        reception = each.dataset.source._pool.options.cache.opened.peers._server._reception
+        assert not reception._is_closed
+    del loaders, each
+    wait_for(lambda: gc.collect() >= 0 and reception._is_closed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shuffle", ["window", "full"])
+def test_a_node_is_killed_and_comes_back_while_others_read(s3, tmp_path, shuffle) -> None:
+    prefix = f"lone-{shuffle}"
+    urls = put_indexed_shards(s3, prefix, SIZES, num_bytes=SAMPLE_BYTES)
+    with (
+        nodes(s3, urls, tmp_path, ["a", "b", "c"], shuffle=shuffle) as loaders,
+        ExitStack() as stack,
+    ):
+        peers = loaders[0].dataset.source._pool.options.cache.peers
+
+        def start(**options: Any) -> subprocess.Popen[str]:
+            given = {
+                "storage": s3.unhedged, "urls": urls, "folder": str(tmp_path / "c"), "peers": peers,
+                "rank": 2, "shuffle": shuffle, **options,
+            }  # fmt: skip
+            command = [sys.executable, "-m", "tests.extensions.share.lone_node", json.dumps(given)]
+            node = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+            )
+            stack.enter_context(node)
+            stack.callback(node.kill)
+            return node
+
+        def read(count: int) -> list[Any]:
+            return [json.loads(node.stdout.readline()) for _ in range(count)]
+
+        pool, steps = stack.enter_context(ThreadPoolExecutor()), len(loaders[0])
+        node = start(epochs=2, state=None, stop=steps + 2)
+        first = pool.submit(read_epoch, loaders[:2])
+        read(steps)
+        first.result()
+        before = sent(s3, prefix)
+        second = pool.submit(read_epoch, loaders[:2])
+        seen = read(2)
+        node.kill()
+        node.wait()
+        node = start(epochs=1, state=seen[-1][1], stop=None)
+        seen += read(steps - 2)
+        found = second.result()
+    assert sorted([*found, *(each for ids, _ in seen for each in ids)]) == sorted(EXPECTED)
+    assert sent(s3, prefix) - before <= 0.6 * STORED
+
+
 def test_other_nodes_of_a_resumed_job_get_what_the_first_ones_hold(s3, tmp_path) -> None:
     urls = put_indexed_shards(s3, "resized", SIZES, num_bytes=SAMPLE_BYTES)
     with nodes(s3, urls, tmp_path, ["a", "b", "c"], shuffle="full") as loaders:
@@ -115,7 +186,7 @@ def _say_nothing(server: BlockServer, answer: Any) -> None:
 
 
 def _lose_all(server: BlockServer, answer: Any) -> None:
-    server._answer = lambda _: frames.encoded([[], digest(b"")], [np.empty(0, np.uint8)])
+    server._answer = lambda _: frames.encoded([[], []])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwise.base.columns import BytesColumn, values_of
 from shardwise.base.errors import DataError
-from shardwise.extensions.tables.arrow.columns import empty_columns, gather, leaf
+from shardwise.extensions.tables.arrow.columns import empty_columns, gather, key_texts, leaf
 from shardwise.extensions.tables.arrow.convert import convert
 from shardwise.extensions.tables.arrow.types import field_types, layouts, traits_of
 
@@ -154,6 +154,18 @@ def test_what_numpy_has_no_form_for_is_a_python_object():
     pairs = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64()))
     assert column_of(pairs) == [[("a", 1)], None]
     assert column_of(pa.nulls(2)) == [None, None]
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array(["a", None]))
+    assert column_of(runs) == ["a", "a", None]
+
+
+def test_keys_of_bytes_are_texts_and_a_null_names_its_file():
+    keys = column_of(pa.array([b"a", b"\xc3\xa9"]))
+    assert key_texts(keys, str) == ["a", "\xe9"]
+    assert key_texts(column_of(pa.array([1, 2])), str) == ["1", "2"]
+    for array, why in ((["a", None], "is null"), ([b"a", b"\xff"], "can't decode")):
+        with pytest.raises(DataError, match=why) as caught:
+            key_texts(column_of(pa.array(array)), "file {}".format)
+        assert (caught.value.url, caught.value.field) == ("file 1", "__key__")
 
 
 def test_structs_are_taken_apart_and_hand_their_nulls_down():

@@ -248,6 +248,13 @@ def test_shards_whose_names_give_no_fields_say_so_when_they_are_opened(tmp_path)
         len(sw.tar(urls))
     assert caught.value.url == urls[0]
     assert len(sw.tar([*urls, write_tar(tmp_path / "2.tar", [("a.txt", b"1")])])) == 1
+    with pytest.raises(DataError, match=r"no samples: all members are left out \(hidden: 1\)"):
+        len(sw.tar(write_tar(tmp_path / "3.tar", [(".a.txt", b"1")])))
+
+
+def test_members_without_a_field_are_told(tmp_path, caplog):
+    index_bytes(tmp_path, member(b"a.jpg", b"1") + member(b"b", b"22") + END)
+    assert "(no extension: 1)" in caplog.text
 
 
 @pytest.mark.parametrize("data", [END, bytes(10240), bytes(512), bytes(5 << 20)])

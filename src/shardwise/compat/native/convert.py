@@ -257,7 +257,7 @@ class _Reading:
 
     def _choose(self, stage: FilterFunction) -> None:
         """Leave samples out by a predicate of their content: now, and not while they are read."""
-        mask = chosen(self._make_dataset(), argument(stage, 0, "predicate", None), self._names)
+        mask = chosen(self._make_dataset(), stage, self._names, skips="on_error" in self.options)
         if not mask.all():
             self.dataset = self.dataset.subset(mask)
 

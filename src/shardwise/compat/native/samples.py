@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
-from shardwise.compat.native.stages import name_of
+from shardwise.compat.native.stages import argument, name_of, refusal
+from shardwise.compat.webdataset.utils import FilterFunction
 from shardwise.dataset import Dataset
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
@@ -144,30 +145,49 @@ def _only_looks_up(function: Any) -> bool:
 
 
 def chosen(
-    dataset: Dataset, predicate: Callable[[Any], Any], names: tuple[str, ...] | None
+    dataset: Dataset, stage: FilterFunction, names: tuple[str, ...] | None, *, skips: bool
 ) -> NDArray[np.bool_]:
-    """Evaluate the predicate for each sample: bool `[num_samples]`.
+    """Evaluate the predicate of a `select` for each sample: bool `[num_samples]`.
 
-    The predicate is called once per sample, in order, as in a pipeline: it may count, draw random
-    numbers or catch exceptions. Samples whose values it never looks at are not read.
+    It is called once per sample, in order, as in a pipeline: it may count, draw random numbers or
+    catch exceptions. Samples whose values it never looks at are not read. With `skips`, those that
+    can't be read are chosen: the loader skips and counts them.
     """
-    mask = np.empty(len(dataset), np.bool_)
+    mask = np.ones(len(dataset), np.bool_)
+    predicate = argument(stage, 0, "predicate", None)
     is_lazy = _only_looks_up(predicate)
-    for row, sample in enumerate(_samples(dataset, names, is_lazy=is_lazy)):
+    for row, sample in enumerate(_samples(dataset, names, is_lazy=is_lazy, skips=skips)):
+        if isinstance(sample, DataError):
+            continue
+        before = dict(sample) if isinstance(sample, dict) and not is_lazy else None
         try:
             mask[row] = bool(predicate(sample))
-        finally:
-            # A failed read is an error even if the user's function caught the exception.
-            if getattr(sample, "error", None) is not None:
-                raise sample.error
+        except Exception:
+            if getattr(sample, "error", None) is None:
+                raise
+        # A failed read is an error even if the user's function caught the exception.
+        error = getattr(sample, "error", None)
+        if error is not None and not skips:
+            raise error
+        mask[row] |= error is not None
+        if before is not None and _entries(before) != _entries(sample):
+            raise refusal(stage, "it changes samples", "a .map(fn) for the change")
     return mask
 
 
-def _samples(dataset: Dataset, names: tuple[str, ...] | None, *, is_lazy: bool) -> Iterator[Any]:
+def _entries(sample: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(name, id(value)) for name, value in sample.items() if not name.startswith("__")]
+
+
+def _samples(
+    dataset: Dataset, names: tuple[str, ...] | None, *, is_lazy: bool, skips: bool
+) -> Iterator[Any]:
     """The samples as the pipeline has them; lazy ones where an index knows their fields."""
     source, indices = dataset.source, dataset.transforms.indices
     if names is not None or dataset.is_mapped or not isinstance(source, TarSource):
-        yield from (Collate(None, names)([sample])[0] for sample in dataset)
+        for found in _readable(dataset) if skips else dataset:
+            is_error = isinstance(found, DataError)
+            yield found if is_error else Collate(None, names)([dict(found)])[0]
         return
     known = dataset.fields
     ids = range(len(dataset)) if indices is None else indices.tolist()
@@ -180,4 +200,18 @@ def _samples(dataset: Dataset, names: tuple[str, ...] | None, *, is_lazy: bool) 
         spans = index.locate_one(known, place)
         fields = [name for (_, size), name in zip(spans, known, strict=True) if size >= 0]
         read = partial(dataset.__getitem__, row)
-        yield _LazySample(about, fields, read) if is_lazy else about | read()
+        try:
+            yield _LazySample(about, fields, read) if is_lazy else about | read()
+        except DataError as error:
+            if not skips:
+                raise
+            yield error
+
+
+def _readable(dataset: Dataset) -> Iterator[Any]:
+    """All samples in order, and the error in place of one that can't be read."""
+    for row in range(len(dataset)):
+        try:
+            yield dataset[row]
+        except DataError as error:
+            yield error

@@ -179,6 +179,6 @@ def _all_sound(data: bytes, max_bytes: int) -> tuple[torch.Tensor, int] | None:
             for part in packed.resample(frame):
                 num_samples += part.samples
                 check_bytes(4 * channels * num_samples, max_bytes, f"{num_samples} samples")
-                parts.append(samples_of(part))
+                parts.append(samples_of([part], 0, part.samples))
     samples = np.concatenate(parts, axis=1) if parts else np.empty((channels, 0), np.float32)
     return torch.from_numpy(samples), rate

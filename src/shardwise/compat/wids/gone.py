@@ -10,6 +10,7 @@ _INSTEAD = {
     "LRUCache(capacity)": "max_open_objects open_objects",
     "IndexedTarSamples(path=...)": "open_itfs",
     "a loop over the dicts": "set_all",
+    "keep_most_recent_files(pattern) now and then": "create_cleanup_background_process",
     "download_file(url, path), or download_and_open(url, path)": "copy_file default_cmds "
     "download_file_no_log pipe_download vcmd verbose_cmd",
     "posixpath.basename": "urlfile",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
-import multiprocessing
 import os
-import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Self
+
+from shardwise.compat.wids.gone import finder
+
+__getattr__ = finder(__name__)
 
 
 def keep_most_recent_files(
@@ -68,23 +69,3 @@ class ExclusiveLock:
 
     def __exit__(self, *_error: object) -> None:
         self.release_lock()
-
-
-def create_cleanup_background_process(
-    pattern: str, maxsize: int = 10**12, maxfiles: int = 1000, every: float = 60
-) -> BaseProcess:
-    """Start a daemon that calls `keep_most_recent_files`, unless the directory has one."""
-    process = multiprocessing.get_context("spawn").Process(
-        target=_clean_for_ever, args=(pattern, maxsize, maxfiles, every), daemon=True
-    )
-    process.start()
-    return process
-
-
-def _clean_for_ever(pattern: str, maxsize: int, maxfiles: int, every: float) -> None:
-    lock = ExclusiveLock(Path(pattern).parent / ".cleanup.lock")
-    if not lock.try_lock():
-        return
-    while True:
-        keep_most_recent_files(pattern, maxsize, maxfiles)
-        time.sleep(every)

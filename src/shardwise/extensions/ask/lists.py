@@ -12,41 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
+from shardwise.base.foreign_bytes import as_data_error
 from shardwise.base.shown import shown
 from shardwise.dataset import Dataset
 from shardwise.dataset.mix_source import MixSource
 from shardwise.storage.open import read_whole
 
 Ids = NDArray[np.int64]
-_SHOWN = 3
+_SHOWN, _LONGEST_ID = 3, 19
 
 
 def read_order(path: str | os.PathLike[str]) -> NDArray[Any]:
-    """Read the array of a `.npy` file.
-
-    Raises:
-        TypeError: the path has another suffix.
-        DataError: it is not a valid `.npy` file.
-    """
+    """Read the array of a `.npy` file; TypeError for a path with another suffix."""
     url = os.fspath(path)
     if not url.endswith(".npy"):
         raise TypeError(f"sampler={url!r:.80}: a path is one of a .npy file of sample ids")
-    try:
-        array = np.load(io.BytesIO(read_whole(url)), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise DataError(f"no array can be read of it: {error}", url=url) from error
-    return np.asarray(array)
+    with as_data_error("no array can be read of it", url=url):
+        return np.lib.format.read_array(io.BytesIO(read_whole(url)), allow_pickle=False)
 
 
 def ids_of(listed: Any, dataset: object) -> NDArray[Any]:
     """Return the ids of samples that are named by ids, by keys, or in a file of either.
 
-    A file has one id or key per line; if no line is a key and all are whole numbers, they are ids.
-    It may also be a `.npy` file.
-
-    Raises:
-        ValueError: a key is not one of the dataset's.
-        TypeError: neither ids nor keys.
+    A file is a `.npy`, or has one id or key per line: ids, if all are numbers and none is a key.
     """
     if isinstance(listed, str | os.PathLike):
         return _ids_of_file(os.fspath(listed), dataset)
@@ -60,20 +48,16 @@ def ids_of(listed: Any, dataset: object) -> NDArray[Any]:
 
 
 def ids_of_keys(keys: Iterable[str], dataset: object) -> Ids:
-    """Return the ids of all samples that have any of the keys, int64, ascending.
-
-    Raises:
-        ValueError: no sample has one of the keys.
-    """
+    """Return the ids of all samples that have any of the keys, int64, ascending."""
     wanted = np.unique(np.array(list(keys), dtype=np.str_))
     known = keys_of(dataset)
     missing = np.setdiff1d(wanted, known)
     if len(missing):
         raise ValueError(
-            f"no sample has the key {', '.join(map(repr, missing[:_SHOWN].tolist()))}"
+            f"no sample has the key {', '.join(map('{!r:.60}'.format, missing[:_SHOWN].tolist()))}"
             f"{' and others' if len(missing) > _SHOWN else ''} ({len(missing)} of {len(wanted)} "
-            f"keys); the dataset's first key is {known[0] if len(known) else None!r}: is it the "
-            "list of another dataset?"
+            f"keys); the dataset's first key is {next(iter(known[:1].tolist()), None)!r}: is it "
+            "the list of another dataset?"
         )
     return np.flatnonzero(np.isin(known, wanted))
 
@@ -93,11 +77,12 @@ def _ids_of_file(url: str, dataset: object) -> NDArray[Any]:
     if url.endswith(".npy"):
         return ids_of(read_order(url), dataset)
     try:
-        lines = read_whole(url).decode().split("\n")
+        lines = read_whole(url).decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise DataError(f"it is no text of ids or keys: {error}", url=url) from None
     entries = [line.strip() for line in lines if line.strip()]
-    if all(map(str.isdecimal, entries)) and not np.isin(entries, keys_of(dataset)).any():
+    are_ids = all(entry.isdecimal() and len(entry) < _LONGEST_ID for entry in entries)
+    if are_ids and not np.isin(entries, keys_of(dataset)).any():
         return np.array(list(map(int, entries)), dtype=np.int64)
     try:
         return ids_of_keys(entries, dataset)

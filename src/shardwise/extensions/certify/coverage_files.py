@@ -152,8 +152,8 @@ class Coverage:
             self.notes += found.notes
             return
         last = _last_line(path) or line
-        began, written = min(line.began, last.began), max(line.written, last.written)
-        self.processes.append(Process(path, line, began, written))
+        began = min(line.began, last.began, last.written)
+        self.processes.append(Process(path, line, began, last.written))
         self.kept |= {(line.epoch, line.begin), line.begin_past} - {""}
 
     def passes(self, process: Process) -> Iterator[Pass]:

@@ -68,7 +68,6 @@ class Camera:
         return self.videos, int(self.numbers[np.searchsorted(self.bounds, row, side="right") - 1])
 
     def read(self, rows: NDArray[np.int64]) -> tuple[list[Clip], int]:
-        """Read ranges with the frames of windows of rows, `[windows, T]`, and count bytes."""
         clips = self._choose_clips(rows)
         held, num_bytes = hold_ranges(self.videos.lone, list(map(_part, clips)))
         return list(map(Clip, held, clips)), num_bytes

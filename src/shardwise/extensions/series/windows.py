@@ -86,9 +86,9 @@ class WindowSource(ReadsEpochs):
         for mask, name in self._masks.items():
             if name not in names:
                 raise ValueError(f"deltas: {no_such_field(name, names)}")
-            if mask in names:
+            if mask in names and mask not in dataset.mask_fields:
                 raise ValueError(f"deltas: a field is called {mask!r} already: leave it out before")
-        self.fields = (*names, *self._aliases, *self._masks)
+        self.fields = tuple(dict.fromkeys((*names, *self._aliases, *self._masks)))
         inner, traits = dataset.manifest, traits_of(dataset.source)
         self._values = {*value_fields_of(dataset.source)}.difference(dataset.transforms.decoders)
         self.traits = replace(
@@ -132,7 +132,10 @@ class WindowSource(ReadsEpochs):
                 columns[name] = _pick_rows(loaded.get(name, [None] * len(unique)), at)
         for name in names:
             if name in self._masks:
-                columns[name] = rows_around(self._bounds, ids, self.offsets[self._masks[name]])[1]
+                inside = rows_around(self._bounds, ids, self.offsets[self._masks[name]])[1]
+                # A decoder's mask, as of sw.optional, may have axes of its own.
+                own = np.asarray(columns.get(name, inside), np.bool_)
+                columns[name] = own & inside.reshape(*inside.shape, *[1] * (own.ndim - inside.ndim))
             elif name in self._aliases:
                 columns[name] = columns[self._aliases[name]]
             elif name in self._cameras:
@@ -160,7 +163,6 @@ class WindowSource(ReadsEpochs):
     def _reads(
         self, names: Sequence[str], ids: NDArray[np.int64]
     ) -> Iterator[tuple[Dataset, tuple[str, ...], list[NDArray[np.int64]]]]:
-        """Yield the fields that are read together, as a dataset, and the rows of each."""
         data = self.dataset
         for group in self._groups(names):
             owners = [n.removesuffix(".mask") if n in data.mask_fields else n for n in group]
@@ -170,16 +172,16 @@ class WindowSource(ReadsEpochs):
             yield Dataset(data.source, _transforms=chosen), group, rows
 
     def _rows(self, name: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        offsets = self.offsets.get(name)
+        offsets = self.offsets.get(self._masks.get(name, name))
         return ids if offsets is None else rows_around(self._bounds, ids, offsets)[0]
 
     def _groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:
-        """The fields of the dataset that are read together."""
         groups: dict[Any, dict[str, None]] = {None: {"__key__": None}}
         for name in names:
             own = self._aliases.get(name, name)
-            if own not in self._cameras and own not in self._masks:
-                key = None if own in self._values else tuple(self.offsets.get(own, ()))
+            if own in self.dataset.mask_fields or own not in (*self._cameras, *self._masks):
+                offsets = self.offsets.get(self._masks.get(own, own), ())
+                key = None if own in self._values else tuple(offsets)
                 groups.setdefault(key, {})[own] = None
         return [tuple(group) for group in groups.values()]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.shown import escaped
 from shardwise.base.stages import Stages
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Batch, BatchRequest, BatchRows
@@ -117,12 +118,13 @@ def _check_part(
     fits &= batch.num_rows + batch.num_skipped == len(ids) and 0 <= num_extra <= rows.num_padded
     fits &= len(rows.skipped) <= batch.num_skipped
     if builder.collate is None and fits:
-        index = batch.data.get("__index__") if type(batch.data) is dict else None
+        data: Any = batch.data if type(batch.data) is dict else {}
+        index, marks = data.get("__index__"), data.get("__valid__")
         if not isinstance(index, np.ndarray) or index.dtype != np.int64:
             index = np.empty((0, 0))
         fits = index.shape == (batch.num_rows,)
         if not batch.num_skipped and not batch.num_replaced:
-            fits = np.array_equal(index, ids)
+            fits = np.array_equal(index, ids) and np.array_equal(marks, np.asarray(valid))
     num_samples = len(builder.dataset)
     fits &= sum(len(each) for each, _ in batch.chunks) <= len(ids) and not batch.parts
     fits &= all(((each >= 0) & (each < num_samples)).all() for each, _ in batch.chunks)
@@ -146,15 +148,14 @@ def _batch(body: Mapping[str, Any], decoder: Decoder) -> Batch:
     # The difference of two clocks may be a little below 0.
     if not all(type(each) in (int, float) and -1 < each < _MOST for each in times):
         raise ValueError("seconds")
+    missing = {escaped(name): count for name, count in body["missing"].items()}
     return Batch(
         decoder.value(body["data"]),
         num_rows=num_rows,
         num_skipped=num_skipped,
         num_replaced=num_replaced,
         rows=BatchRows(ids, skipped, replaced, num_padded),
-        stages=Stages(
-            dict(body["seconds"]), num_bytes, cpu_s, dict(body["storage"]), dict(body["missing"])
-        ),
+        stages=Stages(dict(body["seconds"]), num_bytes, cpu_s, dict(body["storage"]), missing),
         chunks=[(_ids(number, decoder), seconds) for number, seconds in body["chunks"]],
         parts=[_batch(part, decoder) for part in body["parts"]],
     )

@@ -279,9 +279,12 @@ class Dispatcher:
             max(others, key=lambda server: server.weight(work.shard)).send(work)
 
     def _make_here(self, work: Work) -> None:
-        if self._pool is None:
-            self._pool = ThreadPool(1, name="shardwise_local")
         work.is_local = True
+        try:
+            self._pool = self._pool or ThreadPool(1, name="shardwise_local")
+        except RuntimeError as error:  # the system refuses a thread
+            self._finish(work, error)
+            return
         self._num_local_now += 1
         self._pool.submit(self._build, work)
 

@@ -86,10 +86,7 @@ class _Link:
 
     def __init__(self, server: Server, links: Links) -> None:
         self.server = server
-        self._dispatcher = links.dispatcher
-        self._connect = links.connect
-        self._side = links.side
-        self._memory = links.memory
+        self._links, self._dispatcher = links, links.dispatcher
         self._closed = threading.Event()
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name="shardwise_link", daemon=True)
@@ -124,11 +121,12 @@ class _Link:
 
     def _use(self) -> None:
         """Open a connection and use it to its end, which is an error."""
-        connection = self._connection = self._connect(self.server.address, timeout_s=_GREETING_S)
+        links = self._links
+        connection = self._connection = links.connect(self.server.address, timeout_s=_GREETING_S)
         try:
             if self._closed.is_set():
                 return
-            num_credits = greet(connection, self._side)
+            num_credits = greet(connection, links.side)
             connection.limit(None)
             outbox = self._dispatcher.connected(self.server, num_credits)
             threading.Thread(
@@ -141,7 +139,7 @@ class _Link:
     def _receive(self, connection: Connection) -> None:
         dispatcher, result = self._dispatcher, None
         while True:
-            frame = read_frame(connection, _ANSWER, partial(_take_memory, self._memory))
+            frame = read_frame(connection, _ANSWER, partial(_take_memory, self._links.memory))
             if frame.kind not in (Kind.BATCH, Kind.ERROR):
                 raise FrameError(f"{frame.kind.name} in place of an answer")
             request = dispatcher.request_of(self.server, frame.number)

@@ -14,6 +14,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,8 +39,7 @@ _PAUSE_S = 0.05
 # The thread rests four times as long as it works, so that strangers take a fifth of a core; some
 # greetings are done before the first rest.
 _REST, _MOST_DUE_S = 4.0, 0.05
-# Refusals with one text are logged at this interval.
-_LOG_S = 1.0
+_LOG_S, _MAX_LOGGED = 1.0, 8  # between two warnings; more than these at once
 
 _Steps = Generator[memoryview, None, Admission]
 
@@ -85,7 +85,7 @@ class Reception:
         self._peers: list[_Peer] = []
         self._accepts_from = 0.0
         self._is_closed = False
-        self._logged = ("", 0.0)
+        self._logged = deque([0.0] * _MAX_LOGGED, maxlen=_MAX_LOGGED)
 
     def start(self) -> None:
         """Start the thread."""
@@ -113,7 +113,7 @@ class Reception:
                     time.sleep(rests_until - now)
             except Exception as error:  # noqa: BLE001 - it never ends, whatever the system refuses
                 if not self._is_closed:
-                    self._log(f"no connection can be taken now: {error!r}")
+                    self.warn(f"no connection can be taken now: {error!r}")
                 self._accepts_from = time.monotonic() + _PAUSE_S
                 time.sleep(_PAUSE_S)
         for peer in self._peers:
@@ -175,15 +175,15 @@ class Reception:
             if not isinstance(error, Refusal | ServiceError):
                 self._drop(peer, error)
                 return
-            self._log(f"a client was refused: {error}")
+            self.warn(f"a client was refused: {error}")
             peer.steps = None
             with suppress(OSError):
                 if isinstance(error, Refusal):
                     refuse(peer.connection, error)
                 peer.connection.socket.shutdown(socket.SHUT_WR)
 
-    def _log(self, text: str) -> None:
-        now = time.monotonic()
-        if self._logged[0] != text or now - self._logged[1] >= _LOG_S:
-            self._logged = (text, now)
+    def warn(self, text: str) -> None:
+        """Log a warning, unless several were just logged: strangers may cause any number."""
+        if (now := time.monotonic()) - self._logged[0] >= _LOG_S * _MAX_LOGGED:
+            self._logged.append(now)
             _logger.warning("%s", text)

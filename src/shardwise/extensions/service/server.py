@@ -152,7 +152,7 @@ class BatchServer:
                 return
         except RuntimeError as error:  # the system refuses a thread
             trouble = str(error)
-        _logger.warning("a client has to come again: %s", trouble)
+        self._reception.warn(f"a client has to come again: {trouble}")
         self._leave(connection)
 
     def _serve(self, connection: Connection, admission: Admission) -> None:
@@ -169,7 +169,7 @@ class BatchServer:
             ).start()
             self._answer(connection, job, outbox)
         except Refusal as refusal:
-            _logger.warning("a client was refused: %s", refusal)
+            self._reception.warn(f"a client was refused: {refusal}")
             with suppress(OSError):
                 refuse(connection, refusal)
         except (FrameError, EOFError, OSError, RuntimeError, MemoryError) as error:
@@ -247,8 +247,8 @@ class BatchServer:
             if frame.kind != Kind.REQUEST:
                 raise FrameError(f"{frame.kind.name} in place of a request")
             request, number = decode_request(frame), frame.number
-            if not under_way.acquire(blocking=False):
-                raise FrameError(f"more than {MAX_CREDITS} requests under way")
+            if not under_way.acquire(blocking=False) or outbox.qsize() > MAX_CREDITS:
+                raise FrameError(f"more than {MAX_CREDITS} requests or unread answers")
 
             def build(future: Future[Answer], request: BatchRequest = request) -> None:
                 job.reads.announce(request)

@@ -85,7 +85,9 @@ class TcpListener:
 
     def __init__(self, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._sock = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._sock = socket.create_server(
+            (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=host == "::"
+        )
         self.socket = self._sock
         # Accepted sockets have its buffers: the window's scale is agreed on while connecting.
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):

@@ -6,51 +6,54 @@ A node that is asked as the holder of a block fetches one that it lacks, once fo
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Iterable
+import weakref
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from shardwise.base.errors import DataError, StorageError
 from shardwise.extensions.remote.cache import CachedFile
-from shardwise.extensions.remote.cache.block_file import digest, text_digest
-from shardwise.extensions.remote.cache.fetch import fetch_or_wait
+from shardwise.extensions.remote.cache.block_file import BLOCK_NAME
+from shardwise.extensions.remote.cache.fetch import MissingBlock, fetch_or_wait
 from shardwise.extensions.service import frames
 from shardwise.extensions.service.greeting import Admission, greeting_steps, welcome
 from shardwise.extensions.service.reception import Reception
 from shardwise.extensions.service.transport import Connection, Listener
-from shardwise.extensions.share.peers import MAX_BYTES, MAX_HEADER, VERSION
+from shardwise.extensions.share.peers import MAX_BYTES, MAX_HEADER, VERSION, block_digest
 from shardwise.storage.file_pool import FilePool
-from shardwise.storage.protocol import byte_ranges, num_bytes_of
+from shardwise.storage.protocol import ByteRange, byte_ranges
 
 _logger = logging.getLogger("shardwise")
 
 # A connection that nobody uses is closed; its client opens another one.
 _IDLE_S = 15.0
+# A block that can't be fetched so fast goes to those who ask while they still wait.
+_FETCH_S = 5.0
+
+_Files: TypeAlias = Mapping[str, tuple[str, weakref.ref[FilePool]]]
 
 
 class BlockServer:
-    """Serves blocks of files to those who have the token, until closed.
+    """Serves blocks of `files` to those who have the token, until closed.
 
-    Whatever a connection sends, only that connection is given up.
+    `files` has the pool that opens a file, and its URL, by the digest of the URL. Whatever a
+    connection sends, only that connection is given up.
     """
 
-    def __init__(self, listener: Listener, token: bytes, room: int) -> None:
-        self._room = room
-        # The URL and the pool that opens a file, by the digest of its URL.
-        self._files: dict[str, tuple[str, FilePool]] = {}
+    def __init__(self, listener: Listener, token: bytes, *, room: int, files: _Files) -> None:
+        self._room, self._files, self._pid = room, files, os.getpid()
         greet = partial(greeting_steps, token=token, has_dataset=True)
         self._reception = Reception(listener, greet=greet, take=self._take)
         self._reception.start()
 
-    def add(self, urls: Iterable[str], pool: FilePool) -> None:
-        """Serve the blocks of more files."""
-        self._files |= {text_digest(url): (url, pool) for url in urls}
-
     def close(self) -> None:
-        self._reception.close()
+        """Take no more connections; a forked child leaves its parent's socket alone."""
+        if self._pid == os.getpid():
+            self._reception.close()
 
     def _take(self, connection: Connection, admission: Admission) -> None:
         connection.limit(_IDLE_S)
@@ -70,37 +73,63 @@ class BlockServer:
             connection.close()
 
     def _answer(self, body: Any) -> frames.Encoded:
-        """The numbers of the blocks that are here, the digest of their bytes, and these.
+        """The numbers of the blocks that are here with the digests of their bytes, and these.
 
         For no request, the number of blocks that this node has room for.
         """
         if body is None:
             return frames.encoded(self._room)
+        asked, num_bytes = [], 0
         with frames.decoding("request"):
             through, blocks = body
-            asked = [
-                (name, byte_ranges([*map(int, starts)], [*map(int, ends)], 0), int(name[33:41], 16))
-                for name, starts, ends in blocks
-            ]
-            sizes = [num_bytes_of(parts) for _, parts, _ in asked]
-            if min(sizes) <= 0 or sum(sizes) > MAX_BYTES:
-                raise ValueError(f"blocks of {sizes} bytes")
-        buffer, end, given = np.empty(sum(sizes), np.uint8), 0, []
-        for each, (name, parts, number) in enumerate(asked):
-            url, pool = self._files.get(name[:16], ("", None))
-            try:
-                file = None if pool is None else pool.get(url)
-                block = isinstance(file, CachedFile) and file.block_for_peer(number, parts)
-                if not block or block.name != name:
-                    continue
-                view = buffer[end:].data
-                if not block.cache.read(name, parts, view):
-                    if through is not True:
-                        continue
-                    fetch_or_wait([block], view)
-            except (DataError, StorageError) as error:
-                _logger.debug("a block can't be read for another node: %s", error)
-                continue
-            given.append(each)
-            end += sizes[each]
-        return frames.encoded([given, digest(buffer[:end].data)], [buffer[:end]])
+            for name, starts, ends in blocks:
+                ends = [num_bytes + int(end) for end in ends]
+                parts = byte_ranges([*map(int, starts)], ends, num_bytes)
+                asked.append((name, parts, slice(num_bytes, ends[-1])))
+                num_bytes = ends[-1]
+                if not parts or num_bytes > MAX_BYTES or not BLOCK_NAME.fullmatch(name):
+                    raise ValueError(f"{name}: {len(parts)} ranges up to byte {num_bytes}")
+        buffer, given, missing = np.empty(num_bytes, np.uint8), [], {}
+        for each, (name, parts, _) in enumerate(asked):
+            block = self._find_block(name, parts)
+            if block is not None and block.cache.read(name, parts, buffer.data):
+                given.append(each)
+            elif block is not None and through is True:
+                missing[each] = block
+        is_done = bool(missing) and _fetch([*missing.values()], buffer.data)
+        for each, block in missing.items():
+            if is_done or block.cache.read(block.name, block.ranges, buffer.data):
+                given.append(each)
+        given.sort()
+        data = [buffer[asked[each][2]] for each in given]
+        names = [asked[each][0] for each in given]
+        return frames.encoded([given, [*map(block_digest, names, data)]], data)
+
+    def _find_block(self, name: str, parts: Sequence[ByteRange]) -> MissingBlock | None:
+        """A block of this node's version of a file; None for others'."""
+        url, pool = self._files.get(name[:16], ("", lambda: None))
+        number = int(name[33:41], 16)
+        try:
+            file = None if (opened := pool()) is None else opened.get(url)
+            block = file.block_for_peer(number, parts) if isinstance(file, CachedFile) else None
+        except (DataError, StorageError) as error:
+            _logger.debug("a block can't be read for another node: %s", error)
+            return None
+        return block if block is not None and block.name == name else None
+
+
+def _fetch(missing: list[MissingBlock], view: memoryview) -> bool:
+    """Fetch blocks, which may take longer than this waits; returns whether all are in the view."""
+    done = []
+
+    def fetch() -> None:
+        try:
+            fetch_or_wait(missing, view)
+            done.append(True)
+        except (DataError, StorageError) as error:
+            _logger.debug("blocks can't be fetched for another node: %s", error)
+
+    thread = threading.Thread(target=fetch, name="shardwise-peer", daemon=True)
+    thread.start()
+    thread.join(_FETCH_S)
+    return bool(done)

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import ServiceError
+from shardwise.engine.processes.shared_memory import aligned
 from shardwise.extensions.remote.cache.block_file import DIGEST_NAME, digest
 from shardwise.extensions.remote.cache.cache import Cache
-from shardwise.extensions.remote.cache.homes import Homes, keys_of_names
+from shardwise.extensions.remote.cache.homes import Homes, keys_of_names, live_files
 from shardwise.extensions.service import frames
 from shardwise.extensions.service.frames import FrameError
 from shardwise.extensions.service.greeting import ClientSide, greet
@@ -36,14 +37,15 @@ _logger = logging.getLogger("shardwise")
 VERSION = VersionWord(VersionWord.release_here(), "blocks", DIGEST_NAME)
 # Until the nodes have found each other, at the start of a pass.
 JOIN_S = 10.0
-# For the answers to one read, as a holder may fetch the block; a host that is up accepts at once.
-_ANSWER_S, _CONNECT_S = 10.0, 1.0
-# A node that fails is left alone for a while, one that sends wrong bytes for a minute.
-_PAUSE_S, _LIAR_PAUSE_S = 5.0, 60.0
+# For the answers to one read, as a holder may fetch the block, and to that of a holder, for whom
+# others wait; a host that is up accepts at once.
+_ANSWER_S, _HOLDER_S, CONNECT_S = 10.0, 3.0, 1.0
+# A node that fails is left alone, each time twice as long; one that sends wrong bytes for a minute.
+_PAUSE_S, _LONG_PAUSE_S = 5.0, 60.0
 # Servers close a connection that nobody uses for 15 s.
 _MAX_IDLE_S = 5.0
 # Limits of the blocks of a request, and of its header.
-MAX_BYTES, MAX_HEADER = 128 << 20, 1 << 20
+MAX_BYTES, MAX_HEADER = 1 << 30, 1 << 20
 
 # Errors that may end a connection.
 FAILURES = (ServiceError, FrameError, EOFError, OSError, RuntimeError)
@@ -64,21 +66,22 @@ class Peers:
     """The other nodes' blocks, for this process; any thread may read."""
 
     def __init__(self, cache: Cache) -> None:
-        self._settings, self._folder = cache.settings, Path(cache.folder) / "homes"
+        self._settings, self._folder = cache.settings, cache.folder
         # Names of blocks for which some node sent bytes that an index knows to be wrong.
         self.distrusted: set[str] = set()
         self._homes: dict[Path, Homes] = {}
-        # A connection, and since when nobody uses it, by process and address.
-        self._idle: dict[tuple[int, str], tuple[float, Connection]] = {}
-        # Time until which an address is left alone.
-        self._down: dict[str, float] = {}
+        # Connections that nobody uses, and since when, by process and address.
+        self._idle: defaultdict[tuple[int, str], list[tuple[float, Connection]]] = defaultdict(list)
+        # Time until which an address is left alone, and how often in a row it failed.
+        self._down: dict[str, tuple[float, int]] = {}
 
     def read(self, wanted: Sequence[_Wanted], buffer: memoryview) -> list[_Wanted]:
         """Fill a buffer with ranges of blocks; returns those that no other node gave."""
         if sum(num_bytes_of(ranges) for _, ranges in wanted) > MAX_BYTES:
             return [*wanted]
-        known, until = self._known_homes(), time.monotonic() + _ANSWER_S
-        asks = [(each, self._holders(each[0], known)) for each in wanted]
+        is_holder = any(block.for_peer for block, _ in wanted)
+        until = time.monotonic() + (_HOLDER_S if is_holder else _ANSWER_S)
+        asks = [*zip(wanted, self._holders([block for block, _ in wanted]), strict=True)]
         left = []
         while asks:
             by_node: defaultdict[_Node, list[_Ask]] = defaultdict(list)
@@ -94,44 +97,53 @@ class Peers:
                 asks += [each for number, each in enumerate(some) if number not in given]
         return left
 
-    def asks_holder(self, block: Any) -> bool:
-        """Whether a read of a block waits for another node, which may fetch it."""
-        return any(through for *_, through in self._holders(block, self._known_homes()))
+    def ask_holders(self, blocks: Sequence[Any]) -> list[bool]:
+        """Whether a read of each block waits for another node, which may fetch it."""
+        return [any(through for *_, through in nodes) for nodes in self._holders(blocks)]
 
-    def _known_homes(self) -> list[Homes]:
-        """The homes that this machine's loaders have computed; waits while one is about to."""
+    def _holders(self, blocks: Sequence[Any]) -> list[list[_Node]]:
+        """The nodes to ask for each block; waits for homes that are about to be computed."""
+        keys = keys_of_names([block.name for block in blocks])
         while True:
-            found, is_pending = {}, False
-            for path in self._folder.glob("*"):
-                with suppress(OSError, ValueError):  # its loader opens or closes it
-                    homes = self._homes.get(path) or Homes(path)
-                    is_pending |= not homes.facts and time.time() - path.stat().st_mtime < JOIN_S
-                    if homes.facts:
-                        found[path] = homes
-            self._homes = found
-            if not is_pending:
-                return list(found.values())
+            known, is_pending = self._known_homes()
+            found: list[list[_Node] | None] = [None] * len(blocks)
+            for homes in known:
+                rows, are_known = homes.rows(keys)
+                for each in np.flatnonzero(are_known).tolist():
+                    if found[each] is None:
+                        found[each] = self._nodes(blocks[each], rows[each], homes.facts)
+            if not is_pending or None not in found:
+                return [nodes or [] for nodes in found]
             time.sleep(2e-3)
 
-    def _holders(self, block: Any, known: Sequence[Homes]) -> list[_Node]:
+    def _known_homes(self) -> tuple[list[Homes], bool]:
+        """The homes that this machine's loaders have computed, and whether others are to come."""
+        found, is_pending = {}, False
+        for path in live_files(self._folder, "homes"):
+            with suppress(OSError):  # its loader closes it
+                homes = self._homes.get(path) or Homes(path)
+                is_pending |= not homes.facts and time.time() - path.stat().st_mtime < JOIN_S
+                if homes.facts:
+                    found[path] = homes
+        self._homes = found
+        return list(found.values()), is_pending
+
+    def _nodes(self, block: Any, row: Any, facts: dict[str, Any]) -> list[_Node]:
         """The nodes that hold a block, held it before, or may have it from an earlier job."""
-        for homes in known:
-            [row], [is_known] = homes.rows(keys_of_names([block.name]))
-            if not is_known or block.name in self.distrusted:
-                continue
-            addresses, me = homes.facts["addresses"], homes.facts["me"]
-            home = int(row["home"])
-            while home != me and not block.for_peer and not self._is_up(addresses[home]):
-                home = (home + 1) % len(addresses)  # in place of one that fails, for all who ask
-            return [
-                (addresses[n], homes.facts["token"], n == home and not block.for_peer)
-                for n in dict.fromkeys([home, int(row["before"]), *homes.facts["warm"]])
-                if n not in (-1, me)
-            ]
-        return []
+        if block.name in self.distrusted:
+            return []
+        addresses, me, home = facts["addresses"], facts["me"], int(row["home"])
+        if not block.for_peer:  # in place of a home that fails, the next one for all who ask
+            after = [(home + n) % len(addresses) for n in range(len(addresses))]
+            home = next((n for n in after if n == me or self._is_up(addresses[n])), home)
+        return [
+            (addresses[n], facts["token"], n == home and not block.for_peer)
+            for n in dict.fromkeys([home, int(row["before"]), *facts["warm"]])
+            if n not in (-1, me)
+        ]
 
     def _is_up(self, address: str) -> bool:
-        return self._down.get(address, 0.0) <= time.monotonic()
+        return self._down.get(address, (0.0, 0))[0] <= time.monotonic()
 
     def _ask(
         self, node: _Node, wanted: Sequence[_Wanted], buffer: memoryview, until: float
@@ -145,25 +157,27 @@ class Peers:
             for block, ranges in wanted
         ]  # fmt: skip
         try:
-            frame = self._exchange(address, token, [through, body], sum(sizes), until)
-            given, data = _check_answer(frame, sizes)
+            frame = self._exchange(address, token, [through, body], sizes, until)
+            given = _check_answer(frame, [block.name for block, _ in wanted], sizes)
         except FAILURES as error:
-            if address not in self._down:
+            _, times = self._down.get(address, (0.0, 0))
+            if not times:
                 _logger.warning("the cache at %s fails (%r): it is passed over", address, error)
-            pause_s = _LIAR_PAUSE_S if isinstance(error, FrameError) else _PAUSE_S
-            self._down[address] = time.monotonic() + pause_s
+            is_wrong = isinstance(error, FrameError)
+            pause_s = _LONG_PAUSE_S if is_wrong else min(_PAUSE_S * 2**times, _LONG_PAUSE_S)
+            self._down[address] = time.monotonic() + pause_s, times + 1
             return []
         self._down.pop(address, None)
-        begin = 0
-        for number in given:
+        for number, data in zip(given, frame.arrays, strict=True):
+            begin = 0
             for start, stop, at in wanted[number][1]:
                 buffer[at : at + stop - start] = data[begin : begin + stop - start].data
                 begin += stop - start
-        IO_COUNTS.add(peer_bytes=begin)
+        IO_COUNTS.add(peer_bytes=sum(sizes[number] for number in given))
         return given
 
     def _exchange(
-        self, address: str, token: str, body: Any, num_bytes: int, until: float
+        self, address: str, token: str, body: Any, sizes: Sequence[int], until: float
     ) -> frames.Frame:
         """Send a request and receive its answer; raises `FAILURES`."""
         link: list[Connection] = []
@@ -172,23 +186,25 @@ class Peers:
         timer.daemon = True
         try:
             timer.start()
-            since, idle = self._idle.pop((os.getpid(), address), (0.0, None))
-            if idle is not None and time.monotonic() - since < _MAX_IDLE_S:
-                link.append(idle)
-            else:
+            idle = self._idle[os.getpid(), address]
+            with suppress(IndexError):  # none is left
+                while not link:
+                    since, connection = idle.pop()
+                    link += [connection] if time.monotonic() - since < _MAX_IDLE_S else []
+            if not link:
                 connect = connect_to([address], files=tls_files(self._settings))
-                link.append(connect(address, timeout_s=_CONNECT_S))
+                link.append(connect(address, timeout_s=CONNECT_S))
                 side = ClientSide(VERSION, {}, bytes, needs_pickle=False, token=token.encode())
                 greet(link[0], side)
                 link[0].limit(None)
             frames.write(link[0], frames.Kind.REQUEST, 0, frames.encoded(body))
-            frame = frames.read_frame(link[0], frames.Limits(MAX_HEADER, num_bytes + 64))
+            frame = frames.read_frame(link[0], frames.Limits(MAX_HEADER, sum(map(aligned, sizes))))
         except FAILURES:
             _close(link)
             raise
         finally:
             timer.cancel()
-        self._idle[os.getpid(), address] = time.monotonic(), link[0]
+        idle.append((time.monotonic(), link[0]))
         return frame
 
 
@@ -197,12 +213,19 @@ def _close(links: Sequence[Connection]) -> None:
         each.close()
 
 
-def _check_answer(frame: frames.Frame, sizes: Sequence[int]) -> tuple[list[int], NDArray[Any]]:
-    """The numbers of the blocks that a node gives, and their bytes; FrameError for wrong ones."""
+def block_digest(name: str, data: NDArray[np.uint8]) -> int:
+    """The digest of a block's bytes under its name: an answer of another block has another one."""
+    return digest(data.data) ^ digest(name.encode())
+
+
+def _check_answer(frame: frames.Frame, names: Sequence[str], sizes: Sequence[int]) -> list[int]:
+    """The numbers of the blocks that a node gives; FrameError for wrong ones."""
     with frames.decoding("answer"):
         given, expected = frame.body
-        [data] = frame.arrays
-        are_all = data.dtype == np.uint8 and data.shape == (sum(sizes[each] for each in given),)
-        if not are_all or sorted({*given}) != given or digest(data.data) != expected:
-            raise ValueError("it differs from its digest, or is of other blocks")
-    return given, data
+        for number, each, data in zip(given, expected, frame.arrays, strict=True):
+            is_one = data.dtype == np.uint8 and data.shape == (sizes[number],)
+            if not is_one or block_digest(names[number], data) != each:
+                raise ValueError("it differs from its digest, or is of another block")
+        if given != sorted({*given} & {*range(len(sizes))}):
+            raise ValueError(f"blocks {given!r:.80}")
+    return list(given)

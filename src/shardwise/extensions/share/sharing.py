@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 import threading
 import time
+import weakref
+from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,18 +27,21 @@ from shardwise.base.process_group import (
 )
 from shardwise.extensions.remote.cache.block_file import text_digest
 from shardwise.extensions.remote.cache.cache import Cache
+from shardwise.extensions.remote.cache.eviction import boot_id
 from shardwise.extensions.remote.cache.homes import HOME, LoaderFile, block_keys
-from shardwise.extensions.service.addresses import host_and_port, parse_addresses, scheme_of
+from shardwise.extensions.service.addresses import (
+    host_and_port,
+    is_loopback,
+    parse_addresses,
+    scheme_of,
+    tcp_address,
+    with_scheme,
+)
 from shardwise.extensions.service.token import new_nonce, read_token
 from shardwise.extensions.service.transports import listen
+from shardwise.extensions.share import placement
 from shardwise.extensions.share.block_server import BlockServer
-from shardwise.extensions.share.peers import FAILURES, JOIN_S, Peers, tls_files
-from shardwise.extensions.share.placement import (
-    holders,
-    middle_samples,
-    places_of,
-    reading_ranks,
-)
+from shardwise.extensions.share.peers import CONNECT_S, FAILURES, JOIN_S, Peers, tls_files
 from shardwise.plan import Plan
 from shardwise.plan.uses import NEVER
 from shardwise.storage.cache_settings import CacheSettings
@@ -50,10 +56,13 @@ class Sharing(Peers):
     def __init__(self, cache: Cache) -> None:
         super().__init__(cache)
         self._cache, self._joining = cache, threading.Lock()
-        self._job: object = None
-        self._nodes_facts: dict[str, Any] = {}
+        # Facts of the nodes, by the data set, the rank and the world size of loaders.
+        self._group: object = None
+        self._jobs: dict[tuple[str, int, int], dict[str, Any]] = {}
         self._server: BlockServer | None = None
-        self._joined_epoch = 0
+        # The token, and the arguments of `_address` for others.
+        self._served: tuple[bytes, list[Any]] = b"", []
+        self._files: dict[str, tuple[str, weakref.ref[FilePool]]] = {}
 
     @staticmethod
     def checked_peers(settings: CacheSettings) -> tuple[str, ...] | None:
@@ -81,10 +90,11 @@ class Sharing(Peers):
 
         def fill() -> None:
             try:
-                with self._joining:  # ranks may be threads of one process
-                    self._join(rank, plan)
-                self._place(homes, samples, pool, plan, first_step)
-            except (OSError, ServiceError, ValueError) as error:
+                urls, opener = samples.source.manifest.urls, weakref.ref(pool)
+                self._files |= {text_digest(url): (url, opener) for url in urls}
+                if facts := self._join(homes, samples, rank, plan):
+                    self._place(homes, samples, facts, plan, first_step)
+            except (OSError, ServiceError, *NO_STORE) as error:
                 _logger.warning("the cache in %r is not shared: %s", self._cache.folder, error)
             finally:
                 if not homes.is_filled:
@@ -94,25 +104,21 @@ class Sharing(Peers):
         return [homes]
 
     def _place(
-        self, homes: LoaderFile, samples: Any, pool: FilePool, plan: Plan, first_step: int
+        self, homes: LoaderFile, samples: Any, facts: dict[str, Any], plan: Plan, first_step: int
     ) -> None:
         """Compute which nodes hold the blocks of an epoch."""
-        manifest, facts, epoch = samples.source.manifest, dict(self._nodes_facts), plan.epoch
-        if not facts:
-            return  # the first pass has logged the reason
+        manifest, epoch = samples.source.manifest, plan.epoch
         if len(set(manifest.urls)) < len(manifest.urls):
             raise ValueError("several shards lie in one file, at places that are not known")
-        if self._server is not None:
-            self._server.add(manifest.urls, pool)
         num_blocks = np.maximum(1, -(-manifest.shard_bytes // self._cache.settings.block_bytes))
         indices = samples.transforms.indices
-        shards, numbers, ids = middle_samples(manifest.sizes, num_blocks, indices)
+        shards, numbers, ids = placement.middle_samples(manifest.sizes, num_blocks, indices)
         every = range(max(0, epoch - 1), epoch + 2)
-        places = {each: places_of(plan, each, ids) for each in every}
+        places = {each: placement.places_of(plan, each, ids) for each in every}
         held = {}
         for each in every[:-1]:
-            readers = np.array(facts["ranks"])[reading_ranks(plan, each, places[each])]
-            held[each] = holders(readers, places[each + 1], facts["rooms"])
+            readers = np.array(facts["ranks"])[placement.reading_ranks(plan, each, places[each])]
+            held[each] = placement.holders(readers, places[each + 1], facts["rooms"])
         rows = np.empty(len(ids), HOME)
         digests = np.array([int(text_digest(url), 16) for url in manifest.urls], np.uint64)
         rows["key"] = block_keys(digests[shards], numbers)
@@ -124,96 +130,128 @@ class Sharing(Peers):
         due[rows["before"] != facts["me"]] = -1
         rows["use"] = np.where(rows["home"] == facts["me"], again, due)
         rows.sort(order="key")
-        if epoch > self._joined_epoch + 1:
-            facts["warm"] = []  # their earlier blocks are where the plan puts them by now
-        homes.fill(rows.tobytes() + json.dumps(facts).encode(), first_step, len(rows))
+        # Later, blocks of an earlier job are where the plan puts them by now.
+        warm = facts["warm"] if epoch <= facts["epoch"] + 1 else []
+        contents = rows.tobytes() + json.dumps({**facts, "warm": warm}).encode()
+        homes.fill(contents, first_step, len(rows))
 
-    def _join(self, rank: int, plan: Plan) -> None:
-        """Exchange facts with the other nodes when the process group is new."""
-        settings, cache, world_size = self._cache.settings, self._cache, plan.world_size
-        job = settings.peers or default_group(), rank, world_size
-        if job == self._job:
+    def _join(self, homes: LoaderFile, samples: Any, rank: int, plan: Plan) -> dict[str, Any]:
+        """The facts of the nodes of a job; empty if its loader ends before all are there."""
+        job = samples.fingerprint, rank, plan.world_size
+        with self._joining:  # ranks may be threads of one process
+            if self._group is not default_group():
+                self._group, self._jobs = default_group(), {}
+            is_new = job not in self._jobs
+            facts = self._jobs.setdefault(job, {"epoch": plan.epoch})
+            if "addresses" in facts:
+                return facts
+            # Containers of a machine may share a directory.
+            folder = os.stat(self._cache.folder)  # noqa: PTH116
+            name = f"{boot_id().decode() or socket.gethostname()} {folder.st_dev} {folder.st_ino}"
+            if self._settings.peers is None and is_new:
+                facts["key"] = self._publish(name, *job)
+        if self._settings.peers is not None:
+            name, every = self._meet(
+                self._settings.peers, rank, plan, JOIN_S if is_new else CONNECT_S
+            )
+        else:  # without a key, an earlier pass has logged the reason
+            every = _gather(facts["key"], homes, plan.world_size) if "key" in facts else []
+        of_node: dict[str, list[list[Any]]] = {}
+        for each in every:
+            of_node.setdefault(each[0], []).append(each)
+        numbers, firsts = {node: n for n, node in enumerate(of_node)}, [*of_node.values()]
+        facts = {
+            **facts,
+            # Another rank of the data's rank, as in tensor parallelism, may have come first.
+            "me": numbers.get(name, len(numbers)),
+            "ranks": [numbers[each[0]] for each in every],
+            "rooms": [some[0][1] for some in firsts],
+            # The ranks of another node serve the ranks of this one in turn.
+            "addresses": [some[rank % len(some)][3] for some in firsts],
+            "token": self._served[0].decode(),
+            "warm": [number for number, some in enumerate(firsts) if some[0][2]],
+        }
+        if every and all(facts["rooms"]):
+            self._jobs[job] = facts
+        return facts if every else {}
+
+    def _publish(self, name: str, fingerprint: str, rank: int, world_size: int) -> str:
+        """Serve, and tell the other ranks; returns the key of all in the store of the group."""
+        ranks, store = group_rank_and_size(), group_store()
+        secret = shared_name("shardwise/share/token", new_nonce())
+        if ranks is None or secret is None:
+            raise ValueError("share=True needs a process group with a store, or peers=")
+        file, is_warm = self._settings.token_file, self._cache.usage_file().read().num_bytes > 0
+        self._serve(0, read_token(file) if file else secret.encode())
+        key = f"shardwise/share/{fingerprint}/{world_size}"
+        # The n-th call of a rank belongs to the n-th of all others.
+        key = f"{key}/{store.add(f'{key} {ranks[0]}', 1)}"
+        fact = json.dumps([name, self._cache.room, is_warm, *self._served[1]])
+        is_first = bytes(store.compare_set(f"{key}/{rank}", "", fact)) == fact.encode()
+        if is_first and store.add(f"{key}/count", 1) == world_size:
+            store.set(f"{key}/all", "1")
+        return key
+
+    def _meet(
+        self, peers: Sequence[str], rank: int, plan: Plan, seconds: float
+    ) -> tuple[str, list[list[Any]]]:
+        """This node's name and what `_gather` returns, of `peers=` with as many ranks on each."""
+        nodes = [each * len(peers) // plan.world_size for each in range(plan.world_size)]
+        token, until = read_token(self._settings.token_file or ""), time.monotonic() + seconds
+        with suppress(OSError):  # another rank of this node serves
+            self._serve(host_and_port(peers[nodes[rank]])[1], token)
+        rooms: dict[str, int] = {}
+        while (missing := {*peers} - {*rooms}) and time.monotonic() < until:
+            for each in missing:
+                with suppress(*FAILURES, TypeError):
+                    soon = time.monotonic() + CONNECT_S
+                    rooms[each] = int(self._exchange(each, token.decode(), None, [], soon).body)
+            time.sleep(0.02)
+        every = [[str(n), rooms.get(peers[n], 0), True, peers[n]] for n in nodes]
+        return str(nodes[rank]), every
+
+    def _serve(self, port: int, token: bytes) -> None:
+        """Serve at all addresses of this machine, to those who have a token."""
+        if self._served[0] == token:
             return
         if self._server is not None:
-            self._server.close()
-        self._job, self._nodes_facts = job, {}
-        self._server, self._joined_epoch = None, plan.epoch
-        secret = shared_name("shardwise/share/token", new_nonce()) or ""
-        token = read_token(settings.token_file) if settings.token_file else secret.encode()
-        folder, is_warm = os.stat(cache.folder), cache.usage_file().read().num_bytes > 0  # noqa: PTH116
-        name = f"{socket.gethostname()} {folder.st_dev} {folder.st_ino}"
-        if settings.peers is not None:
-            # As many ranks on each.
-            count = len(settings.peers)
-            of_rank = [each * count // world_size for each in range(world_size)]
-            with suppress(OSError):  # another rank of this node serves
-                self._serve(host_and_port(settings.peers[of_rank[rank]])[1], token)
-            rooms = [self._room_of(each, token) for each in settings.peers]
-            every = [
-                [each, str(node), rooms[node], settings.peers[node], True]
-                for each, node in enumerate(of_rank)
-            ]
-            name = str(of_rank[rank])
-        else:
-            address = self._serve(0, token) if secret else ""
-            every = sorted(_gather([rank, name, cache.room, address, is_warm]) if secret else [])
-        if {each[0] for each in every} != {*range(world_size)}:
-            raise ValueError(
-                f"the ranks did not meet within {JOIN_S:.0f} s: share=True needs a process group "
-                "all of whose ranks iterate, or peers="
-            )
-        # Several ranks may read as one rank of the data, as those of tensor parallelism do.
-        names = [*dict.fromkeys(each[1] for each in every)]
-        reading = {each[0]: names.index(each[1]) for each in reversed(every)}
-        of_node = [[each for each in every if each[1] == node] for node in names]
-        self._nodes_facts = {
-            "me": names.index(name), "ranks": [reading[each] for each in range(world_size)],
-            "rooms": [some[0][2] for some in of_node],
-            # The ranks of another node serve the ranks of this one in turn.
-            "addresses": [some[rank % len(some)][3] for some in of_node], "token": token.decode(),
-            "warm": [number for number, some in enumerate(of_node) if some[0][4]],
-        }  # fmt: skip
-
-    def _room_of(self, address: str, token: bytes) -> int:
-        """The room of a node, once it serves; 0 if it does not in time."""
-        until = time.monotonic() + JOIN_S
-        while time.monotonic() < until:
-            with suppress(*FAILURES, TypeError):
-                return int(self._exchange(address, token.decode(), None, 0, until).body)
-            time.sleep(0.05)
-        return 0
-
-    def _serve(self, port: int, token: bytes) -> str:
-        """Serve at all addresses of this machine; returns one for the others."""
-        listener = listen("tcp", "0.0.0.0", port, files=tls_files(self._cache.settings))  # noqa: S104
-        self._server = BlockServer(listener, token, self._cache.room)
-        scheme, host, store = scheme_of(listener.address), socket.gethostname(), group_store()
+            self._server.close()  # of an earlier process group
+        self._served, files = (token, []), tls_files(self._settings)
+        any_host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
+        listener = listen("tcp", any_host, port, files=files)
+        self._server = BlockServer(listener, token, room=self._cache.room, files=self._files)
+        weakref.finalize(self, self._server.close)
+        host, store = socket.gethostname(), group_store()
         while hasattr(store, "underlying_store"):
             store = store.underlying_store
-        if scheme == "tcp" and hasattr(store, "host"):
+        if files is None and hasattr(store, "host"):
             # The host in the network of the group's store; with TLS, the certificate's name.
-            with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((store.host, 1))  # sends nothing
-                host = probe.getsockname()[0]
-        return f"{scheme}://{host}:{host_and_port(listener.address)[1]}"
+            with suppress(OSError):
+                family, *_, place = socket.getaddrinfo(store.host, 1, type=socket.SOCK_DGRAM)[0]
+                with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                    probe.connect(place)  # sends nothing
+                    host = probe.getsockname()[0]
+        scheme, port = scheme_of(listener.address), host_and_port(listener.address)[1]
+        self._served = token, [scheme, host, socket.gethostname(), port]
 
 
-def _gather(fact: list[Any]) -> list[Any]:
-    """Gather a fact of each rank of the process group; empty if one sends none in time."""
-    ranks, store = group_rank_and_size(), group_store()
-    if ranks is None:
-        return []
-    try:
-        # The n-th call of a process belongs to the n-th of all others.
-        key = f"shardwise/share/{store.add(f'shardwise/share {ranks[0]}', 1)}"
-        store.set(f"{key}/{ranks[0]}", json.dumps(fact))
-        keys = [f"{key}/{rank}" for rank in range(ranks[1])]
-        store.wait(keys, timedelta(seconds=JOIN_S))
-        return [
-            *map(
-                json.loads,
-                store.multi_get(keys) if store.has_extended_api() else map(store.get, keys),
-            )
-        ]
-    except NO_STORE:
-        return []
+def _address(scheme: str, host: str, name: str, port: int) -> str:
+    """The address of a node, by its name where its own address is one of another's loopback."""
+    is_far = is_loopback(host) and name != socket.gethostname()
+    return with_scheme(scheme, tcp_address(name if is_far else host, port))
+
+
+def _gather(key: str, homes: LoaderFile, world_size: int) -> list[list[Any]]:
+    """Node, room, warmth and address of each rank; none if the loader ends before all are there."""
+    store, late_at, pause_s = group_store(), time.monotonic() + JOIN_S, 2e-3
+    # Waiting in the store would keep other threads from it.
+    while homes.is_open and not store.check([f"{key}/all"]):
+        if time.monotonic() > late_at:
+            late_at = math.inf
+            text = "share=True: not all %d ranks iterate: reading without other nodes until they do"
+            _logger.warning(text, world_size)
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, 0.25)
+    keys = [f"{key}/{rank}" for rank in range(world_size)] if homes.is_open else []
+    get = store.multi_get if store.has_extended_api() else partial(map, store.get)
+    return [[*fact[:3], _address(*fact[3:])] for fact in map(json.loads, get(keys))]

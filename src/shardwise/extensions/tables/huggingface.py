@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.base.columns import Columns
-from shardwise.extensions.tables.arrow.columns import BatchColumns, empty_columns, gather
+from shardwise.extensions.tables.arrow.columns import BatchColumns, empty_columns, gather, key_texts
 from shardwise.extensions.tables.arrow.types import KEY, check_names, field_types, traits_of
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import PerProcess
@@ -94,12 +94,7 @@ def _payload(stored: Mapping[str, Any] | None) -> bytes | None:
 
 
 class HuggingFaceSource:
-    """A `datasets.Dataset` by its Arrow table; any row is as near as another.
-
-    Numbers and lists of numbers are arrays, where the dataset itself gives lists. A sample's key
-    is its index, or its "__key__". What `select`, `shuffle` and `shard` of the dataset did holds.
-    `is_columnar` must hold for the dataset.
-    """
+    """A `datasets.Dataset` for which `is_columnar` holds, by its Arrow table."""
 
     default_shuffle: Literal["full"] = "full"
 
@@ -138,7 +133,7 @@ class HuggingFaceSource:
         else:
             columns = empty_columns(field_types(self.dataset.data.schema), names)
         keys = columns.pop(KEY) if self._has_keys else ids.tolist()
-        return Columns(ids, list(map(str, keys)), columns)
+        return Columns(ids, key_texts(keys, lambda _: url), columns)
 
 
 class _Table:

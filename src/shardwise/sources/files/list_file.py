@@ -8,6 +8,7 @@ https://lhotse.readthedocs.io; directories of Kaldi: https://kaldi-asr.org/doc/d
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -22,6 +23,7 @@ import numpy as np
 
 from shardwise.base.columns import Column
 from shardwise.base.errors import DataError, MissingShardError
+from shardwise.base.foreign_bytes import as_data_error
 from shardwise.base.shown import base_name, without_query
 from shardwise.sources.files.folder import Listing, Names, field_of, runs_of
 from shardwise.storage import StorageOptions, read_whole
@@ -47,8 +49,13 @@ def flat_row(row: dict[str, Any], number: int, url: str) -> dict[str, Any]:
     sources = recording.get("sources") or [{}]
     if len(sources) > 1 or sources[0].get("type", "file") not in ("file", "url"):
         raise DataError(f"row {number} has a recording that is not one file", url=url, index=number)
+    if recording.get("transforms"):
+        raise DataError(f"row {number} has a recording to be changed by lhotse: save its sound "
+                        "changed, or change it in a map()", url=url, index=number)  # fmt: skip
     found = {"path": sources[0].get("source"), "id": row.get("id"), "offset": row.get("start"),
              "duration": row.get("duration")}  # fmt: skip
+    if len(sources[0].get("channels") or ()) > 1:
+        found["channel"] = row.get("channel")
     for name in ("text", "speaker", "language"):
         values = [each.get(name) for each in said if each.get(name) is not None]
         if values:
@@ -106,7 +113,7 @@ def _pairs(url: str, data: bytes) -> dict[str, str]:
     return {words[0]: words[1].strip() if len(words) > 1 else "" for words in split}
 
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", "wav.scp")
+SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".jsonl.gz", ".ndjson", "wav.scp")
 # Names of the column of paths, unless path= names it.
 _PATH_COLUMNS = ("path", "file_name", "filename", "file", "audio_filepath")
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
@@ -172,11 +179,14 @@ def _directory(url: str) -> str:
 
 
 def _read_rows(url: str, data: bytes) -> list[dict[str, Any]]:
+    name = base_name(url)
+    if name.endswith(".gz"):
+        with as_data_error("it can't be unpacked", url=url):
+            data = gzip.decompress(data)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"it is no UTF-8: {error}", url=url, offset=error.start) from error
-    name = base_name(url)
     if name.endswith((".csv", ".tsv")):
         return _read_csv(url, text, "\t" if name.endswith(".tsv") else ",")
     rows = []

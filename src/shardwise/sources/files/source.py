@@ -80,7 +80,6 @@ class FilesSource:
 
     @property
     def listing(self) -> Listing:
-        """The files."""
         return self._open()[0]
 
     @property
@@ -98,7 +97,6 @@ class FilesSource:
 
     @property
     def traits(self) -> SourceTraits:
-        """All fields but that with the bytes are values; those that are numbers have a layout."""
         columns = self.listing.columns
         layouts = {
             name: (column.shape[1:], column.dtype)

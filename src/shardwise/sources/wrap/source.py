@@ -7,14 +7,16 @@ the counts and the ranks are ours, the reading is the dataset's own.
 from __future__ import annotations
 
 import os
+from collections import UserString
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from mmap import mmap
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.columns import Columns
+from shardwise.base.columns import Columns, key_text
 from shardwise.base.errors import DataError, MissingExtraError, StorageError
 from shardwise.base.foreign_bytes import is_signal
 from shardwise.base.hints import call_for
@@ -30,9 +32,8 @@ def _kind_of(dataset: Any) -> str:
 class WrapSource:
     """A map-style dataset, seen as one shard of objects; `shardwise.wrap` documents its fields.
 
-    The fields are those of item 0; a value None counts as a field that the sample lacks.
-    `__getitems__` is used where the dataset has it. Several threads may read at once, as with any
-    source: the dataset's `__getitem__` must allow it.
+    The fields are those of item 0; a value None counts as a field that the sample lacks. Several
+    threads may read at once.
     """
 
     # Decoders are applied to objects as they are; nothing is laid out in bytes.
@@ -133,7 +134,10 @@ class WrapSource:
     def _name_fields(self, i: int, item: Any) -> tuple[str, dict[str, Any]]:
         if isinstance(item, Mapping):
             sample = dict(item)
-            key = str(sample.pop("__key__", i))
+            try:
+                key = key_text(sample.pop("__key__", i))
+            except ValueError as error:
+                raise self._error(i, str(error)) from None
             for name in sample:
                 if not isinstance(name, str):
                     raise self._error(
@@ -158,16 +162,14 @@ def _refuse_table(dataset: Any) -> None:
             f"wrap() needs a dataset, not a {type(dataset).__name__}: a path is opened by "
             f"{call_for(dataset)}; samples in memory stand in a list, wrap([...])"
         )
-    if isinstance(dataset, bytearray | memoryview):
+    if isinstance(dataset, bytearray | memoryview | mmap | UserString):
         raise TypeError(f"wrap() needs a dataset, not a {type(dataset).__name__}: give a list")
     package, name = type(dataset).__module__.partition(".")[0], type(dataset).__name__
     remedy = {
-        ("pandas", "DataFrame"): "its records, wrap(df.to_dict('records')), or write it by "
-        "df.to_parquet('rows.parquet') for sw.parquet",
-        ("polars", "DataFrame"): "its rows, wrap(df.to_dicts()), or write it by "
-        "df.write_parquet('rows.parquet') for sw.parquet",
-        ("pyarrow", "Table"): "its rows, wrap(table.to_pylist()), or write it by "
-        "pyarrow.parquet.write_table(table, 'rows.parquet') for sw.parquet",
+        ("pandas", "DataFrame"): "its records, wrap(df.to_dict('records'))",
+        ("polars", "DataFrame"): "its rows, wrap(df.to_dicts())",
+        ("pyarrow", "Table"): "its rows, wrap(table.to_pylist())",
+        ("pyarrow", "RecordBatch"): "its rows, wrap(batch.to_pylist())",
         ("lance", "LanceDataset"): "it to sw.lance, which reads the version that is open",
     }.get((package, name))
     if package == "datasets":
@@ -177,11 +179,15 @@ def _refuse_table(dataset: Any) -> None:
         elif name == "Dataset" and dataset.format["type"] in ("arrow", "pandas", "polars"):
             remedy = "the dataset without its format, wrap(dataset.with_format(None))"
             name = f"Dataset with the format {dataset.format['type']!r}"
-    if remedy is None and isinstance(dataset, dict):
+    if remedy is None and isinstance(dataset, Mapping):
         package = "plain"
         remedy = (
             "a list of samples, wrap(list(data.values())); of columns, "
             "wrap([dict(zip(data, row)) for row in zip(*data.values())])"
         )
     if remedy is not None:
-        raise TypeError(f"wrap() needs a dataset of samples, not a {package} {name}: give {remedy}")
+        is_table = name in ("DataFrame", "Table", "RecordBatch")
+        more = ", or write it to a Parquet file for sw.parquet" if is_table else ""
+        raise TypeError(
+            f"wrap() needs a dataset of samples, not a {package} {name}: give {remedy}{more}"
+        )

@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,10 @@ def test_a_store_gives_the_same_by_a_shuffled_loader(s3: S3Server, data, tmp_pat
 def test_mds_streams_stand_behind_one_another(data):
     ds = sw.mds([data / "mds", data / "mds-zstd" / "index.json"])
     assert [sample["id"] for sample in ds] == [*range(NUM_SAMPLES)] * 2
+    (data / "linked").symlink_to("mds")
+    for again in ("./mds", "mds/index.json", "linked"):
+        with pytest.raises(ValueError, match="names a directory twice"):
+            sw.mds([str(data / "mds"), f"{data}/{again}"])
 
 
 def test_columns_of_numbers_are_arrays_of_a_batch(data):
@@ -218,6 +223,12 @@ def rewrite(path: Path, change) -> None:
     path.write_text(json.dumps(document))
 
 
+def shape(document, text: str) -> None:
+    for shard in document["shards"]:
+        place = shard["column_names"].index("fixed")
+        shard["column_encodings"][place] = f"ndarray:int8:{text}"
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
@@ -244,12 +255,28 @@ def rewrite(path: Path, change) -> None:
         ("litdata", lambda d: d["chunks"][0].update(filename="\ud800"), "surrogate"),
         ("mds", lambda d: d["shards"].__setitem__(0, []), "shard 0 of the index"),
         ("litdata", lambda d: d["config"].update(data_spec="[1, " + "[" * 5000), "no tree"),
+        ("mds", lambda d: shape(d, "-1,-1"), "field 'fixed'"),
+        ("mds", lambda d: shape(d, "3,-1"), "field 'fixed'"),
+        ("mds", lambda d: shape(d, "1" + ",1" * 70), "field 'fixed'"),
+        ("mds", lambda d: shape(d, "9" * 30), "field 'fixed'"),
+        ("mds", lambda d: shape(d, f"{2**62},4"), "field 'fixed'"),
     ],
 )
 def test_an_index_that_cannot_be_used_says_why(data, name, change, message):
     rewrite(data / name / "index.json", change)
     with pytest.raises(sw.DataError, match=message):
         list(open_any(str(data), name))
+
+
+def test_frames_that_promise_more_than_their_samples_are_not_decompressed(data, monkeypatch):
+    path = data / "litdata-batch" / "chunk-0-0.bin"
+    content = bytearray(path.read_bytes())
+    # Behind 24 bytes, the offsets of 4 samples and the frame's first 20 bytes: its length.
+    content[64:68] = (1 << 31).to_bytes(4, "little")
+    path.write_bytes(content)
+    monkeypatch.setattr("shardwise.extensions.formats.litdata.frames.unzip", None)
+    with pytest.raises(sw.DataError, match="offsets of its samples are damaged"):
+        sw.litdata(data / "litdata-batch")[0]
 
 
 def test_stored_pixels_are_no_file_for_an_image_decoder(tmp_path):
@@ -338,5 +365,11 @@ def test_empty_and_compressed_files(tmp_path):
     ds = sw.tfrecord(tmp_path / "a.tfrecord")
     assert (len(ds), ds.fields) == (0, ("record",))
     (tmp_path / "b.tfrecord").write_bytes(gzip.compress(b"x" * 100))
-    with pytest.raises(sw.DataError, match="compressed"):
-        len(sw.tfrecord(tmp_path / "b.tfrecord"))
+    for written, named in (
+        (gzip.compress(b"x" * 100), "gzip: unpack it"),
+        (zlib.compress(b"x" * 100), "zlib: decompress it"),
+        (b"PAR1" + bytes(99), r"a Parquet file: sw\.parquet opens it"),
+    ):
+        (tmp_path / "b.tfrecord").write_bytes(written)
+        with pytest.raises(sw.DataError, match=f"no TFRecord file, but {named}"):
+            len(sw.tfrecord(tmp_path / "b.tfrecord"))

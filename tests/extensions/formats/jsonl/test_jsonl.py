@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.extensions.formats.jsonl import text as text_module
 from shardwise.extensions.formats.jsonl.text import find_lines
+from shardwise.storage.column_file import decode_columns, encode_columns
 from shardwise.testing import check_source
 
 VALUES = st.dictionaries(
@@ -105,6 +106,34 @@ def test_an_index_is_loaded_and_one_of_another_version_is_made_again(tmp_path, m
     index.write_bytes(index.read_bytes()[:-9])
     assert len(sw.jsonl(path)) == 3
     assert len(scans) == 2
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [[], [0, 9], [9, 18, 27], [0, 18, 9, 27], [0, 9, 18, 1 << 40], [0, 9, 2**64 - 9, 27],
+     np.array([0, 9, 18, 27], np.uint8)],
+)  # fmt: skip
+def test_an_index_that_does_not_fit_the_file_is_made_again(tmp_path, offsets):
+    path = write(tmp_path / "a.jsonl", [{"n": 1}, {"n": 2}, {"n": 3}])
+    assert len(sw.jsonl(path)) == 3
+    index = Path(f"{path}.jli")
+    metadata, _ = decode_columns(index.read_bytes())
+    column = offsets if isinstance(offsets, np.ndarray) else np.array(offsets, np.uint64)
+    index.write_bytes(encode_columns(metadata, {"offsets": column}))
+    assert [sample["n"] for sample in sw.jsonl(path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("text", [b" ", b"\n"])
+def test_a_few_bytes_that_become_very_long_lines_take_little_memory(tmp_path, monkeypatch, text):
+    monkeypatch.setattr("shardwise.extensions.formats.jsonl.text._MAX_LINE_BYTES", 32 << 20)
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(text * (48 << 20), 1))
+    if text == b"\n":
+        assert len(sw.jsonl(path)) == 0
+        return
+    with pytest.raises(sw.DataError, match="a line has more than 33,554,432 bytes") as caught:
+        len(sw.jsonl(path))
+    assert caught.value.url == str(path)
 
 
 def test_a_file_that_was_replaced_under_a_pickled_source_is_stale(tmp_path):

@@ -97,13 +97,18 @@ def test_a_tree_that_is_too_deep_or_of_unknown_types_is_refused():
             parse(spec, 1)
 
 
-def test_compressed_data_of_another_length_is_refused():
+def test_compressed_data_of_another_length_is_refused(monkeypatch):
     pa = pytest.importorskip("pyarrow")
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as out:
         out.write(b"a" * 1000)
     data = sink.getvalue().to_pybytes()
     assert unzip(data, "zstd:3", None, url="x").tobytes()[:1] == b"a"
+    with pytest.raises(DataError, match="bytes become more than 500"):
+        monkeypatch.setattr(f"{unzip.__module__}._LEAST_BYTES", 500)
+        monkeypatch.setattr(f"{unzip.__module__}._RATIO", 0)
+        unzip(data, "zstd:3", None, url="x")
+    assert len(unzip(data, "zstd:3", None, url="x", guess=1000)) == 1000
     for length, message in ((999, "more than"), (1001, "only")):
         with pytest.raises(DataError, match=message):
             unzip(data, "zstd", length, url="x")

@@ -18,7 +18,9 @@ from shardwise.extensions.media.files.media_index import index_media, with_check
 from tests.support.media import numbers_in, zeroed
 
 
-@pytest.mark.parametrize("name", ["b_frames", "co64", "mkv", "vp9", "avi", "ts", "fragmented"])
+@pytest.mark.parametrize(
+    "name", ["b_frames", "co64", "mkv", "vp9", "avi", "ts", "wmv", "fragmented"]
+)
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.6, 0.95])
 def test_a_cut_file_is_an_error(media_files, name, share):
     data = media_files.read(name)
@@ -218,6 +220,37 @@ def test_parts_of_an_mkv_that_changed_places_are_an_error(media_files):
     moved = data[:cluster] + data[cluster + 1500 :] + data[cluster : cluster + 1500]
     with pytest.raises(DataError, match="do not follow one another"):
         sw.video(4)(moved)
+
+
+@pytest.mark.parametrize("name", ["vp9", "edit_mkv", "avi", "ts"])
+def test_a_frame_whose_place_in_the_container_is_damaged_is_not_left_out(media_files, name):
+    data = media_files.read(name)
+    columns = index_media(BytesReader(data)).first("video").columns
+    at = int(columns.offset[20])
+    if name == "ts":
+        at = data.index(b"\x47", len(data) // 2 // 188 * 188)
+    # What stands before the payload, or the mark of a packet.
+    damaged = (
+        data[: at - 8] + bytes(8) + data[at:]
+        if name != "ts"
+        else (data[:at] + bytes(200) + data[at + 200 :])
+    )
+    sw.video(4)(data)
+    with pytest.raises(DataError, match=r"follow one another|begin with 0x47|CRC-32"):
+        sw.video(4)(damaged)
+
+
+@pytest.mark.parametrize("name", ["b_frames", "hevc", "vp9_mp4", "mpeg4"])
+def test_zeros_in_place_of_a_part_of_a_picture_are_an_error(media_files, name):
+    data = media_files.read(name)
+    columns = index_media(BytesReader(data)).first("video").columns
+    number = int(columns.size.argmax())
+    at = int(columns.offset[number]) + int(columns.size[number]) // 2
+    decoder = sw.video(len(columns.size))
+    decoder(data)
+    with pytest.raises(DataError, match="zeros lie in place") as caught:
+        decoder(data[:at] + bytes(40) + data[at + 40 :])
+    assert caught.value.offset == columns.offset[number]
 
 
 def test_a_stream_that_its_header_lacks_is_an_error(media_files, monkeypatch):

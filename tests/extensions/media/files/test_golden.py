@@ -10,13 +10,16 @@ import pytest
 
 import shardwise as sw
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
+from shardwise.extensions.media.files.index_format import (
+    bad_block,
+    index_from_bytes,
+    index_to_bytes,
+)
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.track import Track, TrackColumns
 from shardwise.extensions.media.tar.sidecar import (
     MediaSidecar,
     SidecarHeader,
-    bad_block,
     encode_sidecar,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 
@@ -125,6 +126,33 @@ def test_a_list_of_speech_has_a_segment_a_row(folder, whole, read):
         assert (sample["text"], sample["speaker"], sample["offset"]) == (text, speaker, offset)
         expected = span(whole[name], offset, sample["duration"])
         np.testing.assert_array_equal(sample["audio"], expected)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "cuts.jsonl.gz"])
+def test_lists_have_the_names_that_nemo_and_lhotse_give_them(folder, whole, name):
+    rows = [
+        {"audio_filepath": "a.flac", "offset": "2.0", "duration": 1},
+        {"audio_filepath": "a.flac", "duration": 0.5},
+    ]
+    text = "\n".join(map(json.dumps, rows)).encode()
+    (folder / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    first, second = sw.files(folder / name).segments("audio")
+    assert (first["offset"], first["duration"], second["offset"]) == (2.0, 1.0, 0.0)
+    length = second["audio"].shape[1]
+    np.testing.assert_array_equal(second["audio"], whole["a.flac"][:, :length])
+
+
+def test_cuts_of_lhotse_that_change_their_sound_are_refused_and_channels_are_named(folder):
+    recording = {"sources": [{"type": "file", "source": "a.flac", "channels": [0, 1]}]}
+    row = {"id": "x", "start": 1.0, "duration": 1.0, "channel": 1, "supervisions": [],
+           "recording": recording}  # fmt: skip
+    path = folder / "two.jsonl"
+    path.write_text(json.dumps(row))
+    assert sw.files(path).segments("audio")[0]["channel"] == 1
+    recording["transforms"] = [{"name": "Speed", "kwargs": {"factor": 1.1}}]
+    path.write_text(json.dumps(row))
+    with pytest.raises(sw.DataError, match="to be changed by lhotse"):
+        len(sw.files(path))
 
 
 def test_a_segment_of_a_listed_file_is_one_range_of_few_bytes(folder, monkeypatch):

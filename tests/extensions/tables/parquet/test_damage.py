@@ -24,7 +24,7 @@ def opened(path, **options):
     return ds
 
 
-@pytest.mark.parametrize("data", [b"", b"PAR1", b"not a table at all, but some text", bytes(1000)])
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"not a table at all \x01", bytes(1000)])
 def test_a_file_that_is_no_table_is_refused(tmp_path, data):
     path = tmp_path / "a.parquet"
     path.write_bytes(data)

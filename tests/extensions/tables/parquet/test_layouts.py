@@ -1,6 +1,8 @@
 """Directories of tables: partitions, and what Hugging Face datasets write."""
 
+import gzip
 import json
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -139,6 +141,20 @@ def test_an_arrow_file_in_the_file_layout_opens_too(tmp_path):
     check_source(
         source, expected=[{"__key__": f"a:{i}", "id": i, "b": bytes([i])} for i in range(7)]
     )
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_file_that_lies_in_a_directory_under_two_names_is_refused(tmp_path, link):
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    link(tmp_path / "a.parquet", tmp_path / "latest.parquet")
+    with pytest.raises(ValueError, match=r"latest\.parquet' is named twice, once as .*a\.parquet"):
+        sw.parquet(tmp_path)
+
+
+def test_a_file_of_another_format_is_called_by_its_name(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(gzip.compress(bytes(99)))
+    with pytest.raises(DataError, match="no Parquet file, but gzip"):
+        len(sw.parquet(tmp_path / "a.parquet"))
 
 
 def test_what_is_no_arrow_file_is_refused(tmp_path):

@@ -19,7 +19,7 @@ from shardwise.base.arguments import near_name
 from shardwise.base.columns import Column
 from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
-from shardwise.extensions.formats.jsonl.text import codec_of, find_lines, unzip_to_disk
+from shardwise.extensions.formats.jsonl.text import are_offsets, codec_of, find_lines, unzip_to_disk
 from shardwise.extensions.formats.records.forms import VALUES, BadRowError, Form
 from shardwise.extensions.formats.records.scanned import KeptIndex, ScannedSource
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard
@@ -72,7 +72,7 @@ class JsonLinesSource(ScannedSource[_Lines]):
         codec = codec_of(file)
         index = KeptIndex("jsonl", ".jli", url, stat, self._index_dir)
         offsets = index.load().get("offsets")
-        if offsets is None:
+        if offsets is None or not are_offsets(offsets, None if codec else stat.num_bytes):
             offsets = find_lines(file, codec)
             index.save({"offsets": offsets.view(np.uint64)})
         return _Lines(offsets.view(np.int64), codec)

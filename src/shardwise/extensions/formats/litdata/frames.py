@@ -46,6 +46,10 @@ def open_frames(data: bytes, chunk: Shard, compression: str) -> RecordShard:
         raise DataError(f"the chunk ends at byte {len(data)}, its header at {end}", url=url)
     offsets = np.frombuffer(data, "<u4", count + 1, _PREFIX.size).astype(np.int64)
     frames = np.frombuffer(data, _FRAME, num_frames, table_at)
+    is_wrong = offsets[0] != 0 or (np.diff(offsets) < 0).any()
+    # Frames may lie over one another: their lengths are compared before one is decompressed.
+    if is_wrong or offsets[-1] != frames["bytes"].sum(dtype=np.uint64):
+        raise DataError("the offsets of its samples are damaged", url=url, offset=_PREFIX.size)
     content = []
     for frame in frames:
         at, stored = int(frame["offset"]), int(frame["stored"])
@@ -57,7 +61,4 @@ def open_frames(data: bytes, chunk: Shard, compression: str) -> RecordShard:
             )
         content.append(unzip(data[at : at + stored], compression, int(frame["bytes"]), url=url))
     whole = np.concatenate(content) if content else np.empty(0, np.uint8)
-    is_wrong = offsets[0] != 0 or (np.diff(offsets) < 0).any() or offsets[-1] != len(whole)
-    if is_wrong:
-        raise DataError("the offsets of its samples are damaged", url=url, offset=_PREFIX.size)
     return RecordShard(offsets[:-1], offsets[1:], whole)

@@ -149,7 +149,8 @@ class LitDataSource(RecordSource):
         if index.level == "batch":
             return open_frames(data, chunk, index.compression)
         # The index has the length of the content, which some versions of LitData got wrong.
-        return open_content(unzip(data, index.compression, None, url=chunk.url), chunk)
+        content = unzip(data, index.compression, None, url=chunk.url, guess=chunk.num_bytes)
+        return open_content(content, chunk)
 
     def _cut_columns(self, records: RecordFields, names: Sequence[str]) -> Mapping[str, Column]:
         index = self._index

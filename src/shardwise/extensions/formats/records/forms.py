@@ -29,14 +29,18 @@ class Form:
 
     Attributes:
         layout: shape and dtype of a value whose bytes are those of an array; None for others.
-        decode: bytes -> value for the others; None for fields that stay bytes. It raises ValueError
-            for bytes that are not of its kind.
+        decode: bytes -> value for the others, or ValueError; None for fields that stay bytes.
         is_cut: the field is cut from a record as values already.
     """
 
     layout: Layout | None = None
     decode: Callable[[bytes], Any] | None = None
     is_cut: bool = False
+
+    def __post_init__(self) -> None:
+        if self.layout is not None:
+            # Broadcasting takes no memory; numpy raises ValueError for a shape that it can't have.
+            np.broadcast_to(np.empty((), self.layout[1]), self.layout[0])
 
     @property
     def is_value(self) -> bool:

@@ -42,7 +42,7 @@ def index_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
         found.append(path + mark + query)
     if not found:
         raise ValueError("urls=[]: give at least one directory with an index.json")
-    if len(set(found)) < len(found):
+    if len({os.path.realpath(url) if is_local(url) else url for url in found}) < len(found):
         raise ValueError("urls names a directory twice: its samples would be read twice")
     return found
 

@@ -11,9 +11,14 @@ from shardwise.base.foreign_bytes import as_data_error
 # The format's name, as an index has it -> Arrow's name of the codec.
 _CODECS = {"zstd": "zstd", "gz": "gzip", "gzip": "gzip", "br": "brotli", "bz2": "bz2"}
 
+# Most data shrink to more than a thousandth, but for short ones.
+_RATIO, _LEAST_BYTES = 1000, 64 << 20
 
-def unzip(data: bytes, kind: str, num_bytes: int | None, *, url: str) -> NDArray[np.uint8]:
-    """Decompress ("zstd", "zstd:7", ...) a file whose content is `num_bytes` long, if known."""
+
+def unzip(
+    data: bytes, kind: str, num_bytes: int | None, *, url: str, guess: int = 0
+) -> NDArray[np.uint8]:
+    """Decompress ("zstd", "zstd:7", ...) `num_bytes`, or what `guess` or the ratio allow."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -28,10 +33,12 @@ def unzip(data: bytes, kind: str, num_bytes: int | None, *, url: str) -> NDArray
             read = pa.decompress(data, num_bytes, codec="snappy")
         else:
             # One byte more than there should be shows a content that is too long.
-            most = None if num_bytes is None else num_bytes + 1
+            most = max(guess, _LEAST_BYTES + _RATIO * len(data)) if num_bytes is None else num_bytes
             stream = pa.CompressedInputStream(pa.BufferReader(data), _CODECS[name])
-            read = stream.read_buffer(most)
+            read = stream.read_buffer(most + 1)
         content = np.frombuffer(read, np.uint8)
+        if num_bytes is None and name != "snappy" and len(content) > most:
+            raise ValueError(f"{len(data)} bytes become more than {most}")
     if num_bytes is not None and len(content) != num_bytes:
         raise DataError(
             f"decompressed, it has {'more than' if len(content) > num_bytes else 'only'} "

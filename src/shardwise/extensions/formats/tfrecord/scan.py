@@ -18,22 +18,19 @@ from shardwise.extensions.formats.records.scanned import KeptIndex
 from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
 from shardwise.sources.manifest import narrow
 from shardwise.storage import File, FileStat
+from shardwise.storage.known_formats import HEAD_BYTES, known_format
 
 # Before the data of a record, and in all.
 _HEAD_BYTES, FRAME_BYTES = 12, 16
 _SCAN_BYTES, _HEADS_BYTES = 8 << 20, 4 << 10
-# First bytes of files compressed as a whole: gzip and zlib, which TensorFlow writes on request.
-_ZIPPED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+# First bytes of files that TensorFlow compressed as a whole.
+_ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 
 
 def find_records(file: File, index_dir: str | None) -> tuple[FileStat, NDArray[np.int64]]:
     """The records of a file, which is pinned: from an index that fits, else by a scan.
 
-    Its index is kept in `index_dir`; None for beside it, or, of a remote file, the user's cache.
-    What can't be written is found again by each process.
-
-    Returns:
-        The file as it was scanned, and the data's ends and lengths, int64 `[2, records]`.
+    Returns the file as it was scanned, and the data's ends and lengths, int64 `[2, records]`.
     """
     stat = file.stat()
     file.pin(stat)
@@ -65,7 +62,7 @@ def _scan(file: File, num_bytes: int) -> NDArray[np.int64]:
         (length,) = struct.unpack_from("<Q", head)
         end = at + _HEAD_BYTES + length
         if at == 0 and len(_wrong_heads(head)):
-            raise _foreign(file.url, head)
+            raise _foreign(file, num_bytes)
         if end + 4 > num_bytes:
             if len(_wrong_heads(head)):
                 raise _make_damage_error(file.url, at)
@@ -89,17 +86,13 @@ def _wrong_heads(heads: bytes | bytearray) -> NDArray[np.int64]:
     return np.flatnonzero(found != stored)
 
 
-def _foreign(url: str, head: bytes) -> DataError:
-    if head.startswith(_ZIPPED):
-        return DataError(
-            "the file is compressed (gzip or zlib), so that no record can be read by itself: "
-            "decompress it",
-            url=url,
-            offset=0,
-        )
-    return DataError(
-        "no TFRecord file: the checksum of the first length differs", url=url, offset=0
-    )
+def _foreign(file: File, num_bytes: int) -> DataError:
+    head = file.read(0, min(num_bytes, HEAD_BYTES))
+    found = known_format(head, num_bytes=num_bytes)
+    if head.startswith(_ZLIB):
+        found = "zlib: decompress it, so that each record can be read by itself"
+    reason = f"but {found}" if found else "the checksum of its first length differs"
+    return DataError(f"no TFRecord file, {reason}", url=file.url, offset=0)
 
 
 def _make_damage_error(url: str, at: int) -> DataError:

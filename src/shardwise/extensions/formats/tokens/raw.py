@@ -23,6 +23,8 @@ from shardwise.storage.known_formats import HEAD_BYTES, known_format
 _LLMC_BYTES = 1024
 _LLMC_DTYPES = {20240520: "<u2", 20240801: "<u4"}
 _LLMC_VERSIONS = (1, 7)
+# Its model weights, and its questions for an evaluation.
+_LLMC_OTHERS = (20240326, 20240522)
 _NPY_MAGIC = b"\x93NUMPY"
 # The header of one dimension has 80 to 128 bytes.
 _MAX_NPY_HEADER = 4096
@@ -38,6 +40,8 @@ def open_raw(file: File, stat: FileStat, dtype: np.dtype[Any] | None) -> TokenFi
     _refuse_other_formats(url, head, stat, dtype)
     if len(head) == _LLMC_BYTES:
         magic, version, count = np.frombuffer(head, "<i4", 3).tolist()
+        if magic in _LLMC_OTHERS:
+            raise DataError("weights or an evaluation of llm.c, not its tokens", url=url, offset=0)
         if magic in _LLMC_DTYPES:
             if version not in _LLMC_VERSIONS:
                 raise DataError(

@@ -21,16 +21,11 @@ from shardwise.extensions.media.files.sound_window import open_sound, read_windo
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """A clip that is read and not decoded.
+    """A clip that is read and not decoded."""
 
-    Attributes:
-        reader: the file, with the clip's ranges in memory.
-        chosen: its frames; -1 for a frame of zeros.
-        silence: rate and channels of what a video without sound gives.
-    """
-
-    reader: HeldRanges
+    reader: HeldRanges  # has the clip's ranges in memory
     chosen: ChosenClip
+    # Rate and channels of what a video without sound gives.
     silence: tuple[int, int] = (48000, 1)
 
     @cached_property

@@ -13,18 +13,15 @@ from shardwise.base.abilities import having
 from shardwise.base.columns import values_of
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.clips.lone_files import IndexedFiles, LoneFiles
-from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.coded_frames import joined_ranges
-from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
-from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
+from shardwise.extensions.media.files.index_format import bad_block, index_from_bytes, media_block
+from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.sources.files.source import FilesSource
 from shardwise.sources.protocol import HasMediaFiles, Source, ranges_of, url_in
 from shardwise.storage import PoolRanges
 
 # Samples that are indexed at the first use: reading 10,000 clips of 1 MB takes a minute.
 _MAX_FILES = 10_000
-# A file that can't be used has the reason in place of its index, as in a sidecar.
-_BAD = b"!"
 
 
 class MediaFiles(Protocol):
@@ -63,11 +60,9 @@ class HeldRanges:
         self._files, self._sample, self._held = files, sample, held
 
     def holds(self, start: int, stop: int) -> bool:
-        """Whether one of the ranges has bytes `[start, stop)`."""
         return any(begin <= start and stop <= begin + len(data) for begin, data in self._held)
 
     def read(self, start: int, stop: int) -> memoryview:
-        """Bytes `[start, stop)`."""
         if not self.holds(start, stop):
             ((_, parts),) = self._files.read({self._sample: [(start, stop)]})
             self._held.extend(parts)
@@ -138,9 +133,9 @@ class StoredFiles:
         for sample in np.unique(ids).tolist():
             data = self._payload(sample)
             try:
-                self._blocks[sample] = b"" if data is None else _block(data)
+                self._blocks[sample] = b"" if data is None else media_block(data)
             except DataError as error:
-                self._blocks[sample] = _BAD + error.reason.encode()
+                self._blocks[sample] = bad_block(error.reason)
 
     def identity(self) -> str:
         digest = hashlib.sha256()
@@ -149,12 +144,12 @@ class StoredFiles:
         return digest.hexdigest()[:16]
 
     def index(self, sample: int) -> MediaIndex:
-        block = self._blocks[sample]
-        if block and not block.startswith(_BAD):
+        block = self._blocks[sample] or bad_block(f"the sample has no {self._field!r}")
+        try:
             return index_from_bytes(block)
-        reason = block[1:].decode() if block else f"the sample has no {self._field!r}"
-        url, key = self.place(sample)
-        raise DataError(reason, url=url, key=key, field=self._field)
+        except DataError as error:
+            url, key = self.place(sample)
+            raise DataError(error.reason, url=url, key=key, field=self._field) from error
 
     def place(self, sample: int) -> tuple[str, str]:
         ids = np.array([sample], np.int64)
@@ -184,8 +179,3 @@ class StoredFiles:
                 f"{type(value).__name__}"
             )
         return None if value is None else bytes(value)
-
-
-def _block(data: bytes) -> bytes:
-    reader = BytesReader(data)
-    return index_to_bytes(with_checksums(index_media(reader), reader))

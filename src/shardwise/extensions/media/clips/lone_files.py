@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.dataset.kept_arrays import KeptArrays
-from shardwise.extensions.media.files.index_format import index_from_bytes, index_to_bytes
+from shardwise.extensions.media.files.index_format import (
+    BAD,
+    bad_block,
+    index_from_bytes,
+    index_to_bytes,
+)
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media
 from shardwise.extensions.media.files.ranged_files import (
     FilePlaces,
@@ -30,25 +35,16 @@ from shardwise.storage import FilePool, FileStat, is_local
 _MAX_FRAMES = 10_000_000
 # Files that are indexed at once: each waits for two or three answers in turn.
 _NUM_READERS = 16
-# A file that can't be used has the reason in place of its index, as in a sidecar.
-_BAD = b"!"
 
 
 @dataclass(frozen=True, eq=False)
 class _Indexes:
-    """The stored indexes of some files, as arrays.
+    """The stored indexes of some files, as arrays."""
 
-    Attributes:
-        samples: int64 `[files]`, ascending.
-        ends: int64 `[files]`, the end of each index in `blocks`.
-        blocks: uint8, one after the other.
-        stats: uint8, JSON: bytes, time and ETag of each file.
-    """
-
-    samples: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    samples: NDArray[np.int64]  # ascending
+    ends: NDArray[np.int64]  # of each index in `blocks`
     blocks: NDArray[np.uint8]
-    stats: NDArray[np.uint8]
+    stats: NDArray[np.uint8]  # JSON: bytes, time and ETag of each file
 
 
 class LoneFiles(RangedFiles):
@@ -132,7 +128,6 @@ class IndexedFiles(LoneFiles):
     def read(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the files; indexes that are stale are removed from the cache."""
         try:
             return super().read(wanted)
         except StaleIndexError as error:
@@ -161,7 +156,7 @@ class IndexedFiles(LoneFiles):
         text = json.dumps([list(stat) for _, stat in made]).encode()
         table = _Indexes(self._samples, ends, blocks, np.frombuffer(text, np.uint8))
         # A file that can't be used may be repaired under the same name.
-        if not any(block.startswith(_BAD) for block, _ in made):
+        if not any(block.startswith(BAD) for block, _ in made):
             self._place.save(asdict(table))
         return table
 
@@ -172,16 +167,16 @@ class IndexedFiles(LoneFiles):
             except (MissingShardError, StaleIndexError):
                 raise
             except DataError as error:
-                return _BAD + error.reason.encode(), stat
+                return bad_block(error.reason), stat
 
     def _index(self, sample: int) -> MediaIndex:
         table, row = self._open_indexes(), int(np.searchsorted(self._samples, sample))
         begin = int(table.ends[row - 1]) if row else 0
-        block = table.blocks[begin : int(table.ends[row])].tobytes()
-        if not block.startswith(_BAD):
-            return index_from_bytes(block)
-        url, key = self.place(sample)
-        raise DataError(block[1:].decode(), url=url, key=key, field=self._field)
+        try:
+            return index_from_bytes(table.blocks[begin : int(table.ends[row])].tobytes())
+        except DataError as error:
+            url, key = self.place(sample)
+            raise DataError(error.reason, url=url, key=key, field=self._field) from error
 
     def _version(self, sample: int) -> FileStat:
         def read() -> list[FileStat]:

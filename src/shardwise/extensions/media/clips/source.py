@@ -35,7 +35,6 @@ from shardwise.sources.protocol import (
     Source,
     SourceTraits,
     joined_ranges,
-    ranges_of,
 )
 from shardwise.sources.samples import removed_of
 from shardwise.storage import PoolRanges
@@ -63,16 +62,8 @@ class ClipCounts:
 class ClipSource(ReadsEpochs):
     """Clips of the videos of a source; satisfies `shardwise.sources.protocol.Source`.
 
-    The table of clips, 24 bytes per video, travels with the pickled source.
-
-    Args:
-        source: the videos.
-        indices: int64 `[videos]`, the ids of the samples in it; None for all.
-        fields: of a clip, copied from its sample, beside those of videos.
-        files: the videos' bytes and indexes, by field of `options.fields`.
-        options: see there.
-        table: the clips of each video.
-        identity: of the videos' indexes.
+    The table of clips, 24 bytes per video, travels with the pickled source. `fields` are copied
+    from the samples of the videos, whose ids are `indices` (None for all).
     """
 
     def __init__(
@@ -111,7 +102,6 @@ class ClipSource(ReadsEpochs):
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """Clips are values; copied fields keep their traits."""
         layouts = {}
         if self.options.short == "mask":
             group = () if self.options.per_sample is None else (self.options.per_sample,)
@@ -151,14 +141,9 @@ class ClipSource(ReadsEpochs):
         ids = np.asarray(ids, np.int64)
         spans, _ = self.table.locate(ids)
         samples = self._owners.ids(self.table.videos[spans])
-        unique, inverse = np.unique(samples, return_inverse=True)
-        is_made, cut_field, read = self._stored_fields(names)
-        stored = self.source.read(unique, read)
-        columns: dict[str, Any] = {
-            name: self._owners.repeated(stored.fields[name], inverse)
-            for name in read
-            if name in names
-        }
+        is_made = not set(names).isdisjoint(self._made)
+        cut_field = self.options.cuts.split(".")[0] if self.options.cuts and is_made else None
+        stored, inverse, columns = self._owners.read(self.table.videos[spans], names, cut_field)
         keys = [stored.keys[row] for row in inverse.tolist()]
         num_bytes = stored.num_bytes
         if is_made:
@@ -196,8 +181,9 @@ class ClipSource(ReadsEpochs):
     ) -> Iterable[PoolRanges] | None:
         names = self.fields if fields is None else fields
         samples = self._owners.ids(self.table.videos[self.table.locate(ids)[0]])
-        is_made, _, read = self._stored_fields(names)
-        parts = [ranges_of(self.source, np.unique(samples), read)]
+        is_made = not set(names).isdisjoint(self._made)
+        cut_field = self.options.cuts.split(".")[0] if self.options.cuts and is_made else None
+        parts = [self._owners.ranges(samples, names, cut_field)]
         if parts[0] is not None and is_made:
             files = [self._files[field] for field in self.options.fields]
             known = [all(each.has_index(sample) for each in files) for sample in samples.tolist()]
@@ -205,13 +191,6 @@ class ClipSource(ReadsEpochs):
                 wanted = ranges_by_sample(self._list_parts(field, chosen, names))
                 parts.append(self._files[field].ranges(wanted))
         return joined_ranges(parts)
-
-    def _stored_fields(self, names: tuple[str, ...]) -> tuple[bool, str | None, tuple[str, ...]]:
-        """Whether clips are made for some fields, the field of the cuts, and what samples have."""
-        is_made = not set(names).isdisjoint(self._made)
-        cut_field = self.options.cuts.split(".")[0] if self.options.cuts and is_made else None
-        read = [name for name in self._owners.fields if name in names or name == cut_field]
-        return is_made, cut_field, tuple(read)
 
     def _choose_clips(
         self, ids: NDArray[np.int64], *, epoch: int, seed: int

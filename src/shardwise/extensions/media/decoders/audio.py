@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.arguments import check_choice, suggest_names
+from shardwise.base.arguments import check_choice, check_number, suggest_names
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.decoders.part_decoder import PartDecoder
 from shardwise.extensions.media.files.byte_reader import BytesReader
@@ -36,6 +36,8 @@ class Audio(PartDecoder):
     def __post_init__(self) -> None:
         if self.seconds is not None and not 0 < self.seconds < 1e6:
             raise ValueError(f"audio(seconds={self.seconds}): must be above 0 and under 1000000")
+        if self.rate is not None:
+            check_number("audio(rate=)", self.rate)
         if self.rate is not None and not 100 <= self.rate <= 1_000_000:
             raise ValueError(f"audio(rate={self.rate}): must be 100 to 1000000")
         if self.channels is not None and not 1 <= self.channels <= 64:
@@ -70,10 +72,7 @@ class Audio(PartDecoder):
         return (round(self.seconds * self.rate),), np.dtype(np.bool_)
 
     def _decode(
-        self,
-        data: bytes | memoryview,
-        rng: np.random.Generator | None,
-        out: NDArray[Any] | None,
+        self, data: bytes | memoryview, rng: np.random.Generator | None, out: NDArray[Any] | None
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         sound = open_sound(BytesReader(data), limits=self.limits)
         rate = self.rate or sound.rate

@@ -22,10 +22,7 @@ from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import index_media
 from shardwise.extensions.media.files.pictures import CHOICES, clip_shape
 
-_CHOICES = {
-    "short": ("error", "mask", "repeat"),
-    **CHOICES,
-}
+_CHOICES = {"short": ("error", "mask", "repeat"), **CHOICES}
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,10 +84,7 @@ class Video(PartDecoder):
         return (self.frames,), np.dtype(np.bool_)
 
     def _decode(
-        self,
-        data: bytes | memoryview,
-        rng: np.random.Generator | None,
-        out: NDArray[Any] | None,
+        self, data: bytes | memoryview, rng: np.random.Generator | None, out: NDArray[Any] | None
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         reader = BytesReader(data)
         index = index_media(reader, limits=self.limits)

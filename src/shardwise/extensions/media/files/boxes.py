@@ -57,12 +57,7 @@ def read_head(reader: RangeReader) -> bytes | memoryview:
 def locate_moov(
     reader: RangeReader, head: bytes | memoryview
 ) -> tuple[Span, int, bytes | memoryview] | None:
-    """Find `moov`, header included, in a file that starts with `head`.
-
-    Returns:
-        Its span, and a part of the file that was read already: where it starts, and its bytes.
-        None where the file has no `moov`.
-    """
+    """Find the span of `moov`, and the start and bytes of a part that was read for it."""
     at, base, data = 0, 0, head
     for _ in range(_MAX_HOPS):
         if at + 8 > reader.num_bytes:

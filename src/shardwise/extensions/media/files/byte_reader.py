@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from typing import Protocol
 
@@ -41,11 +40,9 @@ class BytesReader:
         self.num_bytes = len(self._view)
 
     def holds(self, start: int, stop: int) -> bool:
-        """Whether the file has them."""
         return 0 <= start <= stop <= self.num_bytes
 
     def read(self, start: int, stop: int) -> memoryview:
-        """A view of bytes `[start, stop)`."""
         return self._view[start:stop]
 
 
@@ -66,20 +63,12 @@ def read_exactly(reader: RangeReader, start: int, stop: int) -> bytes | memoryvi
     return data
 
 
-class RangeFile(io.RawIOBase):
-    """A reader as a file object, for packages that take one: it reads what they read."""
+class RangeFile:
+    """A reader as libsndfile takes a file: it reads what that reads."""
 
     def __init__(self, reader: RangeReader) -> None:
         self._reader = reader
         self._at = 0
-
-    def readable(self) -> bool:
-        """True, unlike in `io.RawIOBase`."""
-        return True
-
-    def seekable(self) -> bool:
-        """True, unlike in `io.RawIOBase`."""
-        return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move to an offset and return it."""

@@ -13,24 +13,30 @@ from shardwise.extensions.media.files.sample_description import check_channel_or
 _TS_PACKET = 188
 _EBML = b"\x1a\x45\xdf\xa3"
 _SEGMENT = b"\x18\x53\x80\x67"
-# Elements of Matroska (RFC 9559): padding, and a CRC-32 with its length, 4.
-_VOID, _CRC32, _CHECKSUM = 0xEC, 0xBF, b"\xbf\x84"
+_CLUSTER = b"\x1f\x43\xb6\x75"
+# Identifiers in segments that have not 4 bytes (RFC 9559): padding, checksums, parts of clusters.
+_SHORT = frozenset(map(bytes.fromhex, ["ec", "bf", "e7", "a3", "a0", "a7", "ab", "af", "5854"]))
+# A CRC-32 with its length, 4.
+_CHECKSUM = b"\xbf\x84"
 _W64 = bytes.fromhex("72696666912ecf11a5d628db04c10000")
+# The start of asf, and the object in its header that has the file's size.
+_ASF = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
+_ASF_FILE = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 # Sizes of what was written to a pipe: they were never put in.
 UNKNOWN = (0, 0xFFFFFFFF)
 
 
 def check_end(data: bytes | memoryview) -> None:
-    """Reject a file that is shorter than the size in its header.
-
-    Known for avi, wav (RIFF, RIFX, RF64, W64), aiff, au, caf, mkv, webm, mp4 and ts; mp3 and ogg
-    have their own readers. Other containers do not store their length.
-    """
+    """Reject a file that is shorter than its header says, and a container of damaged structure."""
     view = memoryview(data)
     head = bytes(view[:64])
     expected = len(view)
     if head[0] == 0x47 and len(view) > _TS_PACKET and view[_TS_PACKET] == 0x47:
         expected = -(-len(view) // _TS_PACKET) * _TS_PACKET
+        marks = bytes(view[::_TS_PACKET])
+        if bad := marks.lstrip(b"G"):
+            at = (len(marks) - len(bad)) * _TS_PACKET
+            raise DataError("a packet of the ts does not begin with 0x47: damaged", offset=at)
     elif head[4:8] in (b"ftyp", b"moov", b"styp"):
         expected = _mp4_end(view)
     else:
@@ -48,8 +54,8 @@ def check_size(expected: int, num_bytes: int) -> None:
         )
 
 
-def riff_end(view: memoryview, order: str = "<I") -> int:
-    """The end of all RIFF or RIFX parts: large avi files have several."""
+def _riff_end(view: memoryview, order: str = "<I") -> int:
+    """The end of all RIFF parts: large avi files have several."""
     at = 0
     kind = bytes(view[:4])
     while at + 8 <= len(view) and bytes(view[at : at + 4]) == kind:
@@ -61,8 +67,15 @@ def riff_end(view: memoryview, order: str = "<I") -> int:
     return at - 1 if at == len(view) + 1 else at
 
 
-def _rifx_end(view: memoryview) -> int:
-    return riff_end(view, ">I")
+def _avi_or_wav_end(view: memoryview) -> int:
+    end, at = _riff_end(view), 0
+    while bytes(view[8:12]) == b"AVI " and at + 12 <= min(end, len(view)):
+        name, size, kind = struct.unpack_from("<4sI4s", view, at)
+        is_list = name == b"RIFF" or (name == b"LIST" and kind in (b"movi", b"rec "))
+        at += 12 if is_list else 8 + size + size % 2
+        if min(name) < 32 or at > end + 1:
+            raise DataError("parts of the avi do not follow one another: damaged", offset=at)
+    return end
 
 
 def _aiff_end(view: memoryview) -> int:
@@ -72,7 +85,7 @@ def _aiff_end(view: memoryview) -> int:
             check_channel_order((at + 4, len(view)), view)
         (size,) = struct.unpack_from(">I", view, at + 4)
         at += 8 + size + size % 2
-    return riff_end(view, ">I")
+    return _riff_end(view, ">I")
 
 
 def _rf64_end(view: memoryview) -> int:
@@ -81,8 +94,9 @@ def _rf64_end(view: memoryview) -> int:
     return 8 + int.from_bytes(view[20:28], "little") if known else len(view)
 
 
-def _w64_end(view: memoryview) -> int:
-    return int.from_bytes(view[16:24], "little")
+def _asf_end(view: memoryview) -> int:
+    at = bytes(view[: 1 << 16]).find(_ASF_FILE)
+    return len(view) if at < 0 else int.from_bytes(view[at + 40 : at + 48], "little")
 
 
 def _au_end(view: memoryview) -> int:
@@ -103,28 +117,26 @@ def _caf_end(view: memoryview) -> int:
 
 
 def _matroska_end(view: memoryview) -> int:
-    at = 4
-    size, at = _vint(view, at)
-    if size is None:
-        return len(view)
-    at += size
-    if bytes(view[at : at + 4]) != _SEGMENT:
+    size, at = _vint(view, 4)
+    at += size or 0
+    if size is None or bytes(view[at : at + 4]) != _SEGMENT:
         return len(view)
     size, at = _vint(view, at + 4)
     end = len(view) if size is None else at + size
     while at < min(end, len(view)):
         start, id_bytes = at, 9 - int(view[at]).bit_length()
+        name = bytes(view[at : at + id_bytes])
         size, at = _vint(view, at + id_bytes)
-        if size is None:
-            return len(view)  # a cluster of a live stream
-        # Parts of a segment have identifiers of 4 bytes, but padding and a checksum.
-        if (id_bytes != 4 and view[start] not in (_VOID, _CRC32)) or at + size > end:
+        stop = at + (size or 0)
+        # Clusters of live streams have no size.
+        is_known = size is not None or name == _CLUSTER
+        if not is_known or stop > end or (id_bytes != 4 and name not in _SHORT):
             raise DataError("parts of the mkv do not follow one another: damaged", offset=start)
-        if size > 6 and bytes(view[at : at + 2]) == _CHECKSUM and at + size <= len(view):
+        if stop > at + 6 and bytes(view[at : at + 2]) == _CHECKSUM and stop <= len(view):
             told = int.from_bytes(view[at + 2 : at + 6], "little")
-            if told != crc32(view[at + 6 : at + size]):
+            if told != crc32(view[at + 6 : stop]):
                 raise DataError("a part of the mkv is damaged: its CRC-32 differs", offset=start)
-        at += size
+        at = at if name == _CLUSTER else stop
     return end
 
 
@@ -148,6 +160,7 @@ def _mp4_end(view: memoryview) -> int:
 
 
 _ENDS: dict[bytes, Callable[[memoryview], int]] = {
-    b"RIFF": riff_end, b"RIFX": _rifx_end, b"FORM": _aiff_end, b"RF64": _rf64_end,
-    _W64: _w64_end, b".snd": _au_end, b"caff": _caf_end, _EBML: _matroska_end,
+    b"RIFF": _avi_or_wav_end, b"FORM": _aiff_end, b"RF64": _rf64_end, b".snd": _au_end,
+    _W64: lambda view: int.from_bytes(view[16:24], "little"), b"caff": _caf_end,
+    _EBML: _matroska_end, _ASF: _asf_end,
 }  # fmt: skip

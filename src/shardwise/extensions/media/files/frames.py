@@ -52,19 +52,9 @@ def decode_frames(
     backend: str = "auto",
     limits: Limits = DEFAULT_LIMITS,
 ) -> NDArray[Any]:
-    """Decode frames by their number in the order of showing, any order and repeats included.
+    """Decode frames by their number in the order of showing, int64 `[T]`, in any order.
 
-    Args:
-        reader: the file.
-        index: its index.
-        frames: int64 `[T]`; -1 for a frame of zeros.
-        form: size and layout.
-        out: where to write, of the shape of `form`; None for a new array.
-        backend: the name of a `VideoBackend`; "auto" is PyAV.
-        limits: the largest picture.
-
-    Returns:
-        `[T, ...]` in `form.layout` and `form.dtype`.
+    -1 gives a frame of zeros. The result has the layout and the dtype of `form`, as has `out`.
     """
     track = index.first("video")
     if out is None:

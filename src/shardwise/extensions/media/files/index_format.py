@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError, message_of
+from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.container_facts import PARAMETERS
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS
-from shardwise.extensions.media.files.media_index import MediaIndex
+from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
 from shardwise.extensions.media.files.track import Track, TrackColumns
 
 _MAGIC = b"SWM\2"
@@ -45,6 +46,22 @@ _DICTIONARY = (
     b'"num_checksums":null}]}'
 )
 _MAX_HEADER_BYTES = 16 << 20
+# A file that can't be used has the reason in place of its index.
+BAD = b"!"
+
+
+def media_block(data: bytes | memoryview) -> bytes:
+    """The stored index of one media file, with checksums."""
+    reader = BytesReader(data)
+    index = index_media(reader)
+    if not any(track.num_frames for track in index.tracks):
+        raise DataError("the file has neither pictures nor sound")
+    return index_to_bytes(with_checksums(index, reader))
+
+
+def bad_block(reason: str) -> bytes:
+    """The block of a file that can't be used."""
+    return BAD + reason.encode("utf-8", "replace")
 
 
 def index_to_bytes(index: MediaIndex) -> bytes:
@@ -80,8 +97,10 @@ def index_to_bytes(index: MediaIndex) -> bytes:
 
 
 def index_from_bytes(data: bytes | memoryview) -> MediaIndex:
-    """Decode an index; the reverse of `index_to_bytes`."""
+    """Decode an index; the reverse of `index_to_bytes`. DataError has the reason of a bad block."""
     data = bytes(data)
+    if data[:1] == BAD:
+        raise DataError(data[1:].decode("utf-8", "replace"))
     if data[:4] != _MAGIC:
         raise _unusable(f"it begins with {data[:4]!r}, not {_MAGIC!r}")
     if len(data) < 12 or struct.unpack_from("<I", data, 4)[0] != zlib.crc32(data[8:]):

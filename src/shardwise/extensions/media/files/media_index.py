@@ -59,17 +59,7 @@ class MediaIndex:
 
 @spent_in("demux")
 def index_media(reader: RangeReader, *, limits: Limits = DEFAULT_LIMITS) -> MediaIndex:
-    """The index of a file.
-
-    Of mp4 and mov in two or three reads, wherever `moov` lies; of wav mostly in one; of other files
-    by reading all.
-
-    Examples:
-        >>> from shardwise.extensions.media.files.byte_reader import BytesReader
-        >>> index_media(BytesReader(b""))
-        Traceback (most recent call last):
-        shardwise.base.errors.DataError: the file is empty (offset 0)
-    """
+    """The index of a file: mp4, mov and wav by a few reads, others by reading all."""
     if not reader.num_bytes:
         raise DataError("the file is empty", offset=0)
     head = read_head(reader)

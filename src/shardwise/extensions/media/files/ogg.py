@@ -49,8 +49,7 @@ class _Stream:
 def read_ogg(data: bytes | memoryview, limits: Limits) -> tuple[Track, list[bytes] | None] | None:
     """The track of one stream of Opus or Vorbis, and its payloads if they lie on several pages.
 
-    Returns:
-        None for other streams: FFmpeg has to demux them.
+    None is for other streams, which FFmpeg has to demux.
     """
     streams = _streams(bytes(data))
     if len(streams) != 1:

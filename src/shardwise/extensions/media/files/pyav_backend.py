@@ -12,11 +12,7 @@ from shardwise.base.errors import DataError
 from shardwise.base.stages import spent_in
 from shardwise.extensions.media.files.coded_run import CodedRun
 from shardwise.extensions.media.files.pyav_import import import_av
-from shardwise.extensions.media.files.pyav_packets import (
-    NotAKeyFrameError,
-    damaged,
-    decoded_frames,
-)
+from shardwise.extensions.media.files.pyav_packets import NotAKeyFrameError, damaged, decoded_frames
 
 
 def decode_with_pyav(run: CodedRun) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.limits import Limits
 from shardwise.extensions.media.files.pyav_import import import_av
+from shardwise.extensions.media.files.references import has_hole
 from shardwise.extensions.media.files.track import Track
 
 # Their decoders take what they merely do not know, such as tags, for an error.
@@ -31,18 +32,10 @@ def decoded_frames(
     may_fail: Container[int] = (),
     wanted: Container[int] | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """Decode a run of coded frames.
+    """Decode `samples`, (number in decode order, payload) from a key frame on, in order of showing.
 
-    Args:
-        track: its codec.
-        samples: number in decode order and payload of each, the first one a key frame.
-        limits: the largest picture, regardless of the container's claims.
-        may_fail: numbers of coded frames whose errors do not count.
-        wanted: numbers of the requested ones, None for all: decoders leave out others that no
-            picture needs, about a fifth of common H.264 files.
-
-    Yields:
-        Number and frame of PyAV, in the order in which they are shown.
+    Errors of the numbers in `may_fail` do not count. With `wanted` decoders leave out pictures that
+    no other needs, about a fifth of common H.264 files.
     """
     av = import_av(f"decoding {track.codec}")
     number = -1
@@ -67,6 +60,9 @@ def decoded_frames(
             context.sample_rate = track.rate
             context.layout = _layout(track.num_channels)
         for number, payload in samples:
+            payload = bytes(payload)
+            if number not in may_fail and has_hole(track, payload):
+                raise damaged(track, number, "zeros lie in place of a part of it")
             packet = packet_of(av, payload)
             packet.pts = packet.dts = number
             # Decoders of PNG and others add a picture without it to the one before.

@@ -89,20 +89,14 @@ class RangeReader:
         self.num_bytes = num_bytes
 
     def holds(self, start: int, stop: int) -> bool:
-        """False, except for an empty range."""
         return start == stop
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes `[start, stop)`."""
         return self._file.read(start, stop - start)
 
 
 class RecentIndexes(Generic[K]):
-    """The parsed indexes that were used last; any thread may ask. It pickles empty.
-
-    Args:
-        max_frames: coded frames of the indexes that are kept together; one is kept in any case.
-    """
+    """The parsed indexes that were used last, of `max_frames` coded frames; it pickles empty."""
 
     def __init__(self, max_frames: int = _MAX_FRAMES) -> None:
         self._max_frames = max_frames
@@ -117,7 +111,6 @@ class RecentIndexes(Generic[K]):
         return key in self._indexes
 
     def get(self, key: K, make: Callable[[K], MediaIndex]) -> MediaIndex:
-        """The index of a file; `make` is called with its key where it is not kept."""
         with self._lock.get(threading.Lock):
             known = self._indexes.get(key)
         if known is not None:

@@ -19,12 +19,26 @@ _MESSAGES, _RECOVERY_POINT = 6, 6
 _LOOKED_AT = 64
 # A start code (ITU-T H.264, Annex B), and the zeros that may stand before it.
 _START = re.compile(rb"\x00+\x00\x00\x01|\x00\x00\x01")
+# Zeros that no coder of these codecs writes, but at the end of a picture or unit.
+_HOLE, _WITHOUT_HOLES = bytes(32), ("h264", "hevc", "mpeg4", "vp8", "vp9")
+
+
+def has_hole(track: Track, payload: bytes) -> bool:
+    """Whether zeros lie in place of a part of a picture, as in files that were not loaded whole."""
+    if track.codec not in _WITHOUT_HOLES or _HOLE not in payload:
+        return False
+    units = [(0, len(payload))]
+    if track.codec in ("h264", "hevc"):
+        # With start codes zeros may follow each unit.
+        units = [*_units(payload, _length_bytes(track))] if track.config[:1] == b"\1" else []
+    return any(_HOLE in payload[begin:end].rstrip(b"\0") for begin, end in units)
 
 
 def _length_bytes(track: Track) -> int:
-    """Bytes before each NAL unit of H.264."""
-    is_told = len(track.config) > 6 and track.config[0] == 1
-    return (track.config[4] & 3) + 1 if is_told else 4
+    """Bytes before each NAL unit of H.264 or HEVC."""
+    at = 21 if track.codec == "hevc" else 4
+    is_told = len(track.config) > at + 2 and track.config[0] == 1
+    return (track.config[at] & 3) + 1 if is_told else 4
 
 
 def is_refresh(track: Track, payload: bytes | memoryview) -> bool:

@@ -54,12 +54,7 @@ class SampleDescription:
 
 
 def read_description(stsd: bytes, *, is_video: bool) -> SampleDescription | None:
-    """Read the content of a `stsd` box.
-
-    Returns:
-        None for codecs that are not known here, and where the description changes inside the file:
-        FFmpeg has to say.
-    """
+    """Read the content of a `stsd` box; None where FFmpeg has to say: changes, unknown codecs."""
     entries = list(walk(stsd, 8, len(stsd)))
     if len(entries) != 1:
         return None

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.errors import DataError, MissingExtraError
+from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.byte_reader import RangeFile, RangeReader
 from shardwise.extensions.media.files.coded_frames import read_segments, with_payloads
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
@@ -23,7 +23,6 @@ from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.pyav_packets import damaged, decoded_sounds
 from shardwise.extensions.media.files.sound_samples import samples_of
 from shardwise.extensions.media.files.track import Segment, Track
-from shardwise.extensions.media.files.wave import is_wave
 
 # Decoded before a part and thrown away, until overlaps and bit reservoirs are what they are when
 # decoding from the file's start: Opus asks for 80 ms, MP3 for 9 frames.
@@ -43,32 +42,19 @@ _WITH_HEADERS = ("adpcm_ms", "adpcm_ima_wav", "adpcm_swf")
 _TELLING = 4
 # The codec's tag in mp4.
 _MP4A = str(int.from_bytes(b"mp4a", "little"))
-# Codes of wav: Microsoft's ADPCM and IMA's.
-_ADPCM = (2, 0x11)
 
 
 def is_plain_sound(head: bytes) -> bool:
-    """Whether soundfile is to read a file of this start (40 bytes).
-
-    That is flac whose length is known, and wav with ADPCM. All else is read by its packets.
-    """
+    """Whether soundfile is to read a file of this start (26 bytes): flac of a known length."""
     # The low 36 bits of 8 bytes of STREAMINFO are the number of samples (RFC 9639, 8.2).
     known = int.from_bytes(head[18:26], "big") & ((1 << 36) - 1)
-    is_flac = head[:4] == b"fLaC" and known > 0
-    code = int.from_bytes(head[20:22], "little")
-    if not is_flac and not (head[:4] == b"RIFF" and is_wave(head) and code in _ADPCM):
-        return False
-    if not _has("soundfile") and not _has("av"):
-        raise MissingExtraError(
-            "wav and flac need soundfile, which is not installed", extra="audio"
-        )
-    return _has("soundfile")
+    return head[:4] == b"fLaC" and known > 0 and _has_soundfile()
 
 
 @cache
-def _has(module: str) -> bool:
-    """Whether a module is installed, cached: a look through the path takes 0.3 ms."""
-    return find_spec(module) is not None
+def _has_soundfile() -> bool:
+    """Whether it is installed, cached: a look through the path takes 0.3 ms."""
+    return find_spec("soundfile") is not None
 
 
 class SoundFile:
@@ -145,65 +131,68 @@ class PacketSound:
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """Samples `[start, stop)`: float32 `[channels, stop - start]`."""
-        out = np.zeros((self.num_channels, stop - start), np.float32)
-        if stop <= start:
-            return out
+        frames: list[Any] = []
+        low = high = start
+        for at, frame in self._heard(start, stop) if start < stop else ():
+            if not frames:
+                low = high = at
+            elif at != high or frame.format.name != frames[0].format.name:
+                break
+            frames.append(frame)
+            high += frame.samples
+        if low > start or high < stop:
+            raise DataError(
+                f"{self._track.codec}: {max(0, min(high, stop) - max(low, start))} of "
+                f"{stop - start} samples from {start} on could be decoded: the file is damaged, or "
+                "its times leave a gap in the sound"
+            )
+        if not frames:
+            return np.zeros((self.num_channels, 0), np.float32)
+        return samples_of(frames, start - low, stop - start)
+
+    def _heard(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
+        """The frames that have samples `[start, stop)`, and the first sample of each."""
         track, scale = self._track, self._scale
         begin, first, last = packets_of(track, floor(start / scale), ceil(stop / scale))
         ends = [(bounds[first:last] * int(scale)).tolist() for bounds in track.sample_bounds]
-        filled = 0
         for number, frames in self._sounds(begin, last):
             if not first <= number < last:
                 continue
-            if any(frame.is_corrupt for frame in frames):
-                raise damaged(track, number, "the decoder calls the sound damaged")
-            parts = [samples_of(frame) for frame in frames]
-            for part in parts:
-                if len(part) != len(out):
-                    raise damaged(track, number, f"it has {len(part)} channels, not {len(out)}")
-            sound = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
             at, end = ends[0][number - first], ends[1][number - first]
             if number < len(track.columns.pts) - 1:
                 # Decoders leave out the delay by themselves: then the end is in place.
-                at += max(0, end - at - sound.shape[1])
-            low, high = max(at, start), min(at + sound.shape[1], stop)
-            if low < high:
-                out[:, low - start : high - start] = sound[:, low - at : high - at]
-                filled += high - low
-        if filled != stop - start:
-            raise DataError(
-                f"{track.codec}: {filled} of {stop - start} samples from {start} on could be "
-                "decoded: the file is damaged, or its times leave a gap in the sound"
-            )
-        return out
+                at += max(0, end - at - sum(frame.samples for frame in frames))
+            for frame in frames:
+                channels = frame.layout.nb_channels
+                if frame.is_corrupt:
+                    raise damaged(track, number, "the decoder calls the sound damaged")
+                if channels != self.num_channels:
+                    reason = f"it has {channels} channels, not {self.num_channels}"
+                    raise damaged(track, number, reason)
+                if max(at, start) < min(at + frame.samples, stop):
+                    yield at, frame
+                at += frame.samples
 
 
 def _is_plain_aac(track: Track) -> bool:
-    """Whether it is AAC-LC, and not the lower band of HE-AAC: a packet overlaps the one before."""
-    profile = track.config[0] >> 3 if track.codec == "aac" and track.config else None
-    return profile == _AAC_LC and track.rate > _MAX_LOWER_BAND
+    """Whether it is AAC-LC of a numbered layout, and not the lower band of HE-AAC."""
+    if track.codec != "aac" or len(track.config) < 2 or track.rate <= _MAX_LOWER_BAND:
+        return False
+    return track.config[0] >> 3 == _AAC_LC and track.config[1] >> 3 & 15 > 0
 
 
 def packets_of(track: Track, start: int, stop: int) -> tuple[int, int, int]:
-    """The packets of samples `[start, stop)` at the track's rate.
-
-    Returns:
-        The packet at which decoding starts, the first one that is heard, and the one after the
-        last.
-    """
+    """The packet to decode from; the first and the one after the last of `[start, stop)`."""
     starts, _ = track.sample_bounds
     first = max(0, int(np.searchsorted(starts, start, side="right")) - 1)
     last = max(first + 1, int(np.searchsorted(starts, stop, side="left")), _TELLING)
     last = min(last, len(starts))
     goes_on = track.codec.startswith("adpcm_") and track.codec not in _WITH_HEADERS
+    # ADTS has no number for 7 channels: the first packet names them.
+    goes_on |= track.codec == "aac" and not track.config and track.num_channels == 7
     if goes_on or track.codec in _LONG_MEMORY:
         return 0, first, last
-    if (
-        track.codec == "aac"
-        and track.config[:1]
-        and track.config[0] >> 3 == _AAC_LC
-        and track.rate > _MAX_LOWER_BAND
-    ):
+    if _is_plain_aac(track):  # a packet overlaps the one before
         return max(0, first - _TELLING + 1), first, last
     before = starts[first] - int(_RUN_UPS.get(track.codec, _RUN_UP_S) * track.rate)
     begin = min(first - 2, int(np.searchsorted(starts, before, side="right")) - 1)

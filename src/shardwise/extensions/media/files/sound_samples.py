@@ -7,6 +7,7 @@ frames are made packed, of one plane, by libswresample.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,28 +23,35 @@ _DTYPES = {
 }
 
 
-def samples_of(frame: Any) -> NDArray[np.float32]:
-    """The samples of a frame of sound: float32 `[channels, samples]`, from -1 to 1."""
-    channels = int(frame.layout.nb_channels)
-    if frame.format.is_planar and channels > _MAX_PLANES:
+def samples_of(frames: Sequence[Any], low: int, num_samples: int) -> NDArray[np.float32]:
+    """Samples of frames in a row: float32 `[channels, num_samples]`, from -1 to 1.
+
+    They start at sample `low` of the first frame, and end in the last one.
+    """
+    first = frames[0]
+    channels, is_planar = int(first.layout.nb_channels), first.format.is_planar
+    if is_planar and channels > _MAX_PLANES:
         av = import_av("sound of many channels")
-        packed = av.AudioResampler("flt", frame.layout, frame.sample_rate)
-        (frame,) = packed.resample(frame)
-    kind = frame.format.name.removesuffix("p")
-    count = int(frame.samples)
-    dtype = _DTYPES[kind]
-    if frame.format.is_planar:
-        sound: NDArray[Any] = np.empty((channels, count), dtype)
-        for row, plane in zip(sound, frame.planes, strict=False):  # some have a plane too many
-            row[:] = np.frombuffer(plane, dtype, count)
-    else:
-        sound = np.frombuffer(frame.planes[0], dtype, count * channels).reshape(count, channels).T
-    scale = _SCALES.get(kind)
-    if scale is None:
-        return sound if dtype == np.float32 else sound.astype(np.float32)
+        packed = av.AudioResampler("flt", first.layout, first.sample_rate)
+        frames, is_planar = [packed.resample(frame)[0] for frame in frames], False
+    kind = frames[0].format.name.removesuffix("p")
+    width = 1 if is_planar else channels
+    extra = sum(frame.samples for frame in frames) - low - num_samples
+    out = np.empty((channels, num_samples), np.float32)
+    columns = zip(*(frame.planes for frame in frames), strict=False)
+    for row, planes in zip(out, columns, strict=False):  # some frames have a plane too many
+        parts = [
+            np.frombuffer(plane, _DTYPES[kind], frame.samples * width)
+            for plane, frame in zip(planes, frames, strict=True)
+        ]
+        parts[-1] = parts[-1][: len(parts[-1]) - extra * width]
+        parts[0] = parts[0][low * width :]
+        if is_planar:
+            np.concatenate(parts, out=row, casting="unsafe")
+        else:
+            out[...] = np.concatenate(parts).reshape(-1, channels).T
     if kind == "u8":
-        sound = sound.astype(np.int16) - scale
-    # float32 holds 24 bits: int32 goes by float64, and is rounded once.
-    wide = np.float64 if kind == "s32" else np.float32
-    scaled: NDArray[np.float32] = np.multiply(sound, wide(1 / scale), dtype=wide)
-    return scaled.astype(np.float32, copy=False)
+        out -= _SCALES[kind]
+    if kind in _SCALES:
+        out *= np.float32(1 / _SCALES[kind])
+    return out

@@ -19,11 +19,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS
-from shardwise.extensions.media.files.opus_vorbis import (
-    opus_delay,
-    opus_samples,
-    vorbis_lengths,
-)
+from shardwise.extensions.media.files.opus_vorbis import opus_delay, opus_samples, vorbis_lengths
 from shardwise.extensions.media.files.pyav_packets import decoded_sounds
 from shardwise.extensions.media.files.track import Track
 
@@ -34,19 +30,12 @@ _OPUS_RATE = 48000
 _PCM = re.compile(r"pcm_[suf](8|16|24|32|64)(le|be)?$")
 # Codecs whose packets may hold other numbers of samples than FFmpeg reckons from a container.
 _MISTOLD = ("alac", "tta", "wavpack", "adpcm_ms", "adpcm_ima_wav")
-# Codecs whose packets hold any number of frames; decoders leave out the first one. All packets are
-# decoded once.
-_UNTOLD = ("wmav1", "wmav2")
+# Codecs whose packets hold any number of frames or samples: all packets are decoded once.
+_UNTOLD = ("wmav1", "wmav2", "truehd")
 
 
 def with_sample_times(track: Track, packets: list[Any], payloads: list[bytes]) -> Track:
-    """A track of sound whose ticks are samples.
-
-    Args:
-        track: as in the container; its ticks may be coarse.
-        packets: of PyAV.
-        payloads: their bytes.
-    """
+    """A track of sound whose ticks are samples, of PyAV's packets and their bytes."""
     columns, rate = track.columns, track.rate
     tick = Fraction(*track.time_base) * rate
     if not tick:

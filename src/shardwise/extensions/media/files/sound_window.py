@@ -31,7 +31,7 @@ def open_sound(
 ) -> Sound:
     """The sound of a file; `near` is the second that is read first."""
     if index is None:
-        if is_plain_sound(bytes(read_exactly(reader, 0, min(40, reader.num_bytes)))):
+        if is_plain_sound(bytes(read_exactly(reader, 0, min(26, reader.num_bytes)))):
             return SoundFile(reader)
         index = index_media(reader, limits=limits)
     return PacketSound(reader, index, limits, near=near)
@@ -47,12 +47,7 @@ def read_window(
 ) -> NDArray[np.float32]:
     """Samples `[start, start + count)` at `rate`; zeros before and after the sound.
 
-    Args:
-        sound: where from.
-        start: at the target rate; may be negative.
-        count: samples.
-        rate: the target rate.
-        channels: None for the sound's; 1 for the mean of all; more of a sound of one are copies.
+    `channels` is None for the sound's own, 1 for their mean, or more for copies of a single one.
     """
     length = length_at(sound, rate)
     low, high = max(0, start), min(length, start + count)

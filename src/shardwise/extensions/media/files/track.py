@@ -178,15 +178,9 @@ class Track:
     def earlier(self, segment: Segment, *, whole: bool) -> Segment | None:
         """A segment that starts earlier, for one whose key frame lets a decoder miss pictures.
 
-        Args:
-            segment: what could not be decoded from its key frame on.
-            whole: its key frame needs no other picture. Slices from it on name pictures before it
-                all the same, without using them: those from a key frame 16 frames earlier on will
-                do, as no decoder keeps more, and may be wrong. Otherwise (intra refresh) it starts
-                with the file.
-
-        Returns:
-            None if nothing lies before it.
+        With `whole`, slices from the key frame on name pictures before it without using them: those
+        from a key frame 16 frames earlier on will do, as no decoder keeps more, and may be wrong.
+        Otherwise (intra refresh) it starts with the file. None if nothing lies before it.
         """
         key = int(segment.samples[0])
         if key == 0:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,11 +34,13 @@ from shardwise.extensions.media.files.sound_window import (
 )
 from shardwise.extensions.media.segments.table import SegmentTable, rows_in
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source, SourceTraits, joined_ranges, ranges_of
+from shardwise.sources.protocol import Source, SourceTraits, joined_ranges
 from shardwise.storage import PoolRanges
 
 # Offsets and durations of manifests are rounded: so much may lie after the sound, as silence.
 _ROUNDED_S = 0.1
+# Fields that each segment has, as floats, also where rows leave out one or have texts.
+_SECONDS = ("offset", "duration")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,15 +76,8 @@ class SegmentDecoder:
 class SegmentSource:
     """Segments of the sounds of a source; satisfies `shardwise.sources.protocol.Source`.
 
-    Args:
-        source: the sounds.
-        indices: int64 `[sounds]`, the ids of the samples in it; None for all.
-        fields: of a segment, copied from its sample; the sound's is among them.
-        field: the sound's.
-        cuts: the field of JSON with the rows; None for samples that are rows.
-        files: the sounds' bytes and indexes.
-        table: which segments there are.
-        resampled: whether they get another rate, for which more around them is read.
+    `cuts` is the field of JSON with the rows, None for samples that are rows. `resampled` sounds
+    are read with more around each segment.
     """
 
     def __init__(
@@ -102,10 +97,10 @@ class SegmentSource:
         self.table = table
         self._files, self._field, self._cuts = files, field, cuts
         self._around_s = BLOCK_S + 0.1 if resampled else 0.0
-        self._owners = Owners(source, indices, tuple(name for name in fields if name != field))
+        copied = tuple(name for name in fields if name not in (field, *_SECONDS))
+        self._owners = Owners(source, indices, copied)
         self._named = tuple(name for name in table.names if name not in fields)
-        made = [name for name in ("offset", "duration") if name not in fields]
-        self.fields = (*fields, *made, *self._named)
+        self.fields = (*dict.fromkeys((*fields, *_SECONDS)), *self._named)
 
     def __repr__(self) -> str:
         return f"SegmentSource({self.source!r}, {len(self.table.sounds)} segments)"
@@ -116,8 +111,7 @@ class SegmentSource:
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """Segments and the fields of their rows are values; copied fields keep their traits."""
-        seconds = dict.fromkeys(("offset", "duration"), ((), np.dtype(np.float64)))
+        seconds = dict.fromkeys(_SECONDS, ((), np.dtype(np.float64)))
         return self._owners.traits((self._field, *seconds, *self._named), seconds)
 
     @cached_property
@@ -139,16 +133,11 @@ class SegmentSource:
         names = self.fields if fields is None else fields
         ids, table = np.asarray(ids, np.int64), self.table
         samples = self._owners.ids(table.sounds[ids])
-        unique, inverse = np.unique(samples, return_inverse=True)
-        cut_field, wants_rows, read = self._stored_fields(names)
-        stored = self.source.read(unique, read)
-        columns: dict[str, Any] = {
-            name: self._owners.repeated(stored.fields[name], inverse)
-            for name in read
-            if name in names
-        }
-        columns["offset"] = columns.get("offset", table.offsets[ids])
-        columns["duration"] = columns.get("duration", table.durations[ids])
+        cut_field = None if self._cuts is None else self._cuts.split(".")[0]
+        wants_rows = not set(names).isdisjoint(self._named)
+        also = cut_field if wants_rows else None
+        stored, inverse, columns = self._owners.read(table.sounds[ids], names, also)
+        columns["offset"], columns["duration"] = table.offsets[ids], table.durations[ids]
         if wants_rows:
             assert cut_field is not None
             assert self._cuts is not None
@@ -171,19 +160,14 @@ class SegmentSource:
     ) -> Iterable[PoolRanges] | None:
         names = self.fields if fields is None else fields
         samples = self._owners.ids(self.table.sounds[ids])
-        parts = [ranges_of(self.source, np.unique(samples), self._stored_fields(names)[2])]
+        wants_rows = not set(names).isdisjoint(self._named)
+        cut_field = self._cuts.split(".")[0] if wants_rows and self._cuts else None
+        parts = [self._owners.ranges(samples, names, cut_field)]
         if parts[0] is not None and self._field in names:
             known = [self._files.has_index(sample) for sample in samples.tolist()]
             wanted = ranges_by_sample(self._list_parts(ids[known], samples[known]))
             parts.append(self._files.ranges(wanted))
         return joined_ranges(parts)
-
-    def _stored_fields(self, names: tuple[str, ...]) -> tuple[str | None, bool, tuple[str, ...]]:
-        """The field of the rows, whether some fields need it, and the fields read of samples."""
-        cut_field = None if self._cuts is None else self._cuts.split(".")[0]
-        wants_rows = not set(names).isdisjoint(self._named)
-        read = [n for n in self._owners.fields if n in names or (wants_rows and n == cut_field)]
-        return cut_field, wants_rows, tuple(read)
 
     def _list_parts(self, ids: NDArray[np.int64], samples: NDArray[np.int64]) -> list[Part]:
         wanted: list[Part] = []

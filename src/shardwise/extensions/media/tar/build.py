@@ -9,13 +9,10 @@ import numpy as np
 
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
 from shardwise.base.shown import in_command
-from shardwise.extensions.media.files.byte_reader import BytesReader
-from shardwise.extensions.media.files.index_format import index_to_bytes
-from shardwise.extensions.media.files.media_index import index_media, with_checksums
+from shardwise.extensions.media.files.index_format import bad_block, media_block
 from shardwise.extensions.media.tar.sidecar import (
     MediaSidecar,
     SidecarHeader,
-    bad_block,
     encode_sidecar,
     sidecar_path,
 )
@@ -51,15 +48,6 @@ def require_media_field(field: str) -> None:
         raise ValueError(f"{field!r} is in no media index: those have fields that end in {known}")
 
 
-def media_block(data: bytes | memoryview) -> bytes:
-    """The stored index of one media file, with checksums."""
-    reader = BytesReader(data)
-    index = index_media(reader)
-    if not any(track.num_frames for track in index.tracks):
-        raise DataError("the file has neither pictures nor sound")
-    return index_to_bytes(with_checksums(index, reader))
-
-
 def sample_blocks(key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
     """The blocks of one encoded sample by field; DataError if a media file can't be used."""
     blocks = {}
@@ -76,12 +64,9 @@ def sample_blocks(key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, b
 def publish_sidecar(
     url: str, index: ShardIndex, blocks: Sequence[bytes], *, store: IndexStore
 ) -> str | None:
-    """Write a sidecar beside the shard's index, whole or not at all; None for one without media.
+    """Write a sidecar beside the shard's index, whole or not at all, and return its path.
 
-    The blocks are by sample, and of each sample by field: of `media_fields` only.
-
-    Returns:
-        Where it lies.
+    Blocks are by sample, and of each by field of `media_fields`; None for a shard without media.
     """
     header = _sidecar_header(index)
     if not header.fields:
@@ -115,12 +100,7 @@ def media_payloads(
 
 
 def build_sidecar(url: str, *, store: IndexStore) -> tuple[str | None, list[DataError]]:
-    """Make the sidecar of a shard that has an index.
-
-    Returns:
-        Where the sidecar lies, None for a shard without media; and an error for each file that
-        can't be used.
-    """
+    """Make the sidecar of an indexed shard: its path (see above), and errors of unusable files."""
     index = fresh_index(url, store)
     blocks: list[bytes] = []
     bad: list[DataError] = []

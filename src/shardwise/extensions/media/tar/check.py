@@ -9,11 +9,11 @@ import numpy as np
 from shardwise.base.errors import DataError, MissingExtraError, ShardwiseError
 from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.frames import decode_frames, form_of
+from shardwise.extensions.media.files.index_format import media_block
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media, with_checksums
 from shardwise.extensions.media.files.sound import PacketSound
 from shardwise.extensions.media.tar.build import (
     fresh_index,
-    media_block,
     media_fields,
     media_payloads,
     open_sidecar,

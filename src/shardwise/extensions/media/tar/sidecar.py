@@ -18,7 +18,7 @@ from hashlib import sha256
 import numpy as np
 
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.files.index_format import index_from_bytes
+from shardwise.extensions.media.files.index_format import BAD, index_from_bytes
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.sources.manifest import narrow
 from shardwise.storage.column_file import (
@@ -30,7 +30,6 @@ from shardwise.storage.column_file import (
 )
 
 _FORMAT, _VERSION = "shardwise-media", "2"
-_BAD = b"!"
 
 
 def sidecar_path(index_path: str) -> str:
@@ -42,11 +41,6 @@ def sidecar_path(index_path: str) -> str:
     """
     head, _, tail = index_path.rpartition(".swi")
     return f"{head}.media{tail}"
-
-
-def bad_block(reason: str) -> bytes:
-    """The block of a file that can't be used."""
-    return _BAD + reason.encode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
@@ -114,11 +108,11 @@ class MediaSidecar:
         block = self.block(row, field)
         if not block:
             return None
-        if block.startswith(_BAD):
-            raise DataError(block[1:].decode("utf-8", "replace"), field=field)
         try:
             return index_from_bytes(block)
         except DataError as error:
+            if block.startswith(BAD):
+                raise
             raise self._unusable(error.reason) from error
 
     def _unusable(self, reason: str) -> DataError:

@@ -31,6 +31,7 @@ from shardwise.extensions.remote.cache.block_file import (
     make_part,
     require_space,
     space_of,
+    text_digest,
     trailer,
     trailer_bytes,
     write_at,
@@ -42,7 +43,7 @@ from shardwise.extensions.remote.cache.eviction import (
     remove_block,
     sweep_parts,
 )
-from shardwise.extensions.remote.cache.expected import ExpectedUses
+from shardwise.extensions.remote.cache.homes import LoaderFile, block_keys
 from shardwise.extensions.remote.cache.notes import Bypass, Hits
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
 from shardwise.storage.cache_settings import CacheSettings
@@ -96,7 +97,8 @@ class Cache:
     def peers(self) -> Any:
         """This process's part in a cache that nodes share: a `Sharing`; None unless they do."""
         if self.settings.share and self._peers is None:
-            self._peers = find("caches", "share")(self)
+            with self._lock:
+                self._peers = self._peers or find("caches", "share")(self)
         return self._peers
 
     @property
@@ -112,16 +114,20 @@ class Cache:
         files: NDArray[np.int64],
         numbers: NDArray[np.int64],
         steps: NDArray[np.int64],
-    ) -> ExpectedUses | None:
-        """Evict by these uses of blocks; see `ExpectedUses`. None if the disk refuses them."""
+    ) -> LoaderFile | None:
+        """Evict by these uses of blocks; see `BlockCache`. None if the disk refuses them."""
+        used, files = np.unique(files, return_inverse=True)
+        digests = [int(text_digest(urls[file]), 16) for file in used.tolist()]
+        keys = block_keys(np.array(digests, np.uint64)[files], numbers)
+        order = np.lexsort((steps, keys))
         try:
-            lock = self.usage_file().lock
-            return ExpectedUses(
-                self.folder, lock, urls=urls, files=files, numbers=numbers, steps=steps
-            )
+            expected = LoaderFile(self.folder, "uses", self.usage_file().lock)
+            contents = keys[order].tobytes() + steps[order].tobytes()
+            expected.fill(contents, int(steps.min(initial=0)), len(keys))
         except OSError as error:
             self._degrade(error)
             return None
+        return expected
 
     @property
     def room(self) -> int:

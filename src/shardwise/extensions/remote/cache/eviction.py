@@ -71,7 +71,7 @@ class UsageFile:
         self._fd = -1
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._boot = _boot()
+        self._boot = boot_id()
 
     def __del__(self) -> None:
         if self._fd >= 0 and self._pid == os.getpid():
@@ -146,7 +146,7 @@ class UsageFile:
         return mark == 0 and boot == self._boot, Usage(*numbers)
 
 
-def _boot() -> bytes:
+def boot_id() -> bytes:
     """The id of this boot of the machine: a power failure may lose what was written before."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes()[:36]
@@ -210,7 +210,7 @@ class Eviction:
         self._heap: list[tuple[int, int, CacheEntry]] = []
         # The heap lacks blocks that were published after this.
         self._scanned_ns = 0
-        self._next_uses = NextUses(folder)
+        self._next_uses: NextUses  # from the first scan on
         # Blocks may be removed before the next uses of others, which are read meanwhile, count.
         self._num_left = 0
 

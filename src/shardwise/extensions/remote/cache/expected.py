@@ -2,56 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.extensions.remote.cache.block_file import text_digest
-from shardwise.extensions.remote.cache.homes import (
-    HEAD,
-    Homes,
-    LoaderFile,
-    block_keys,
-    keys_of_names,
-    live_files,
-)
+from shardwise.extensions.remote.cache.homes import HEAD, Homes, keys_of_names, live_files
 from shardwise.plan.uses import BlockUses
-
-
-class ExpectedUses(LoaderFile):
-    """The uses that one loader expects.
-
-    Args:
-        folder: of the cache.
-        lock: see `LoaderFile`.
-        urls: of files.
-        files: int64 `[uses]`, the number of the file of each use.
-        numbers: int64 `[uses]`, the block in that file.
-        steps: int64 `[uses]`, when.
-
-    Raises:
-        OSError: the disk refuses.
-    """
-
-    def __init__(
-        self,
-        folder: str,
-        lock: Callable[[], AbstractContextManager[object]],
-        *,
-        urls: Sequence[str],
-        files: NDArray[np.int64],
-        numbers: NDArray[np.int64],
-        steps: NDArray[np.int64],
-    ) -> None:
-        used, files = np.unique(files, return_inverse=True)
-        digests = [int(text_digest(urls[file]), 16) for file in used.tolist()]
-        keys = block_keys(np.array(digests, np.uint64)[files], numbers)
-        order = np.lexsort((steps, keys))
-        super().__init__(folder, "uses", lock)
-        contents = keys[order].tobytes() + steps[order].tobytes()
-        self.fill(contents, int(steps.min(initial=0)), len(keys))
 
 
 class NextUses:
@@ -59,13 +17,18 @@ class NextUses:
 
     def __init__(self, folder: str) -> None:
         self._uses: list[tuple[NDArray[np.int64], BlockUses]] = []
-        self._homes = [each for each in map(Homes, live_files(folder, "homes")) if each.facts]
+        self._homes = []
+        for path in live_files(folder, "homes"):
+            with suppress(OSError):  # its loader closes it
+                homes = Homes(path)
+                self._homes += [homes] if homes.facts else []
         for path in live_files(folder, "uses"):
-            head = np.memmap(path, np.int64, "r", shape=(2,))
-            count = int(head[1])
-            if count > 0:
-                data = np.memmap(path, np.int64, "r", offset=HEAD.size, shape=(2, count))
-                self._uses.append((head, BlockUses(data[0].view(np.uint64), data[1])))
+            with suppress(OSError):
+                head = np.memmap(path, np.int64, "r", shape=(2,))
+                count = int(head[1])
+                if count > 0:
+                    data = np.memmap(path, np.int64, "r", offset=HEAD.size, shape=(2, count))
+                    self._uses.append((head, BlockUses(data[0].view(np.uint64), data[1])))
 
     def of(self, names: Sequence[str], *, skip: int = 0) -> NDArray[np.int64]:
         """The step that next reads each of some named blocks; -1 if no loader knows of its file.

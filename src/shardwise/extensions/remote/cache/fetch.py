@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -70,6 +71,9 @@ class MissingBlock:
         return block_name(self.version, self.number + 1)
 
 
+_Locked: TypeAlias = tuple[MissingBlock, BlockLock]
+
+
 def fetch_or_wait(missing: list[MissingBlock], view: memoryview) -> None:
     """Read missing blocks: from the store, or from the cache once another process fetched them."""
     cache = missing[0].cache
@@ -101,7 +105,7 @@ def fetch_blocks(
         The blocks that others hold or have published, or that exceed this round's memory; and
         whether nothing was fetched.
     """
-    locked: list[_PartialBlock] = []
+    locked: list[_Locked] = []
     left: list[MissingBlock] = []
     direct: list[MissingBlock] = []
     num_bytes = 0
@@ -112,7 +116,7 @@ def fetch_blocks(
                 continue
             lock = block.cache.lock_block(block.name, block.info)
             if isinstance(lock, BlockLock):
-                locked.append(_PartialBlock(block, lock))
+                locked.append((block, lock))
                 num_bytes += block.info.num_bytes
                 continue
             block.tries += lock is LockDenied.THERE
@@ -123,8 +127,7 @@ def fetch_blocks(
         if locked:
             _fetch_locked(locked, view)
     except BaseException:
-        for part in locked:
-            part.abandon()
+        _abandon(locked)
         raise
     if direct:
         _read_missing([(block, block.ranges) for block in direct], view, by_file=True)
@@ -134,28 +137,27 @@ def fetch_blocks(
     return left, not num_fetched
 
 
-def _fetch_locked(locked: Sequence[_PartialBlock], view: memoryview) -> None:
+def _fetch_locked(locked: Sequence[_Locked], view: memoryview) -> None:
     """Fetch whole blocks at once, copy the requested ranges, publish the blocks."""
-    peers = locked[0].block.cache.peers
-    theirs = [part for part in locked if peers is not None and peers.asks_holder(part.block)]
-    own = [part for part in locked if part not in theirs]
-    if theirs and own:
+    peers = locked[0][0].cache.peers
+    waits = peers.ask_holders([block for block, _ in locked]) if peers is not None else []
+    if 0 < sum(waits) < len(waits):
         # The holder of a block may wait for one that this node holds: that one is not kept locked.
-        _fetch_locked(own, view)
-        locked = theirs
-    buffer = np.empty(sum(part.stop - part.start for part in locked), np.uint8).data
-    wanted, payloads = [], []
-    begin = 0
-    for part in locked:
-        end = begin + part.stop - part.start
-        wanted.append((part.block, [ByteRange(part.start, part.stop, begin)]))
-        payloads.append(buffer[begin:end])
-        begin = end
+        _fetch_locked([each for each, late in zip(locked, waits, strict=True) if not late], view)
+        locked = [each for each, late in zip(locked, waits, strict=True) if late]
+    buffer = np.empty(sum(block.info.num_bytes for block, _ in locked), np.uint8).data
+    wanted, begin = [], 0
+    for block, _ in locked:
+        start = block.info.offset
+        wanted.append((block, [ByteRange(start, start + block.info.num_bytes, begin)]))
+        begin += block.info.num_bytes
     _read_missing(wanted, buffer)
-    for part, payload in zip(locked, payloads, strict=True):
-        for start, stop, at in part.block.ranges:
-            view[at : at + stop - start] = payload[start - part.start : stop - part.start]
-        part.publish(payload)
+    for (block, lock), (_, [whole]) in zip(locked, wanted, strict=True):
+        payload = buffer[whole.begin : whole.begin + block.info.num_bytes]
+        for start, stop, at in block.ranges:
+            view[at : at + stop - start] = payload[start - whole.start : stop - whole.start]
+        if block.cache.write(lock, payload, 0):
+            block.cache.publish(lock, chunk_digests(payload))
 
 
 def _read_missing(
@@ -186,37 +188,19 @@ def fetch_ahead(blocks: Sequence[MissingBlock]) -> None:
     Raises:
         DataError, StorageError: see `File`.
     """
-    locked: list[_PartialBlock] = []
+    locked: list[_Locked] = []
     try:
         for block in blocks:
             lock = block.cache.lock_block(block.name, block.info)
             if isinstance(lock, BlockLock):
-                locked.append(_PartialBlock(block, lock))
+                locked.append((block, lock))
         if locked:
             _fetch_locked(locked, memoryview(b""))
             IO_COUNTS.add(misses=len(locked))
     finally:
-        for part in locked:
-            part.abandon()
+        _abandon(locked)
 
 
-class _PartialBlock:
-    """A locked block, bytes [start, stop) of its file, that is to be written."""
-
-    __slots__ = ("_lock", "block", "start", "stop")
-
-    def __init__(self, block: MissingBlock, lock: BlockLock) -> None:
-        self.block = block
-        self.start = block.info.offset
-        self.stop = self.start + block.info.num_bytes
-        self._lock = lock
-
-    def publish(self, payload: memoryview) -> None:
-        """Write the block and publish it, unless the disk refuses."""
-        cache = self.block.cache
-        if cache.write(self._lock, payload, 0):
-            cache.publish(self._lock, chunk_digests(payload))
-
-    def abandon(self) -> None:
-        """Release the lock, unless the block was published."""
-        self.block.cache.abandon(self._lock)
+def _abandon(locked: Sequence[_Locked]) -> None:
+    for block, lock in locked:
+        block.cache.abandon(lock)  # unless the block was published

@@ -144,7 +144,6 @@ class CachedFile(RemoteReads):
 
     @property
     def cache(self) -> Cache:
-        """The cache that holds its blocks."""
         return self._cache
 
     def forget(self, offset: int, length: int) -> bool:

@@ -1,6 +1,6 @@
 """Files of loaders in the folder of a cache, and one kind of them: which node holds which block.
 
-Each is locked while its loader uses it: an unlocked one is removed by the next process that evicts.
+Each is locked while its loader uses it: an unlocked one is ignored, and the next loader removes it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import struct
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def keys_of_names(names: Sequence[str]) -> NDArray[np.uint64]:
 class LoaderFile:
     """A file of a loader, in the folder `kind` of a cache; raises OSError.
 
-    `lock` is that of the cache, under which others remove unlocked files.
+    `lock` is that of the cache: under it new files appear, and unlocked ones are removed.
     """
 
     def __init__(
@@ -56,50 +56,55 @@ class LoaderFile:
         self._path = Path(f"{folder}/{kind}/{uuid.uuid4().hex}")
         self._lock, self.is_filled = threading.Lock(), False
         with lock():
+            live_files(folder, kind, remove_dead=True)
             # Homes have the token of the job.
             self._path.touch(0o600 if kind == "homes" else 0o666, exist_ok=False)
             self._file = self._path.open("r+b")
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._file.write(HEAD.pack(0, 0))
-        self._file.flush()
+            self._file.write(HEAD.pack(0, 0))
+            self._file.flush()
+            fcntl.flock(self._file, fcntl.LOCK_EX)  # last: others read what is locked
         self._map = mmap.mmap(self._file.fileno(), HEAD.size)
 
     def fill(self, contents: bytes, step: int, count: int) -> None:
         """Write the contents, unless it is closed; others see them when they are whole."""
         with self._lock:
-            if not self._file.closed:
+            if self.is_open:
                 self._file.write(contents)
                 self._file.flush()
                 HEAD.pack_into(self._map, 0, step, count)
                 self.is_filled = True
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its loader still expects something."""
+        return not self._file.closed
+
     def move(self, step: int) -> None:
         """Note that all steps before this one were read."""
         with self._lock:
-            if not self._file.closed:
+            if self.is_open and self.is_filled:  # readers wait for one that is new
                 struct.pack_into("<q", self._map, 0, step)
 
     def close(self) -> None:
-        """Expect nothing any more."""
         with self._lock:
             self._path.unlink(missing_ok=True)
             self._map.close()
             self._file.close()
 
 
-def live_files(folder: str, kind: str) -> Iterator[Path]:
-    """The files of loaders that are there; unlocked ones are removed."""
+def live_files(folder: str, kind: str, *, remove_dead: bool = False) -> list[Path]:
+    """The files of loaders that are there; others are removed only under the cache's lock."""
+    found = []
     for path in Path(f"{folder}/{kind}").glob("*"):
-        try:
-            with path.open("rb") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    yield path
-                else:
-                    path.unlink()  # its loader is gone
-        except OSError:
-            continue
+        with suppress(OSError), path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found.append(path)
+            else:
+                if remove_dead:
+                    path.unlink()
+    return found
 
 
 class Homes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from contextlib import suppress
 
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.cache.eviction import UsageFile
@@ -84,10 +85,6 @@ class Hits:
         """Add the hits to the usage file; a forked child leaves its parent's alone."""
         if not self._count or self._pid != os.getpid():
             return
-        hits = self.take()
-        try:
-            with UsageFile(self._folder, timeout_s=_HITS_TIMEOUT_S).lock() as usage:
-                usage.hits += hits
-        except OSError:
-            # Statistics are not worth a warning.
-            return
+        hits, file = self.take(), UsageFile(self._folder, timeout_s=_HITS_TIMEOUT_S)
+        with suppress(OSError), file.lock() as usage:  # statistics are not worth a warning
+            usage.hits += hits

@@ -181,7 +181,6 @@ class PlannedReads:
         return received, rest
 
     def withdraw(self, owner: Hashable) -> None:
-        """Drop what an owner announced."""
         for piece in self._owned.pop(owner, ()):
             if piece.owner == owner:
                 self._drop(piece)

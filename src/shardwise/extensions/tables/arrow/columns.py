@@ -29,10 +29,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from shardwise.base.columns import Column, LazyBytesColumn, merge_columns
+from shardwise.base.columns import Column, LazyBytesColumn, key_text, merge_columns
 from shardwise.base.errors import DataError
 from shardwise.extensions.tables.arrow.convert import convert
-from shardwise.extensions.tables.arrow.types import no_values
+from shardwise.extensions.tables.arrow.types import KEY, no_values
 from shardwise.extensions.tables.arrow.validate import validated
 from shardwise.extensions.tables.arrow.views import ArrowColumn, Bytes, Numbers, RowError
 
@@ -44,13 +44,14 @@ def leaf(table: pa.Table | pa.RecordBatch, name: str) -> Any:
     fields: Any = table.schema
     # A name may contain dots.
     while rest is not None:
-        whole = [field for field in fields if field.name == rest]
-        step = next((f for f in [*whole, *fields] if f"{rest}.".startswith(f"{f.name}.")), None)
+        at = fields.get_field_index(rest)
+        starts = (f for f in fields if f"{rest}.".startswith(f"{f.name}."))
+        step = fields.field(at) if at >= 0 else next(starts, None)
         if step is None:
             return None
         path.append(step.name)
         rest = None if rest == step.name else rest[len(step.name) + 1 :]
-        fields = list(step.type) if pa.types.is_struct(step.type) else []
+        fields = step.type if pa.types.is_struct(step.type) else pa.struct([])
     if "bytes" in {field.name for field in fields}:  # of an image, or of audio
         path.append("bytes")
     column = table.column(path[0])
@@ -81,6 +82,16 @@ def empty_columns(types: Mapping[str, pa.DataType], names: Sequence[str]) -> dic
     return {name: convert(no_values(types[name])).take(slice(None)) for name in names}
 
 
+def key_texts(column: Column, url_of: Callable[[int], str]) -> list[str]:
+    """The texts of a column of keys; `url_of` gives a row's file, for the error of a bad key."""
+    keys: list[str] = []
+    try:
+        keys.extend(map(key_text, column))
+    except ValueError as error:
+        raise DataError(str(error), url=url_of(len(keys)), field=KEY) from error
+    return keys
+
+
 def gather(
     names: Sequence[str],
     groups: NDArray[np.int64],
@@ -90,15 +101,10 @@ def gather(
     ids: NDArray[np.int64],
     locate: Callable[[int], tuple[str, str]],
 ) -> dict[str, Column]:
-    """Take rows out of several groups of Arrow columns, all rows of a group together.
+    """Take rows out of several groups of Arrow columns, `columns_of` each group's number.
 
-    Args:
-        names: the fields.
-        groups: int64 `[k]`, k > 0: the group of each row.
-        rows: int64 `[k]`, its row in that group.
-        columns_of: gives a group's columns by its number; called once for each group.
-        ids: int64 `[k]`, the sample ids, for messages.
-        locate: gives url and key of row i of the result, for messages.
+    `groups` and `rows` are int64 `[k]`, k > 0: the group of each row, and its row there. `ids`, and
+    `locate`, which gives url and key of row i of the result, are for messages.
     """
 
     def data_error(name: str, row: int, error: RowError) -> DataError:

@@ -71,8 +71,9 @@ def layouts(schema: pa.Schema) -> dict[str, Layout]:
 
 def check_names(names: Collection[str], known: Collection[str], *, url: str | None = None) -> None:
     """Refuse a field that is not there, with those that are."""
+    there_are = frozenset(known)
     for name in names:
-        if name not in known:
+        if name not in there_are:
             there = ", ".join(map(repr, known)) or "none"
             raise DataError(f"no column {name!r}: the columns are {there}", url=url, field=name)
 

@@ -1,8 +1,7 @@
 """Columns in Arrow's form, to take rows from: the numpy side.
 
-An `ArrowColumn` is a view of Arrow's buffers and keeps them alive. Taking rows costs numpy calls
-for the whole column; strings and lists cost a little more per row, and only what has no form in
-numpy goes through pyarrow's Python objects.
+An `ArrowColumn` is a view of Arrow's buffers and keeps them alive. Only what has no form in numpy
+goes through pyarrow's Python objects.
 """
 
 from __future__ import annotations
@@ -170,10 +169,10 @@ class Objects:
 
     def take(self, rows: Rows) -> Column:
         """A list of Python objects."""
-        array = self.array if isinstance(rows, slice) else self.array.take(pa.array(rows))
+        places = range(len(self.array))[rows] if isinstance(rows, slice) else rows.tolist()
         values: list[Any] = []
         try:
-            values.extend(scalar.as_py() for scalar in array)
+            values.extend(self.array[place].as_py() for place in places)
         except Exception as error:
             is_text = isinstance(error, UnicodeDecodeError)
             what = "a text is no UTF-8" if is_text else "it is no value of Python's"

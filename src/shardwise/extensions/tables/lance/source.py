@@ -36,14 +36,8 @@ if TYPE_CHECKING:
 class LanceSource:
     """Rows of a version of a Lance table; `shardwise.lance` documents the arguments.
 
-    A fragment is a shard, its live rows in storage order are its samples. The key is the column
-    "__key__" where there is one, else "fragment:row". Columns keep their values: numbers and
-    fixed-size lists are arrays, strings str, binaries and blobs bytes; a struct is a field for
-    each of its parts ("meta.width"). A null is a field that the sample lacks.
-
-    The first use of the manifest looks up the version, and with a filter reads the columns that
-    it names. From then on the version stays the same, whatever is added to the table, also in
-    pickled copies. `condition` is the `filter` of `shardwise.lance`.
+    The first use of the manifest looks up the version, and with a filter, `condition`, reads the
+    columns that it names. From then on the version stays the same, also in pickled copies.
     """
 
     default_shuffle: Literal["window"] = "window"
@@ -99,7 +93,6 @@ class LanceSource:
 
     @property
     def traits(self) -> SourceTraits:
-        """Parts are "_rowid" and the like, and "image.bytes"; windows suit Lance's runs of rows."""
         return self._schema.traits
 
     @cached_property
@@ -122,7 +115,7 @@ class LanceSource:
         return expand_names(columns, self._schema.names, url=self.uri)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        from shardwise.extensions.tables.arrow.columns import empty_columns
+        from shardwise.extensions.tables.arrow.columns import empty_columns, key_texts
         from shardwise.extensions.tables.arrow.fill import fill_nulls
         from shardwise.extensions.tables.arrow.types import KEY, check_names
 
@@ -157,7 +150,7 @@ class LanceSource:
             if name in columns:
                 columns[name] = fill_nulls(columns[name], value)
         if schema.has_keys:
-            keys = list(map(str, columns.pop(KEY)))
+            keys = key_texts(columns.pop(KEY), lambda _: self.uri)
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
     def _blobs(self, here: _Here, ids: NDArray[np.int64], name: str) -> BytesColumn:

@@ -111,12 +111,13 @@ class _FileSchema:
     def __init__(self, info: FileInfo) -> None:
         self.url = info.url
         try:
-            self.fields = tuple(field_types(info.schema))
+            fields = field_types(info.schema)
             self.types = field_types(info.schema, parts=True)
         except DataError as error:
             error.url = info.url
             raise
-        self.parts = [name for name in self.types if name not in self.fields]
+        self.fields = tuple(fields)
+        self.parts = [name for name in self.types if name not in fields]
 
 
 def _different(infos: Sequence[FileInfo]) -> list[FileInfo]:

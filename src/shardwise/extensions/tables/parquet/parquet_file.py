@@ -1,13 +1,11 @@
 """A Parquet file over the library's storage: its footer, and row groups column by column.
 
 The bytes of the requested columns of a row group are read in one go, into one buffer, and pyarrow
-decodes from there: so it needs no separate file system, and reads are counted, pinned to one
-version and retried like all others. pyarrow's own threads are not used: the engine has threads,
-and a pool of them does not live through a fork. Format: https://parquet.apache.org/docs/file-format/
+decodes from there, without its threads: a pool of them does not live through a fork.
+Format: https://parquet.apache.org/docs/file-format/
 
 Metadata of column chunks is never accessed: `RowGroupMetaData.column()` ends the process where a
-footer is damaged, or a column encrypted (pyarrow 26). The bytes that a row group needs are
-those that `read_row_group` reads, whose errors can be caught.
+footer is damaged, or a column encrypted (pyarrow 26).
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from shardwise.base.errors import DataError
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.extensions.tables.arrow.types import field_types
 from shardwise.storage import File, FileStat, require_same
+from shardwise.storage.known_formats import HEAD_BYTES, known_format
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 # The first read at the end of a file; longer footers take a second one.
@@ -155,6 +154,9 @@ def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
     if tail[-4:] == _ENCRYPTED:
         raise DataError("the Parquet file is encrypted, which is not supported", url=file.url)
     if num_bytes < 12 or tail[-4:] != _MAGIC:
+        found = known_format(file.read(0, min(num_bytes, HEAD_BYTES)), num_bytes=num_bytes)
+        if found and not found.startswith("a Parquet file"):
+            raise DataError(f"no Parquet file, but {found}", url=file.url)
         raise DataError(
             f"it is not a Parquet file, or was cut short: its {num_bytes} bytes end in "
             f"{tail[-4:]!r}, not in {_MAGIC!r}",
@@ -196,11 +198,7 @@ def _decode(
 def _decode_parts(
     source: _PyarrowFile, footer: pq.FileMetaData, group: int, names: Sequence[str]
 ) -> pa.Table:
-    """A row group whole, or in the largest parts that pyarrow decodes.
-
-    It decodes no more than 2 GB of a nested column at a time. The footer does not show how many
-    rows these are: a page of a few bytes may name large values of a dictionary many times.
-    """
+    """A row group whole, or in parts: pyarrow decodes at most 2 GB of a nested column at a time."""
     num_rows = None
     while True:
         try:

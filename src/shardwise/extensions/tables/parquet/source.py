@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardwise.base.columns import Columns
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.base.shown import shown
-from shardwise.extensions.tables.arrow.columns import empty_columns, gather, leaf
+from shardwise.extensions.tables.arrow.columns import empty_columns, gather, key_texts, leaf
 from shardwise.extensions.tables.arrow.convert import convert
 from shardwise.extensions.tables.arrow.fill import fill_nulls
 from shardwise.extensions.tables.arrow.types import KEY, check_names, expand_names
@@ -45,18 +45,11 @@ _MAX_FILES = 256
 
 
 class ParquetSource:
-    """Rows of tables in Parquet files, or in the Arrow files of Hugging Face datasets, by id.
+    """Rows of tables in Parquet or Arrow files, by id; see `shardwise.parquet` for the arguments.
 
-    `shardwise.parquet` documents the arguments.
-
-    A shard is a row group. Opening reads the footers of all files: counts, columns, versions. A
-    row group is decoded whole, in the requested columns, and stays in memory with others up to
-    `memory_bytes` per process; its threads share it. Structs are taken apart into fields "a.b";
-    directories `name=value` are fields, too. A sample's key is the column "__key__" where there is
-    one, else the file's base name and the row in it: "part-0:17".
-
-    The window shuffle has as many lanes as keep the row groups in use small, and windows of the
-    length of a row group, so that each row group is decoded once per epoch.
+    A shard is a row group, which is decoded whole, in the requested columns, and stays in memory
+    with others up to `memory_bytes` per process. The window shuffle has as many lanes as keep the
+    row groups in use small, and windows of a row group's length: each is decoded once per epoch.
     """
 
     def __init__(
@@ -103,7 +96,6 @@ class ParquetSource:
 
     @property
     def traits(self) -> SourceTraits:
-        """All fields but the binary ones are values; the window shuffle suits the row groups."""
         return self.tables.traits
 
     def expand(self, names: Sequence[str]) -> tuple[str, ...]:
@@ -130,7 +122,11 @@ class ParquetSource:
         for name, value in tables.fills.items():
             if name in columns:
                 columns[name] = fill_nulls(columns[name], value)
-        keys = list(map(str, columns.pop(KEY))) if known.has_keys else self._keys(groups, rows)
+        if known.has_keys:
+            urls, files = tables.urls, tables.file_of[groups]
+            keys = key_texts(columns.pop(KEY), lambda row: urls[int(files[row])])
+        else:
+            keys = self._keys(groups, rows)
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
     def ranges(
@@ -154,7 +150,7 @@ class ParquetSource:
     def _list_stored_fields(self, fields: tuple[str, ...] | None) -> tuple[str, ...]:
         """The stored fields to read for some fields."""
         known = self.tables.columns
-        names = self.tables.fields if fields is None else fields
+        names = frozenset(self.tables.fields if fields is None else fields)
         stored = tuple(name for name in (*known.stored, *known.parts) if name in names)
         return (*stored, KEY) if known.has_keys else stored
 

@@ -46,11 +46,7 @@ _Found: TypeAlias = tuple[int, IndexHeader | None, FileStat]
 
 
 class OpenedShards:
-    """Shards as they were when they were opened. Pickles as narrow columns.
-
-    Opening them loads their indexes, compares them with the shards, and builds the missing ones,
-    which are `unsaved` where they can't be written. A None in `key_lengths` means several lengths.
-    """
+    """Shards as they were when they were opened; indexes that can't be written are `unsaved`."""
 
     def __init__(self, urls: Sequence[str], store: IndexStore) -> None:
         num_shards = len(urls)
@@ -84,7 +80,7 @@ class OpenedShards:
         self.removed = self.manifest.ids_of(removed)
         ordered = sorted(first, key=first.__getitem__)
         self.fields = tuple(dict.fromkeys(name for fields in ordered for name in fields))
-        if ignored["no extension"] and not self.manifest.num_samples:
+        if (ignored["no extension"] or ignored["hidden"]) and not self.manifest.num_samples:
             left_out = ", ".join(f"{what}: {count}" for what, count in ignored.items())
             raise DataError(
                 f"no samples: all members are left out ({left_out}); what follows the first dot of "

@@ -85,7 +85,8 @@ def scan_members(scan: HeaderScan, ignored: Counter[str]) -> Iterator[Members]:
 
 def warn_of_lost(ignored: Counter[str], url: str) -> None:
     """Warn of members that hold data, or lead to some, and are left out."""
-    lost = {what: ignored[what] for what in (*ELSEWHERE.values(), "unknown type") if ignored[what]}
+    kinds = (*ELSEWHERE.values(), "no extension", "unknown type")
+    lost = {what: ignored[what] for what in kinds if ignored[what]}
     if lost:
         _logger.warning(
             "%s: members are left out that have no field's name, or a type that tar does not know "
