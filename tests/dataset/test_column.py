@@ -289,7 +289,10 @@ def test_a_killed_program_leaves_no_process_of_a_column(shards, tmp_path):
         lambda data: sw.pack(data, length=4, fields="bin"),
         lambda data: sw.pack(data, length=4, fields="cls", limits={}, lengths=[1] * NUM)
         .select("bin"),
-        lambda data: sw.windows(data, by="json", deltas={"bin": [0]}, fps=1),
+        pytest.param(
+            lambda data: sw.windows(data, by="json", deltas={"bin": [0]}, fps=1),
+            marks=pytest.mark.extension,
+        ),
         lambda data: sw.mix({"a": (data, 1)}),
     ],
 )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.sources.tar.index.build import build_indexes
-from shardwise.storage import StorageOptions
+from shardwise.storage import StorageOptions, Upcoming
 from tests.support.media import ffmpeg, numbers_in
 
 NAMES = ("b_frames", "one_key", "open_gop")
@@ -83,3 +83,50 @@ def test_the_sound_of_a_clip_is_its_packets_and_256_kb_at_most(s3, tmp_path, cou
         segment = int(track.columns.size.sum() * 2 / 40)
         assert segment + (256 << 10) < len(files[loaded["__key__"][0]]) / 2
         assert segment / 2 < found["bytes"] <= segment + (256 << 10)
+
+
+def with_sounds(s3, path):
+    """Segments of sounds of 12 s, in a shard whose payloads are far apart."""
+    sound = path.with_suffix(".wav")
+    ffmpeg("-f", "lavfi", "-i", "anoisesrc=d=12:r=16000:a=0.5", str(sound))
+    with sw.TarWriter(path, media=True) as writer:
+        for key in "ab":
+            cuts = {"cuts": [{"offset": at, "duration": 2.0} for at in (0.0, 6.0)]}
+            fields = {"wav": sound.read_bytes(), "json": cuts, "zz": bytes(1 << 20)}
+            writer.write({"__key__": key, **fields})
+    url = s3.put(f"sounds/{path.name}", path.read_bytes())
+    build_indexes([url], options=StorageOptions(config=s3.config))
+    s3.put(f"sounds/{path.name}.media", path.with_name(f"{path.name}.media").read_bytes())
+    return sw.tar(url, storage=s3.unhedged).segments("wav", cuts="json.cuts").select("wav")
+
+
+def with_windows(s3, path):
+    """Windows of rows, each with a large payload that is not read."""
+    with sw.TarWriter(path) as writer:
+        for row in range(12):
+            writer.write({"__key__": f"{row:03d}", "cls": row // 6, "zz": bytes(1 << 18)})
+    url = s3.put(f"rows/{path.name}", path.read_bytes())
+    build_indexes([url], options=StorageOptions(config=s3.config))
+    rows = sw.tar(url, storage=s3.unhedged).decode(cls=sw.text()).select("cls")
+    return sw.windows(rows, by="cls", deltas={"cls": [-1, 0]}, fps=1)
+
+
+@pytest.mark.parametrize("kind", ["clips", "segments", "windows"])
+def test_announced_reads_are_those_that_are_made(s3, tmp_path, kind, request):
+    if kind == "clips":
+        videos = sw.tar(request.getfixturevalue("url"), storage=s3.unhedged).select("mp4")
+        ds = videos.clips("mp4", frames=8, step=25)
+    else:
+        ds = {"segments": with_sounds, "windows": with_windows}[kind](s3, tmp_path / f"{kind}.tar")
+    ids = np.arange(len(ds))
+    ds.load(ids[:1])  # the shard's index and sidecar are opened
+    reads = [*ds.ranges(ids)]
+    announced = sum(ends[-1] - begin for _, own in reads for _, _, ends, begin in own)
+    assert announced > 0
+    before, upcoming = len(s3.requests()), Upcoming()
+    assert upcoming.announce("all", reads)
+    ds.load(ids)
+    upcoming.close()
+    sent = sum(each["num_bytes"] for each in s3.requests()[before:] if each["method"] == "GET")
+    # Had another range been read, its bytes would have come twice.
+    assert announced <= sent < 1.2 * announced + 4096 * len(ids)

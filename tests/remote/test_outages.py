@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -137,3 +138,29 @@ def test_close_does_not_wait_for_a_store(s3, urls, executor):
         loader.close()
         # Far from the 300 s of a request; a bound that a busy machine meets.
         assert time.monotonic() - began < 30
+
+
+def test_close_ends_what_a_cache_fetches_ahead(s3, urls, tmp_path):
+    before = set(threading.enumerate())
+
+    def fetching():
+        every = set(threading.enumerate()) - before
+        return [thread for thread in every if thread.name == "shardwise-cache"]
+
+    with FaultProxy(s3.endpoint, bandwidth=1e6) as proxy:
+        config = s3.behind(proxy.url).config
+        cache = sw.CacheSettings(tmp_path / "cache", block_bytes=256 << 10)
+        data = sw.tar(urls, storage=config, cache=cache)
+        loader = sw.DataLoader(data, batch_size=4, num_threads=2, output="numpy")
+        batches = iter(loader)
+        next(batches)
+        proxy.leave()
+        wait_for(lambda: outages() and fetching())
+        held = fetching()
+        loader.close()
+        for thread in held:
+            thread.join(60)
+            assert not thread.is_alive()
+        # Locks of blocks that were not fetched are released.
+        assert not list((tmp_path / "cache").glob("*/parts/*"))
+        batches.close()

@@ -35,7 +35,6 @@ class CountedFile(RemoteReads):
     mtime_ns: int | None = None
     pinned: FileStat | None = None
 
-    gap_bytes = 256 << 10
     is_remote = True
 
     def open(self) -> None:

@@ -17,7 +17,6 @@ class FarFile(RemoteReads):
         num_bytes: their bytes.
     """
 
-    gap_bytes = 1 << 20
     is_remote = True
     url = "far://x.tar"
 

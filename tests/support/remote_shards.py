@@ -64,7 +64,7 @@ def put_indexed_shards(
 
 def replace_object(s3: S3Server, url: str, data: bytes) -> None:
     """Store another object under a URL, and wait until the server gives that one."""
-    key = url.removeprefix("s3://bucket/")
+    key = url.removeprefix(s3.url(""))
     before = s3.request("HEAD", key).headers["etag"]
     s3.put(key, data)
     # It remembers for a while what it looked at.

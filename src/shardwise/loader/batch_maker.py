@@ -166,6 +166,7 @@ class BatchMaker:
 
     def close(self) -> None:
         """End threads, processes and connections; a later `run` starts them again."""
+        self._builder.close()
         self.executor.close()
         if self.sharing is not None:
             self.sharing.close()

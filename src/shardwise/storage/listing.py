@@ -13,6 +13,7 @@ from shardwise.storage.options import StorageOptions
 from shardwise.storage.remote import remote_storage
 
 MAGIC = re.compile(r"[*?\[]")
+INDEX = ".swi"
 WEB = ("http://", "https://")
 
 
@@ -37,7 +38,10 @@ def is_remote_pattern(url: str) -> bool:
 def list_remote(
     url: str, *, suffixes: tuple[str, ...], ignored: str | tuple[str, ...], options: StorageOptions
 ) -> list[str]:
-    """The URLs that a remote directory or a glob stands for, sorted by name; see `expand`."""
+    """The URLs that a remote directory or a glob stands for, sorted by name; see `expand`.
+
+    With an index suffix among `suffixes`, a glob also matches the indexes of its matches.
+    """
     return remote_storage(url).list_files(url, suffixes=suffixes, ignored=ignored, options=options)
 
 
@@ -46,7 +50,7 @@ def shards_among(names: Sequence[str], url: str, suffixes: tuple[str, ...]) -> l
     matches = [name for name in names if name.endswith(suffixes) and not name.startswith(".")]
     if matches:
         return matches
-    patterns = ", ".join(f"*{suffix}" for suffix in suffixes)
+    patterns = ", ".join(f"*{suffix}" for suffix in suffixes if not suffix.endswith(INDEX))
     examples = f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
     if "index.json" in names:
         raise MissingShardError(

@@ -56,8 +56,6 @@ class LocalFile:
 
     __slots__ = ("_opened", "_pinned", "url")
 
-    # A read costs about as much as 16 KiB from the page cache.
-    gap_bytes = 16 << 10
     is_remote = False
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -75,7 +73,6 @@ class LocalFile:
         self._descriptor()
 
     def stat(self) -> FileStat:
-        """Length and modification time of the file that has the name now."""
         try:
             status = os.stat(self.url)  # noqa: PTH116 - twice as fast as by way of a Path
         except OSError as error:
@@ -84,7 +81,6 @@ class LocalFile:
         return FileStat(status.st_size, status.st_mtime_ns)
 
     def pin(self, stat: FileStat) -> None:
-        """Allow this version only, by length and time; StaleIndexError if another one is open."""
         opened, self._pinned = self._opened, stat
         if opened is not None:
             # If it is another one, reads open the file again, and compare it again.
@@ -132,7 +128,6 @@ class LocalFile:
     def read_spans(
         self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
     ) -> None:
-        """The same as `read_into` for each of several ranges, in less time; see `File`."""
         opened = self._descriptor()
         fd, preadv, flags = opened.fd, os.preadv, _AT_ONCE or 0
         num_waits = int(_AT_ONCE is None)
@@ -158,7 +153,6 @@ class LocalFile:
             IO_COUNTS.add(waits=num_waits)
 
     def close(self) -> None:
-        """Close the descriptor; the next read opens the file again."""
         self._opened = None
 
     def _fill(self, opened: _Descriptor, offset: int, view: memoryview, *, done: int) -> None:

@@ -83,22 +83,14 @@ class File(Protocol):
     """The full name, as errors and manifests give it. It holds no credentials."""
 
     @property
-    def gap_bytes(self) -> int:
-        """Reading this many unwanted bytes costs about as much as another read."""
-        ...
-
-    @property
     def is_remote(self) -> bool:
         """Whether each read is a request to another machine."""
-        ...
 
     def open(self) -> None:
         """Find out now, rather than at the first read, whether the file can be read."""
-        ...
 
     def stat(self) -> FileStat:
         """The version that is under the name now: asked each time."""
-        ...
 
     def pin(self, stat: FileStat) -> None:
         """Allow this version only: reads of another one raise StaleIndexError from now on.
@@ -106,15 +98,12 @@ class File(Protocol):
         A local file is held to the length and the time; a remote one ignores a stat without an
         ETag, and is pinned by its first `stat` or reply.
         """
-        ...
 
     def read(self, offset: int, length: int) -> bytes:
         """Read exactly `length` bytes at `offset`."""
-        ...
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill a writable contiguous buffer with the bytes at `offset`."""
-        ...
 
     def read_spans(
         self, offsets: Sequence[int], ends: Sequence[int], buffer: memoryview, begin: int
@@ -124,11 +113,9 @@ class File(Protocol):
         Range i starts at `offsets[i]` in the file and ends at `ends[i]` in the buffer; it starts
         where the one before ends.
         """
-        ...
 
     def close(self) -> None:
         """Release descriptors; the next read opens the file again."""
-        ...
 
 
 class BlockCache(Protocol):

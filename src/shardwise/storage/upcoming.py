@@ -98,7 +98,6 @@ class Upcoming:
             file.withdraw((self, key))
 
     def close(self) -> None:
-        """Finish all requests."""
         for key in self.keys:
             self.finish(key)
 

@@ -18,14 +18,14 @@ from shardwise.base.arguments import path_text
 from shardwise.base.errors import DataError, MissingShardError, StorageError
 from shardwise.base.shown import shown, without_query
 from shardwise.storage.braces import expand_braces
-from shardwise.storage.listing import is_remote_pattern, list_remote, shards_among
+from shardwise.storage.listing import INDEX, is_remote_pattern, list_remote, shards_among
 from shardwise.storage.local import in_directory
 from shardwise.storage.missing import near_names
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.urls import scheme_of, strip_file_scheme
 
 # Index and manifest files lie beside their shards, so `data/*` would find them too.
-_BESIDE_SHARDS = (".swi", ".swm")
+_BESIDE_SHARDS = (INDEX, ".swm")
 _JSON_LINES = (".jsonl", ".ndjson")
 # Ten thousand plain names must not cost a `stat` on a network file system each.
 _LOOKED_AT = 1000
@@ -41,8 +41,8 @@ def expand(
 
     A directory, a remote one with a slash at its end, stands for its files that end in one of
     `suffixes`. Matches are sorted by name; directories, hidden files, `.swi` and `.swm` are left
-    out. A path that exists is that file, whatever pattern it could be; one that is named without a
-    pattern need not exist yet.
+    out, unless a suffix ends so. A path that exists is that file, whatever pattern it could be; one
+    that is named without a pattern need not exist yet.
 
     >>> expand("s3://bucket/train-{000..001}.tar")
     ['s3://bucket/train-000.tar', 's3://bucket/train-001.tar']
@@ -107,14 +107,13 @@ def _match_remote(
 ) -> list[str]:
     if not is_remote_pattern(name):
         return [name]
-    return list_remote(
-        name, suffixes=suffixes, ignored=_list_ignored(name), options=options or StorageOptions()
-    )
+    ignored, options = _list_ignored(name, *suffixes), options or StorageOptions()
+    return list_remote(name, suffixes=suffixes, ignored=ignored, options=options)
 
 
-def _list_ignored(pattern: str) -> tuple[str, ...]:
+def _list_ignored(*wanted: str) -> tuple[str, ...]:
     """The ends of names that a glob leaves out."""
-    return tuple(suffix for suffix in _BESIDE_SHARDS if not pattern.endswith(suffix))
+    return tuple(end for end in _BESIDE_SHARDS if not any(w.endswith(end) for w in wanted))
 
 
 def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -126,11 +125,12 @@ def _match(name: str, suffixes: tuple[str, ...]) -> list[str]:
         return _list_directory(name, suffixes)
     if not magic or os.path.exists(name):
         return [name]
-    ignored = _list_ignored(name)
+    ignored = _list_ignored(name, *suffixes)
+    has_indexes = any(suffix.endswith(INDEX) for suffix in suffixes)
+    found = {*glob.glob(name, recursive=True)}
+    found.update(glob.glob(name + INDEX, recursive=True) if has_indexes else ())
     matches = sorted(
-        path
-        for path in glob.glob(name, recursive=True)
-        if not path.endswith(ignored) and not os.path.isdir(path)
+        path for path in found if not path.endswith(ignored) and not os.path.isdir(path)
     )
     if not matches:
         raise MissingShardError(

@@ -71,14 +71,15 @@ class BatchBuilder:
         self._loader = SampleLoader(dataset, seed=seed, on_error=on_error)
         self.prepare: Callable[[Batch], None] = _leave
         self._thread = threading.local()
+        self._ahead: ReadAhead | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without what belongs to this process: its threads, and the loader's `prepare`."""
-        own = ("_thread", "prepare")
+        own = ("_thread", "_ahead", "prepare")
         return {name: value for name, value in vars(self).items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state | {"_thread": threading.local(), "prepare": _leave}
+        self.__dict__ = state | {"_thread": threading.local(), "_ahead": None, "prepare": _leave}
 
     @cached_property
     def layout(self) -> dict[str, Layout]:
@@ -95,7 +96,13 @@ class BatchBuilder:
         self, requests: Iterator[BatchRequest], *, cached: bool | None = None
     ) -> ReadAhead:
         """Take requests ahead, and announce their reads to storage; `cached` as in `Upcoming`."""
-        return ReadAhead(requests, self.reads(cached=cached))
+        self._ahead = ReadAhead(requests, self.reads(cached=cached))
+        return self._ahead
+
+    def close(self) -> None:
+        """End what the newest run reads ahead."""
+        if self._ahead is not None:
+            self._ahead.close()
 
     def reads(self, *, cached: bool | None = None) -> RequestReads:
         """Make the object that announces the reads of requests to storage."""

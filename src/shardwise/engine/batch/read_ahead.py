@@ -79,7 +79,6 @@ class RequestReads:
         return self._samples is not None and self._upcoming.has_room
 
     def announce(self, request: BatchRequest) -> None:
-        """Announce what a request reads; an error is left to its reader."""
         samples, ids = self._samples, request.ids
         if samples is None or not ((ids >= 0) & (ids < self._num_samples)).all():
             return
@@ -94,7 +93,6 @@ class RequestReads:
         self._upcoming.finish(_key(request))
 
     def close(self) -> None:
-        """Drop what was announced and not read."""
         self._upcoming.close()
 
 

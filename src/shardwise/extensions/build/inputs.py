@@ -30,9 +30,7 @@ class Input(Protocol):
         """The number of inputs."""
         ...
 
-    def fingerprint(self) -> str:
-        """The fingerprint of the inputs: 16 hex digits."""
-        ...
+    def fingerprint(self) -> str: ...
 
     def mean_bytes(self) -> float:
         """Stored bytes of an input; 0 where they are unknown."""
@@ -46,9 +44,7 @@ class Input(Protocol):
         """The shard of an input; None where it has none."""
         return None
 
-    def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-        """Inputs by number: (number, sample or item), or (number, the DataError that it is)."""
-        ...
+    def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]: ...
 
     def stored(self, ids: NDArray[np.int64]) -> Iterator[StoredRun] | None:  # noqa: ARG002
         """Inputs as they stand in tar shards; None where they must be read."""
@@ -67,7 +63,6 @@ class DatasetInput(Input):
         return len(self.samples)
 
     def fingerprint(self) -> str:
-        """The dataset's own, with its decoders and maps."""
         recipe = recipe_digest(self.samples, digest=held_digest)
         return held_digest((self.samples.fingerprint, recipe))
 
@@ -82,7 +77,6 @@ class DatasetInput(Input):
         return self.samples.url_of(number)
 
     def read(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-        """See `Input.read`; a run of samples is read together."""
         rows = int(min(_MAX_ROWS, max(1, _READ_BYTES // max(1.0, self.mean_bytes()))))
         for start in range(0, len(ids), rows):
             block = ids[start : start + rows]

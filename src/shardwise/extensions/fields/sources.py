@@ -68,7 +68,6 @@ class SameSamples(ReadsEpochs):
 
     @property
     def removed(self) -> _Ids:
-        """The first source's."""
         return removed_of(self.sources[0])
 
     @property
@@ -125,7 +124,6 @@ class JoinSource(SameSamples):
         )
 
     def undecoded(self, names: Sequence[str]) -> Source:
-        """The same join with these fields as bytes, where a source has them so."""
         other = copy.copy(self)
         other.sources = tuple(
             source if (own := having(source, Undecodes)) is None
@@ -136,14 +134,12 @@ class JoinSource(SameSamples):
         return other
 
     def owner_of(self, sample_id: int, field: str | None = None) -> tuple[Source, int]:
-        """The source of a field; the left for one that has no match."""
         row = int(self._rows[sample_id]) if field in self._taken[1] else -1
         return (self.sources[0], sample_id) if row < 0 else (self.sources[1], row)
 
     def read_epoch(
         self, ids: _Ids, fields: _Names | None = None, *, epoch: int, seed: int
     ) -> Columns:
-        """Read samples of the left, and their matches of the right by one call."""
         names = self.fields if fields is None else fields
         left, *rest = self._reads(ids, names)
         read = read_rows(*left, epoch=epoch, seed=seed)
@@ -227,14 +223,12 @@ class MembersSource(SameSamples):
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """The inner source's; lists are values."""
         values = {*value_fields_of(self.sources[0]), *self._members}
         return replace(traits_of(self.sources[0]), value_fields=values)
 
     def read_epoch(
         self, ids: _Ids, fields: _Names | None = None, *, epoch: int, seed: int
     ) -> Columns:
-        """Read samples and their members by one call."""
         names = self.fields if fields is None else fields
         read = read_rows(*self._reads(ids, names)[0], epoch=epoch, seed=seed)
         lists = {n: self._lists(self._members[n], read) for n in names if n in self._members}

@@ -10,7 +10,7 @@ from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.base.process_group import made_once
 from shardwise.extensions.remote.remote_file import RemoteFile
 from shardwise.extensions.remote.stores.connect import location_of, url_of
-from shardwise.storage.listing import MAGIC, WEB, shards_among
+from shardwise.storage.listing import INDEX, MAGIC, WEB, shards_among
 from shardwise.storage.options import StorageOptions
 
 
@@ -45,11 +45,17 @@ def _list(
     else:
         start = MAGIC.split(key, maxsplit=1)[0]
         is_flat = "/" not in key[len(start) :]
-        parts = key.split("/")
+        patterns = [key.split("/")]
+        if any(suffix.endswith(INDEX) for suffix in suffixes):
+            patterns.append(f"{key}{INDEX}".split("/"))
         matches = [
             name
             for name in _keys(url, start, options, delimiter=is_flat)
-            if name == key or (_matches(name.split("/"), parts) and not name.endswith(ignored))
+            if name == key
+            or (
+                not name.endswith(ignored)
+                and any(_matches(name.split("/"), parts) for parts in patterns)
+            )
         ]
         if not matches:
             raise MissingShardError("no file in the store matches the pattern", url=url)

@@ -63,10 +63,6 @@ class PinnedObject:
         if stat.etag:
             self.stat = stat
 
-    def holds(self, stop: int) -> bool:
-        """Whether it is known to be at least `stop` bytes long."""
-        return self.stat is not None and stop <= self.stat.num_bytes
-
     async def current(self) -> FileStat:
         """The version that the store has now."""
         stat = await self.client().head(self.url, self.key, is_known=self.is_known)

@@ -27,8 +27,6 @@ from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import ByteRange, FileStat, ReadRequest, RemoteReads
 
-# Until a store's latency and bandwidth are measured.
-_INITIAL_GAP_BYTES = 128 << 10
 # GetBatch for fewer ranges is not faster than one request per range.
 _MIN_BATCH_RANGES = 4
 # Only headers between fields are worth reading along: more would be paid for and not used.
@@ -61,17 +59,10 @@ class RemoteFile(RemoteReads):
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.url, self._options, self._object.stat, self._object.is_known)
 
-    @property
-    def gap_bytes(self) -> int:
-        """Measured latency times bandwidth."""
-        connected = self._object.connected
-        return _INITIAL_GAP_BYTES if connected is None else connected[1].latency.gap_bytes
-
     def open(self) -> None:
         self.stat()
 
     def stat(self) -> FileStat:
-        """The version that the store has now. Pins the file, unless it is pinned."""
         current = self._object.process.run(self._object.current())
         if self._object.stat is None:
             self._object.stat = current
@@ -93,7 +84,6 @@ class RemoteFile(RemoteReads):
         return self._object.process.run(list_keys())
 
     def close(self) -> None:
-        """Forget the client. Connections stay: they are the process's."""
         self._object.connected = None
 
     def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
@@ -117,18 +107,12 @@ class RemoteFile(RemoteReads):
 
     async def _begin(self, ranges: list[ByteRange]) -> _Progress:
         """Take what was announced, and plan the requests for the rest."""
-        client = self._object.client()
-        pinned = self._object.stat
+        most, pinned = self._object.client().latency.max_request_bytes, self._object.stat
         received: list[ReceivedBytes] = []
         if pinned is not None and self._options.cache is None:
             name = self._version_name(pinned)
             received, ranges = await self._get_planned_reads().read(name, ranges)
-        latency = client.latency
-        requests = coalesce(
-            ranges,
-            gap_bytes=_GAP_BYTES,
-            max_request_bytes=latency.max_request_bytes,
-        )
+        requests = coalesce(ranges, gap_bytes=_GAP_BYTES, max_request_bytes=most)
         if requests:
             IO_COUNTS.add(waits=1)
         return _Progress(received, requests)
@@ -195,7 +179,7 @@ async def _get_batch(reading: list[tuple[RemoteFile, _Progress]]) -> None:
         if file._object.client() is client
         for request in progress.requests
         # Ranges past an object's end are never answered.
-        if file._object.holds(request.stop)
+        if (pinned := file._object.stat) is not None and request.stop <= pinned.num_bytes
     ]
     if len(asked) < _MIN_BATCH_RANGES:
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from os import PathLike
@@ -27,7 +27,7 @@ from shardwise.dataset import Dataset
 from shardwise.dataset.transforms import Transforms
 from shardwise.extensions.media.clips.chosen import ChosenClip
 from shardwise.extensions.media.clips.clip import Clip, ClipDecoder
-from shardwise.extensions.media.clips.files import hold_ranges
+from shardwise.extensions.media.clips.files import Part, hold_ranges, ranges_by_sample
 from shardwise.extensions.media.clips.lone_files import LoneFiles
 from shardwise.extensions.media.files.timeline import shown_at
 from shardwise.extensions.media.files.track import Track
@@ -36,7 +36,7 @@ from shardwise.extensions.series.windows import WindowSource
 from shardwise.extensions.tables.parquet.source import ParquetSource
 from shardwise.sources.files.folder import Listing, Names
 from shardwise.sources.files.source import FilesSource
-from shardwise.storage import StorageOptions, is_local, read_whole
+from shardwise.storage import PoolRanges, StorageOptions, is_local, read_whole
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.urls import beside
 
@@ -68,8 +68,23 @@ class Camera:
         return self.videos, int(self.numbers[np.searchsorted(self.bounds, row, side="right") - 1])
 
     def read(self, rows: NDArray[np.int64]) -> tuple[list[Clip], int]:
-        """Read ranges with the frames of windows of rows, `[windows, T]`, and count bytes."""
-        episodes = np.searchsorted(self.bounds, rows[:, 0], side="right") - 1
+        clips = self._choose_clips(rows)
+        held, num_bytes = hold_ranges(self.videos.lone, list(map(_part, clips)))
+        return list(map(Clip, held, clips)), num_bytes
+
+    def ranges(self, rows: NDArray[np.int64]) -> Iterable[PoolRanges] | None:
+        if is_local(self.videos.url):
+            return None
+        numbers = self.numbers[self._episodes(rows)].tolist()
+        known = [self.videos.lone.has_index(number) for number in numbers]
+        wanted = ranges_by_sample(map(_part, self._choose_clips(rows[known])))
+        return self.videos.lone.ranges(wanted)
+
+    def _episodes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self.bounds, rows[:, 0], side="right") - 1
+
+    def _choose_clips(self, rows: NDArray[np.int64]) -> list[ChosenClip]:
+        episodes = self._episodes(rows)
         seconds = (rows - self.bounds[episodes, None]) / self.fps + self.begins_s[episodes, None]
         clips = []
         for number, own in zip(self.numbers[episodes].tolist(), seconds, strict=True):
@@ -80,11 +95,11 @@ class Camera:
                 error.url, error.index = self.videos.lone.place(number)[0], None
                 raise
             clips.append(ChosenClip(number, index, frames, (0, Fraction(0))))
-        held, num_bytes = hold_ranges(
-            self.videos.lone,
-            [(each.sample, each.index, each.ranges(pictures=True, sound=False)) for each in clips],
-        )
-        return list(map(Clip, held, clips)), num_bytes
+        return clips
+
+
+def _part(clip: ChosenClip) -> Part:
+    return clip.sample, clip.index, clip.ranges(pictures=True, sound=False)
 
 
 def _frames_at(track: Track, seconds: NDArray[np.float64], fps: float) -> NDArray[np.int64]:

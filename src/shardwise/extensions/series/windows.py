@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from zlib import crc32
@@ -17,7 +17,8 @@ from shardwise.dataset import Dataset
 from shardwise.dataset.code_digest import held_digest
 from shardwise.extensions.series.series import cut_series, find_rate, row_offsets, rows_around
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import ReadsEpochs, traits_of, value_fields_of
+from shardwise.sources.protocol import ReadsEpochs, joined_ranges, traits_of, value_fields_of
+from shardwise.storage import PoolRanges
 
 
 @suggest_names
@@ -108,11 +109,9 @@ class WindowSource(ReadsEpochs):
 
     @property
     def removed(self) -> NDArray[np.int64]:
-        """The removed rows."""
         return self.dataset.removed
 
     def owner_of(self, row: int, field: str | None = None) -> Any:
-        """The file of a camera's pictures; else the row."""
         if (camera := self._cameras.get(field or "")) is not None:
             return camera.owner_of(row)
         indices = self.dataset.transforms.indices
@@ -121,17 +120,12 @@ class WindowSource(ReadsEpochs):
     def read_epoch(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: Any
     ) -> Columns:
-        """Read windows; decoders and functions of the dataset run once for each row."""
         names = self.fields if fields is None else fields
-        data, columns, stats = self.dataset, dict[str, Any](), Stages()
-        required = data.transforms.required
-        for group in self._groups(names):
-            rows = [self._rows(name, ids) for name in group]
-            flat = np.concatenate([own.reshape(-1) for own in rows])
-            unique, places = np.unique(flat, return_inverse=True)
-            owners = [n.removesuffix(".mask") if n in data.mask_fields else n for n in group]
-            chosen = data.transforms.select([n for n in owners if n != "__key__"], data.fields)
-            part = Dataset(data.source, _transforms=replace(chosen, required=required))
+        columns, stats = dict[str, Any](), Stages()
+        for part, group, rows in self._reads(names, ids):
+            unique, places = np.unique(
+                np.concatenate([r.ravel() for r in rows]), return_inverse=True
+            )
             loaded = part.load(unique, stats=stats, **epoch)
             for name, own in zip(group, rows, strict=True):
                 at, places = places[: own.size].reshape(own.shape), places[own.size :]
@@ -151,12 +145,37 @@ class WindowSource(ReadsEpochs):
         keys, num_bytes = columns["__key__"], stats.num_bytes
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: Any
+    ) -> Iterable[PoolRanges] | None:
+        names = self.fields if fields is None else fields
+        parts = [
+            part.ranges(np.unique(np.concatenate([own.ravel() for own in rows])), **epoch)
+            for part, _, rows in self._reads(names, ids)
+        ]
+        parts += [
+            self._cameras[name].ranges(self._rows(name, ids).reshape(len(ids), -1))
+            for name in names
+            if name in self._cameras
+        ]
+        return joined_ranges(parts)
+
+    def _reads(
+        self, names: Sequence[str], ids: NDArray[np.int64]
+    ) -> Iterator[tuple[Dataset, tuple[str, ...], list[NDArray[np.int64]]]]:
+        data = self.dataset
+        for group in self._groups(names):
+            owners = [n.removesuffix(".mask") if n in data.mask_fields else n for n in group]
+            chosen = data.transforms.select([n for n in owners if n != "__key__"], data.fields)
+            chosen = replace(chosen, required=data.transforms.required)
+            rows = [self._rows(name, ids) for name in group]
+            yield Dataset(data.source, _transforms=chosen), group, rows
+
     def _rows(self, name: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         offsets = self.offsets.get(self._masks.get(name, name))
         return ids if offsets is None else rows_around(self._bounds, ids, offsets)[0]
 
     def _groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:
-        """The fields of the dataset that are read together."""
         groups: dict[Any, dict[str, None]] = {None: {"__key__": None}}
         for name in names:
             own = self._aliases.get(name, name)

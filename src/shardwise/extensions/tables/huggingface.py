@@ -113,7 +113,6 @@ class HuggingFaceSource:
         return f"HuggingFaceSource({self.manifest.num_samples} rows)"
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Take rows; see the protocol."""
         names = self.fields if fields is None else tuple(fields)
         url = self.manifest.shards[0].url
         check_names(names, self.fields, url=url)

@@ -80,12 +80,10 @@ class FilesSource:
 
     @property
     def listing(self) -> Listing:
-        """The files."""
         return self._open()[0]
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes: `classes[sample["cls"]] == sample["class"]`."""
         return self.listing.classes
 
     @property
@@ -95,12 +93,10 @@ class FilesSource:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The field with the bytes, those of files beside it, then all others."""
         return (self.listing.field, *self.listing.beside, *self.listing.columns)
 
     @property
     def traits(self) -> SourceTraits:
-        """All fields but that with the bytes are values; those that are numbers have a layout."""
         columns = self.listing.columns
         layouts = {
             name: (column.shape[1:], column.dtype)
@@ -152,27 +148,22 @@ class FilesSource:
             return None
         url = f"{self.listing.base.rstrip('/')}/{names[index]}"
         listed = FileStat(*stats[index].tolist())
-        with self._open_file(index, url, listed, self.storage) as (file, stat):
+        with self._open_file(index, url, listed) as (file, stat):
             return file.read(0, stat.num_bytes)
 
     @contextmanager
-    def opened_file(
-        self, index: int, storage: StorageOptions | None = None
-    ) -> Iterator[tuple[File, FileStat]]:
-        """A sample's file, held to the version that was listed, and its stat; closed at the end.
-
-        `storage` is how it is reached; None for the source's own options.
-        """
+    def opened_file(self, index: int) -> Iterator[tuple[File, FileStat]]:
+        """A sample's file, held to the version that was listed, and its stat; closed at the end."""
         _, url, stat = self.file_of(index)
-        with self._open_file(index, url, stat, storage or self.storage) as opened:
+        with self._open_file(index, url, stat) as opened:
             yield opened
 
     @contextmanager
     def _open_file(
-        self, index: int, url: str, stat: FileStat | None, storage: StorageOptions | None
+        self, index: int, url: str, stat: FileStat | None
     ) -> Iterator[tuple[File, FileStat]]:
         try:
-            file = open_file(url, options=storage)
+            file = open_file(url, options=self.storage)
             try:
                 if stat is None:
                     stat = file.stat()

@@ -119,7 +119,6 @@ class TarSource:
 
     @property
     def manifest(self) -> Manifest:
-        """The ordered shards with exact counts; the first use opens every shard."""
         return self._open_reader().shards.manifest
 
     @property
@@ -128,17 +127,14 @@ class TarSource:
 
     @property
     def directory(self) -> str | None:
-        """The directory for columns of the samples: beside the indexes, if that is local."""
         place = self._store.published_path(self.urls[0])
         return os.path.dirname(local_path(place)) or "." if is_local(place) else None  # noqa: PTH120 - keeps './'
 
     @property
     def removed(self) -> NDArray[np.int64]:
-        """The ids of samples that were removed, ascending: reading one is a DataError."""
         return self.shards.removed
 
     def version(self) -> str:
-        """The versions of the shards, by their times and ETags: 16 hex digits."""
         return self.shards.version()
 
     @property
@@ -146,7 +142,6 @@ class TarSource:
         return self._open_reader().shards
 
     def media_files(self, field: str) -> Any:
-        """The media files of a field, by ranges; their indexes are in the shards' sidecars."""
         sidecar: Sidecar = find("sidecars", "media")
         # The shards are opened when they are first requested; a partial pickles.
         shards = partial(getattr, self, "shards")

@@ -70,7 +70,6 @@ class WrapSource:
         return self._fields
 
     def undecoded(self, names: Sequence[str]) -> WrapSource:
-        """The same samples with these fields as bytes, if the dataset can give them so."""
         if self._undecoded is None or not names:
             return self
         raw = self._undecoded(self.dataset, names)

@@ -166,3 +166,28 @@ async def test_an_error_is_its_readers_and_the_next_read_requests_again():
     with pytest.raises(OSError, match="away"):
         await read(planned, 0, 1000)
     assert await read(planned, 0, 1000) == [(0, 1000)]
+
+
+@in_event_loop
+async def test_a_sequence_waits_for_its_next_pieces_while_enough_requests_are_in_flight():
+    planned, gate = PlannedReads(256 << 20, 64), asyncio.Event()
+    source, step = Object(gate=gate), 1 << 20
+    for number in range(30):
+        announce(planned, number, source, (number * step, (number + 1) * step))
+    # Of samples elsewhere, each is requested at once.
+    announce(planned, "other", source, (39 << 20, (39 << 20) + 1000))
+    gate.set()
+    for number in range(30):
+        assert not await read(planned, number * step, (number + 1) * step)
+        planned.withdraw(number)
+    assert len(source.asked) <= 12
+    assert source.asked_bytes == 30 * step + 1000
+
+
+@in_event_loop
+async def test_idle_connections_share_what_is_announced():
+    planned, source = PlannedReads(256 << 20, 64), Object()
+    planned.add("all", "f", source, [ByteRange(0, 32 << 20, 0)])
+    planned.fetch()
+    assert not await read(planned, 0, 32 << 20)
+    assert sorted(source.asked) == [(at, at + (8 << 20)) for at in range(0, 32 << 20, 8 << 20)]

@@ -75,7 +75,6 @@ class LitDataSource(RecordSource):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The chunks, in the order of the index."""
         return Manifest("litdata", self._index.chunks)
 
     @cached_property

@@ -122,7 +122,6 @@ class ScannedSource(RecordSource, Generic[_Found]):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The files, in their order; the first use scans those without an index."""
         found = zip(self.urls, self._scan_files(), strict=True)
         return Manifest(self._kind, [self._shard_of(url, each) for url, each in found])
 

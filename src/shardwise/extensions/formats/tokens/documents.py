@@ -67,7 +67,6 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """One shard: a block may hold documents of several files."""
         num_tokens = int(self._ends[-1]) if len(self._ends) else 0
         num_blocks = (num_tokens - 1) // self.block
         self._refuse_none(num_blocks)

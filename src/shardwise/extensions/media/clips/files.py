@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from shardwise.base.abilities import having
 from shardwise.base.columns import values_of
 from shardwise.base.errors import DataError
-from shardwise.extensions.media.clips.lone_files import IndexedFiles, LoneFiles, SourceOfFiles
+from shardwise.extensions.media.clips.lone_files import IndexedFiles, LoneFiles
 from shardwise.extensions.media.files.coded_frames import joined_ranges
 from shardwise.extensions.media.files.index_format import bad_block, index_from_bytes, media_block
 from shardwise.extensions.media.files.media_index import MediaIndex
-from shardwise.sources.protocol import HasMediaFiles, Source
+from shardwise.sources.files.source import FilesSource
+from shardwise.sources.protocol import HasMediaFiles, Source, ranges_of, url_in
+from shardwise.storage import PoolRanges
 
 # Samples that are indexed at the first use: reading 10,000 clips of 1 MB takes a minute.
 _MAX_FILES = 10_000
@@ -27,21 +29,25 @@ class MediaFiles(Protocol):
 
     def identity(self) -> str:
         """A text that changes with the indexes."""
-        ...
 
     def index(self, sample: int) -> MediaIndex:
         """The index of a sample's file."""
-        ...
 
     def place(self, sample: int) -> tuple[str, str]:
         """Url and key of a sample."""
-        ...
 
     def read(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
         """Yield each sample with pairs of a range's start and its bytes."""
-        ...
+
+    def has_index(self, sample: int) -> bool:
+        """Whether `index` makes no request to a store."""
+
+    def ranges(
+        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterable[PoolRanges] | None:
+        """The ranges that `read` fetches, as far as they are known."""
 
 
 class HeldRanges:
@@ -54,11 +60,9 @@ class HeldRanges:
         self._files, self._sample, self._held = files, sample, held
 
     def holds(self, start: int, stop: int) -> bool:
-        """Whether one of the ranges has bytes `[start, stop)`."""
         return any(begin <= start and stop <= begin + len(data) for begin, data in self._held)
 
     def read(self, start: int, stop: int) -> memoryview:
-        """Bytes `[start, stop)`."""
         if not self.holds(start, stop):
             ((_, parts),) = self._files.read({self._sample: [(start, stop)]})
             self._held.extend(parts)
@@ -69,19 +73,22 @@ class HeldRanges:
         )
 
 
-def hold_ranges(
-    files: MediaFiles, wanted: Sequence[tuple[int, MediaIndex, Sequence[tuple[int, int]]]]
-) -> tuple[list[HeldRanges], int]:
-    """Read ranges of the files of samples, and how many bytes they are.
+# The sample, index and ranges of a part of a file.
+Part: TypeAlias = tuple[int, MediaIndex, Sequence[tuple[int, int]]]
 
-    `wanted` has sample, index and ranges of each part; parts of one file share what they have in
-    common, and all remote files are read at once.
-    """
+
+def ranges_by_sample(wanted: Iterable[Part]) -> dict[int, list[tuple[int, int]]]:
+    """The ranges of parts by sample; parts of one file share what they have in common."""
     needed: dict[int, list[tuple[int, int]]] = {}
     for sample, _, ranges in wanted:
         if ranges:
             needed.setdefault(sample, []).extend(ranges)
-    read = dict(files.read({sample: joined_ranges(ranges) for sample, ranges in needed.items()}))
+    return {sample: joined_ranges(ranges) for sample, ranges in needed.items()}
+
+
+def hold_ranges(files: MediaFiles, wanted: Sequence[Part]) -> tuple[list[HeldRanges], int]:
+    """Read parts of the files of samples, all remote ones at once, and count their bytes."""
+    read = dict(files.read(ranges_by_sample(wanted)))
     return [
         HeldRanges(files, sample, index.num_bytes, _of_part(read.get(sample, []), ranges))
         for sample, index, ranges in wanted
@@ -105,9 +112,8 @@ def files_of(
         return files
     if "%" in field:
         raise ValueError(f"clips({field!r}): numbered pictures are members of tar shards")
-    lone = having(source, SourceOfFiles)
-    if lone is not None and field == source.fields[0]:
-        return LoneFiles(lone, field) if at_use else IndexedFiles(lone, field, ids)
+    if isinstance(source, FilesSource) and field == source.fields[0]:
+        return LoneFiles(source, field) if at_use else IndexedFiles(source, field, ids)
     if len(ids) > _MAX_FILES:
         raise ValueError(
             f"clips() of {len(ids)} samples of {type(source).__name__}: up to {_MAX_FILES} are "
@@ -132,14 +138,12 @@ class StoredFiles:
                 self._blocks[sample] = bad_block(error.reason)
 
     def identity(self) -> str:
-        """16 hex digits of all indexes."""
         digest = hashlib.sha256()
         for sample, block in self._blocks.items():
             digest.update(b"%d %d " % (sample, len(block)) + block)
         return digest.hexdigest()[:16]
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file."""
         block = self._blocks[sample] or bad_block(f"the sample has no {self._field!r}")
         try:
             return index_from_bytes(block)
@@ -148,18 +152,23 @@ class StoredFiles:
             raise DataError(error.reason, url=url, key=key, field=self._field) from error
 
     def place(self, sample: int) -> tuple[str, str]:
-        """Url and key of a sample."""
         ids = np.array([sample], np.int64)
-        shard, _ = self._source.manifest.locate(ids)
-        return self._source.manifest.urls[int(shard[0])], str(self._source.read(ids, ()).keys[0])
+        return url_in(self._source, sample), str(self._source.read(ids, ()).keys[0])
 
     def read(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Whole files."""
         for sample in wanted:
             data = self._payload(sample)
             yield sample, [] if data is None else [(0, memoryview(data))]
+
+    def has_index(self, sample: int) -> bool:
+        return sample in self._blocks
+
+    def ranges(
+        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterable[PoolRanges] | None:
+        return ranges_of(self._source, np.array([*wanted], np.int64), (self._field,))
 
     def _payload(self, sample: int) -> bytes | None:
         columns = self._source.read(np.array([sample], np.int64), (self._field,))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,41 +21,20 @@ from shardwise.extensions.media.files.index_format import (
     index_to_bytes,
 )
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media
-from shardwise.extensions.media.files.ranged_files import RangeReader, RecentIndexes, read_ranges
-from shardwise.sources.manifest import Manifest
+from shardwise.extensions.media.files.ranged_files import (
+    FilePlaces,
+    RangedFiles,
+    RangeReader,
+    RecentIndexes,
+)
+from shardwise.sources.files.source import FilesSource
 from shardwise.sources.per_process import MadeOnce
-from shardwise.storage import FilePool, FileStat, StorageOptions, is_local
-from shardwise.storage.protocol import File
+from shardwise.storage import FilePool, FileStat, is_local
 
 # Coded frames of indexes that are kept, at 50 bytes each: 400 hours of FLAC.
 _MAX_FRAMES = 10_000_000
 # Files that are indexed at once: each waits for two or three answers in turn.
 _NUM_READERS = 16
-
-
-@runtime_checkable
-class SourceOfFiles(Protocol):
-    """A source whose first field is a file per sample; see `Source`."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """Its shards."""
-        ...
-
-    @property
-    def storage(self) -> StorageOptions | None:
-        """The options for remote files."""
-        ...
-
-    def opened_file(
-        self, sample: int, storage: StorageOptions | None = None
-    ) -> AbstractContextManager[tuple[File, FileStat]]:
-        """A sample's file, held to its version, and the version."""
-        ...
-
-    def file_of(self, sample: int) -> tuple[str, str, FileStat | None]:
-        """Key and URL of a sample's file, and its version where that is known."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,47 +47,42 @@ class _Indexes:
     stats: NDArray[np.uint8]  # JSON: bytes, time and ETag of each file
 
 
-class LoneFiles:
-    """The media files of a `SourceOfFiles`; satisfies `MediaFiles`.
+class LoneFiles(RangedFiles):
+    """The media files of a `FilesSource`; satisfies `MediaFiles`.
 
     Each process makes the index of a file at its first use, however many samples name that file.
     """
 
-    def __init__(self, source: SourceOfFiles, field: str) -> None:
+    def __init__(self, source: FilesSource, field: str) -> None:
+        super().__init__(field)
         self._source = source
-        self._field = field
-        # A clip at the file's start looks like the start of a sequence: nothing is read ahead.
-        options = replace(source.storage or StorageOptions(), prefetch_bytes=0)
-        self._pool = FilePool(options=options)
+        self._pool = FilePool(options=source.storage)
         self._recent: RecentIndexes[str] = RecentIndexes(_MAX_FRAMES)
         self._versions: dict[str, FileStat] = {}
 
     def identity(self) -> str:
-        """The fingerprint of the list."""
         return self._source.manifest.fingerprint
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file."""
         return self._recent.get(self.place(sample)[0], lambda _: self._index(sample))
 
     def place(self, sample: int) -> tuple[str, str]:
-        """Url and key of a sample."""
         key, url, _ = self._source.file_of(sample)
         return url, key
 
-    def read(
-        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the files; see `read_ranges`."""
+    def has_index(self, sample: int) -> bool:
+        return self.place(sample)[0] in self._recent
+
+    def find(self, samples: Collection[int]) -> FilePlaces:
         urls, places = dict[str, int](), {}
-        for sample in wanted:
+        for sample in samples:
             url, stat = self.place(sample)[0], self._version(sample)
             self._pool.pin(url, stat)
             places[sample] = (urls.setdefault(url, len(urls)), 0, stat.num_bytes)
-        return iter([*read_ranges(self._pool, [*urls], places, wanted, field=self._field)])
+        return FilePlaces(self._pool, [*urls], places)
 
     def _index(self, sample: int) -> MediaIndex:
-        with self._source.opened_file(sample, self._pool.options) as (file, stat):
+        with self._source.opened_file(sample) as (file, stat):
             self._versions[self.place(sample)[0]] = stat
             # The payloads of a whole file are not kept.
             return replace(index_media(RangeReader(file, stat.num_bytes)), payloads=None)
@@ -124,7 +97,7 @@ class IndexedFiles(LoneFiles):
     A remote file that changed is an error at its first read, since its listing has no versions.
     """
 
-    def __init__(self, source: SourceOfFiles, field: str, ids: NDArray[np.int64]) -> None:
+    def __init__(self, source: FilesSource, field: str, ids: NDArray[np.int64]) -> None:
         super().__init__(source, field)
         self._recent = RecentIndexes()
         self._samples = np.unique(ids)
@@ -147,7 +120,6 @@ class IndexedFiles(LoneFiles):
         return self.__dict__ | empty | {"_stats": MadeOnce()}
 
     def identity(self) -> str:
-        """16 hex digits of all indexes."""
         table = self._open_indexes()
         digest = hashlib.sha256(table.samples.astype("<i8").tobytes())
         digest.update(table.ends.astype("<i8").tobytes() + table.blocks.tobytes())
@@ -156,7 +128,6 @@ class IndexedFiles(LoneFiles):
     def read(
         self, wanted: Mapping[int, Sequence[tuple[int, int]]]
     ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the files; indexes that are stale are removed from the cache."""
         try:
             return super().read(wanted)
         except StaleIndexError as error:
@@ -165,6 +136,9 @@ class IndexedFiles(LoneFiles):
                 f"{error.reason}; its media index, in the cache, is removed: call clips() again",
                 url=error.url,
             ) from error
+
+    def has_index(self, sample: int) -> bool:  # noqa: ARG002 - all have
+        return True
 
     def _open_indexes(self) -> _Indexes:
         return self._table.get(self._kept_or_made)
@@ -187,7 +161,7 @@ class IndexedFiles(LoneFiles):
         return table
 
     def _block(self, sample: int) -> tuple[bytes, FileStat]:
-        with self._source.opened_file(sample, self._pool.options) as (file, stat):
+        with self._source.opened_file(sample) as (file, stat):
             try:
                 return index_to_bytes(index_media(RangeReader(file, stat.num_bytes))), stat
             except (MissingShardError, StaleIndexError):

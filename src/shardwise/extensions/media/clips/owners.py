@@ -13,7 +13,14 @@ from shardwise.base.columns import BytesColumn, Column, Columns
 from shardwise.dataset.decoding import copied
 from shardwise.dataset.subset import subset_fingerprint, subset_shard_sizes
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source, SourceTraits, traits_of, value_fields_of
+from shardwise.sources.protocol import (
+    Source,
+    SourceTraits,
+    ranges_of,
+    traits_of,
+    value_fields_of,
+)
+from shardwise.storage import PoolRanges
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +75,17 @@ class Owners:
     ) -> tuple[Columns, NDArray[np.intp], dict[str, Any]]:
         """Read each owner once: what was read, rows of `numbers` in it, columns of `names`."""
         unique, rows = np.unique(self.ids(numbers), return_inverse=True)
-        read = [name for name in self.fields if name in names or name == also]
-        stored = self.source.read(unique, tuple(read))
+        read = tuple(name for name in self.fields if name in names or name == also)
+        stored = self.source.read(unique, read)
         kept = [name for name in read if name in names]
         return stored, rows, {name: self.repeated(stored.fields[name], rows) for name in kept}
+
+    def ranges(
+        self, ids: NDArray[np.int64], names: tuple[str, ...], also: str | None
+    ) -> Iterable[PoolRanges] | None:
+        """The ranges that `read` fetches of samples by their ids in the source."""
+        read = tuple(name for name in self.fields if name in names or name == also)
+        return ranges_of(self.source, np.unique(ids), read)
 
     def repeated(self, column: Column, rows: NDArray[np.intp]) -> Column:
         """A value of each owner for each of its parts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -16,7 +16,13 @@ from shardwise.base.columns import Column, Columns, mask_of, values_of
 from shardwise.dataset.field import refuse_reserved
 from shardwise.extensions.media.clips.chosen import ChosenClip
 from shardwise.extensions.media.clips.clip import Clip, Clips
-from shardwise.extensions.media.clips.files import HeldRanges, MediaFiles, hold_ranges
+from shardwise.extensions.media.clips.files import (
+    HeldRanges,
+    MediaFiles,
+    Part,
+    hold_ranges,
+    ranges_by_sample,
+)
 from shardwise.extensions.media.clips.options import ClipOptions
 from shardwise.extensions.media.clips.owners import Owners
 from shardwise.extensions.media.clips.table import cut_rows
@@ -24,8 +30,14 @@ from shardwise.extensions.media.clips.windows import ClipTable
 from shardwise.extensions.media.files.sound_window import open_sound
 from shardwise.extensions.media.files.timeline import Span
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import ReadsEpochs, Source, SourceTraits
+from shardwise.sources.protocol import (
+    ReadsEpochs,
+    Source,
+    SourceTraits,
+    joined_ranges,
+)
 from shardwise.sources.samples import removed_of
+from shardwise.storage import PoolRanges
 
 MEDIA = "__media__"
 # Videos that are looked at for the form of the silence of others.
@@ -86,12 +98,10 @@ class ClipSource(ReadsEpochs):
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """The videos' own."""
         return self.source.default_shuffle
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """Clips are values; copied fields keep their traits."""
         layouts = {}
         if self.options.short == "mask":
             group = () if self.options.per_sample is None else (self.options.per_sample,)
@@ -112,12 +122,10 @@ class ClipSource(ReadsEpochs):
 
     @property
     def removed(self) -> NDArray[np.int64]:
-        """The clips of removed videos."""
         gone = np.isin(self._owners.ids(self.table.videos), removed_of(self.source))
         return np.flatnonzero(np.repeat(gone, self.table.counts))
 
     def owner_of(self, clip: int, *_field: object) -> tuple[Source, int]:
-        """The sample of a clip's video."""
         spans, _ = self.table.locate(np.array([clip], np.int64))
         return self.source, int(self._owners.ids(self.table.videos[spans])[0])
 
@@ -129,10 +137,9 @@ class ClipSource(ReadsEpochs):
         epoch: int,
         seed: int,
     ) -> Columns:
-        """Read clips: one range each, all remote ones in flight at once."""
         names = self.fields if fields is None else fields
         ids = np.asarray(ids, np.int64)
-        spans, numbers = self.table.locate(ids)
+        spans, _ = self.table.locate(ids)
         samples = self._owners.ids(self.table.videos[spans])
         is_made = not set(names).isdisjoint(self._made)
         cut_field = self.options.cuts.split(".")[0] if self.options.cuts and is_made else None
@@ -140,26 +147,20 @@ class ClipSource(ReadsEpochs):
         keys = [stored.keys[row] for row in inverse.tolist()]
         num_bytes = stored.num_bytes
         if is_made:
-            chosen = [
-                self._choose_clips(*row, seed=seed, epoch=epoch)
-                for row in zip(ids.tolist(), spans.tolist(), numbers.tolist(), samples.tolist(),
-                               strict=True)
-            ]  # fmt: skip
             clip_numbers = self.table.numbers(ids, spans).tolist()
             shards, _ = self.source.manifest.locate(samples)
             urls = self.source.manifest.urls
             columns[MEDIA] = [
-                {"url": urls[shard], "key": key, "clip": number, **self._describe_clips(clips)}
-                for clips, key, number, shard in zip(
-                    chosen, keys, clip_numbers, shards.tolist(), strict=True
-                )
+                {"url": urls[shard], "key": key, "clip": number}
+                for key, number, shard in zip(keys, clip_numbers, shards.tolist(), strict=True)
             ]
-            for field in self.options.fields:
-                if field != self.options.field:
-                    index = self._files[field].index
-                    chosen = [[clip.beside(index(clip.sample)) for clip in row] for row in chosen]
-                    for media, row in zip(columns[MEDIA], chosen, strict=True):
-                        media.setdefault("fields", {})[field] = self._describe_clips(row)
+            for field, chosen in self._choose_clips(ids, epoch=epoch, seed=seed):
+                for media, row in zip(columns[MEDIA], chosen, strict=True):
+                    is_first = field == self.options.field
+                    found = (
+                        media if is_first else media.setdefault("fields", {}).setdefault(field, {})
+                    )
+                    found.update(self._describe_clips(row))
                 clips, num_read = self._read_clips(field, chosen, names)
                 num_bytes += num_read
                 columns |= self._made_columns(field, chosen, clips)
@@ -170,13 +171,47 @@ class ClipSource(ReadsEpochs):
                     media["cut"] = cut_rows(values[inverse[at]], self.options)[cuts[at]]
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
+    def ranges(
+        self,
+        ids: NDArray[np.int64],
+        fields: tuple[str, ...] | None = None,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+    ) -> Iterable[PoolRanges] | None:
+        names = self.fields if fields is None else fields
+        samples = self._owners.ids(self.table.videos[self.table.locate(ids)[0]])
+        is_made = not set(names).isdisjoint(self._made)
+        cut_field = self.options.cuts.split(".")[0] if self.options.cuts and is_made else None
+        parts = [self._owners.ranges(samples, names, cut_field)]
+        if parts[0] is not None and is_made:
+            files = [self._files[field] for field in self.options.fields]
+            known = [all(each.has_index(sample) for each in files) for sample in samples.tolist()]
+            for field, chosen in self._choose_clips(ids[known], epoch=epoch, seed=seed):
+                wanted = ranges_by_sample(self._list_parts(field, chosen, names))
+                parts.append(self._files[field].ranges(wanted))
+        return joined_ranges(parts)
+
     def _choose_clips(
-        self, row: int, span: int, number: int, sample: int, *, seed: int, epoch: int
-    ) -> list[ChosenClip]:
-        index = self._files[self.options.field].index(sample)
-        part = Span(index.first("video"), int(self.table.firsts[span]), int(self.table.stops[span]))
-        starts = self.options.starts(part, number, seed=seed, epoch=epoch, sample=row)
-        return [ChosenClip.of(sample, index, part, start, self.options) for start in starts]
+        self, ids: NDArray[np.int64], *, epoch: int, seed: int
+    ) -> Iterator[tuple[str, list[list[ChosenClip]]]]:
+        spans, numbers = self.table.locate(ids)
+        samples = self._owners.ids(self.table.videos[spans]).tolist()
+        chosen = []
+        for row, span, number, sample in zip(
+            ids.tolist(), spans.tolist(), numbers.tolist(), samples, strict=True
+        ):
+            index = self._files[self.options.field].index(sample)
+            first, stop = int(self.table.firsts[span]), int(self.table.stops[span])
+            part = Span(index.first("video"), first, stop)
+            starts = self.options.starts(part, number, seed=seed, epoch=epoch, sample=row)
+            chosen.append([ChosenClip.of(sample, index, part, at, self.options) for at in starts])
+        yield self.options.field, chosen
+        for field in self.options.fields:
+            if field != self.options.field:
+                of = self._files[field].index
+                chosen = [[clip.beside(of(clip.sample)) for clip in row] for row in chosen]
+                yield field, chosen
 
     def _describe_clips(self, clips: list[ChosenClip]) -> dict[str, Any]:
         """The values of a sample's clips in "__media__": lists of them with `per_sample`."""
@@ -189,18 +224,21 @@ class ClipSource(ReadsEpochs):
     def _read_clips(
         self, field: str, chosen: list[list[ChosenClip]], names: tuple[str, ...]
     ) -> tuple[list[list[Clip]], int]:
-        """The bytes of clips."""
-        files, sound = self._files[field], f"{field}.audio"
-        has_sound = not {sound, mask_of(sound)}.isdisjoint(names)
-        wanted = [
-            (clip.sample, clip.index, clip.ranges(pictures=field in names, sound=has_sound))
-            for clip in chain.from_iterable(chosen)
-        ]
-        held, num_bytes = hold_ranges(files, wanted)
+        held, num_bytes = hold_ranges(self._files[field], self._list_parts(field, chosen, names))
         opened = iter(held)
         return [[Clip(next(opened), clip, self._silence) for clip in row] for row in chosen], (
             num_bytes
         )
+
+    def _list_parts(
+        self, field: str, chosen: list[list[ChosenClip]], names: tuple[str, ...]
+    ) -> list[Part]:
+        sound = f"{field}.audio"
+        has_sound = not {sound, mask_of(sound)}.isdisjoint(names)
+        return [
+            (clip.sample, clip.index, clip.ranges(pictures=field in names, sound=has_sound))
+            for clip in chain.from_iterable(chosen)
+        ]
 
     @cached_property
     def _silence(self) -> tuple[int, int]:

@@ -40,11 +40,9 @@ class BytesReader:
         self.num_bytes = len(self._view)
 
     def holds(self, start: int, stop: int) -> bool:
-        """Whether the file has them."""
         return 0 <= start <= stop <= self.num_bytes
 
     def read(self, start: int, stop: int) -> memoryview:
-        """A view of bytes `[start, stop)`."""
         return self._view[start:stop]
 
 

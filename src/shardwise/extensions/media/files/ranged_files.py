@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.sources.per_process import PerProcess
 from shardwise.sources.tar.read.ranges import plan_reads
-from shardwise.storage import File, FilePool, read_files
+from shardwise.storage import File, FilePool, PoolRanges, read_files
 
 K = TypeVar("K", bound=Hashable)
 
@@ -21,39 +23,62 @@ K = TypeVar("K", bound=Hashable)
 _MAX_FRAMES = 1_000_000
 
 
-def read_ranges(
-    pool: FilePool,
-    urls: Sequence[str],
-    places: Mapping[int, tuple[int, int, int]],
-    ranges_of: Mapping[int, Sequence[tuple[int, int]]],
-    *,
-    field: str,
-) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-    """Read ranges of the media files of some samples; all remote ones are in flight at once.
+class FilePlaces(NamedTuple):
+    """The files of samples; by sample the number of its URL, the first byte there, and the size."""
 
-    `places` has by sample the number of its file's URL, and its start and size in that file. Each
-    sample is yielded with pairs of a range's start and its bytes.
-    """
-    owners: list[tuple[int, int]] = []
-    # The file, offset and bytes of each range.
-    parts: list[tuple[int, int, int]] = []
-    for sample, ranges in ranges_of.items():
-        file, base, size = places[sample]
-        for start, stop in ranges:
-            if not 0 <= start <= stop <= size:
-                raise DataError(
-                    f"bytes {start} to {stop} are needed of a file of {max(0, size)}",
-                    url=urls[file], field=field, offset=base,
-                )  # fmt: skip
-            owners.append((sample, start))
-            parts.append((file, base + start, stop - start))
-    plan = plan_reads(*np.array(parts, np.int64).reshape(-1, 3).T)
-    buffer = np.empty(plan.num_bytes, np.uint8).data
-    read_files(pool, plan.by_url(urls), buffer)
-    found: dict[int, list[tuple[int, memoryview]]] = {sample: [] for sample in ranges_of}
-    for (sample, start), (*_, length), at in zip(owners, parts, plan.starts.tolist(), strict=True):
-        found[sample].append((start, buffer[at : at + length].toreadonly()))
-    yield from found.items()
+    pool: FilePool
+    urls: Sequence[str]
+    places: Mapping[int, tuple[int, int, int]]
+
+
+class RangedFiles(ABC):
+    """Media files of samples, for one field, read by ranges."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    @abstractmethod
+    def find(self, samples: Collection[int]) -> FilePlaces:
+        """Find the files of some samples."""
+
+    def read(
+        self, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
+        """Read ranges (start, stop), in order and apart, by sample; remote ones all at once."""
+        found = self.find(wanted)
+        owners, parts = self._list_parts(found, wanted)
+        plan = plan_reads(*parts)
+        buffer = np.empty(plan.num_bytes, np.uint8).data
+        read_files(found.pool, plan.by_url(found.urls), buffer)
+        read: dict[int, list[tuple[int, memoryview]]] = {sample: [] for sample in wanted}
+        at = zip(owners, parts[2].tolist(), plan.starts.tolist(), strict=True)
+        for (sample, start), length, begin in at:
+            read[sample].append((start, buffer[begin : begin + length].toreadonly()))
+        return iter(read.items())
+
+    def ranges(self, wanted: Mapping[int, Sequence[tuple[int, int]]]) -> Iterable[PoolRanges]:
+        """The ranges that `read` fetches."""
+        found = self.find(wanted)
+        _, parts = self._list_parts(found, wanted)
+        return [(found.pool, plan_reads(*parts).by_url(found.urls))]
+
+    def _list_parts(
+        self, found: FilePlaces, wanted: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> tuple[list[tuple[int, int]], NDArray[np.int64]]:
+        """Sample and start of each range; its file, offset and bytes, int64 `[3, ranges]`."""
+        owners: list[tuple[int, int]] = []
+        parts: list[tuple[int, int, int]] = []
+        for sample, ranges in wanted.items():
+            file, base, size = found.places[sample]
+            for start, stop in ranges:
+                if not 0 <= start <= stop <= size:
+                    raise DataError(
+                        f"bytes {start} to {stop} are needed of a file of {max(0, size)}",
+                        url=found.urls[file], field=self._field, offset=base,
+                    )  # fmt: skip
+                owners.append((sample, start))
+                parts.append((file, base + start, stop - start))
+        return owners, np.array(parts, np.int64).reshape(-1, 3).T
 
 
 class RangeReader:
@@ -64,11 +89,9 @@ class RangeReader:
         self.num_bytes = num_bytes
 
     def holds(self, start: int, stop: int) -> bool:
-        """False, except for an empty range."""
         return start == stop
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes `[start, stop)`."""
         return self._file.read(start, stop - start)
 
 
@@ -84,8 +107,10 @@ class RecentIndexes(Generic[K]):
     def __reduce__(self) -> tuple[Any, ...]:
         return RecentIndexes, (self._max_frames,)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._indexes
+
     def get(self, key: K, make: Callable[[K], MediaIndex]) -> MediaIndex:
-        """The index of a file; `make` is called with its key where it is not kept."""
         with self._lock.get(threading.Lock):
             known = self._indexes.get(key)
         if known is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor
@@ -14,7 +15,13 @@ from numpy.typing import NDArray
 from shardwise.base.columns import Columns, values_of
 from shardwise.base.errors import DataError
 from shardwise.dataset.field import refuse_reserved
-from shardwise.extensions.media.clips.files import HeldRanges, MediaFiles, hold_ranges
+from shardwise.extensions.media.clips.files import (
+    HeldRanges,
+    MediaFiles,
+    Part,
+    hold_ranges,
+    ranges_by_sample,
+)
 from shardwise.extensions.media.clips.owners import Owners
 from shardwise.extensions.media.files.coded_frames import ranges_to_read
 from shardwise.extensions.media.files.media_index import MediaIndex
@@ -27,7 +34,8 @@ from shardwise.extensions.media.files.sound_window import (
 )
 from shardwise.extensions.media.segments.table import SegmentTable, rows_in
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import Source, SourceTraits
+from shardwise.sources.protocol import Source, SourceTraits, joined_ranges
+from shardwise.storage import PoolRanges
 
 # Offsets and durations of manifests are rounded: so much may lie after the sound, as silence.
 _ROUNDED_S = 0.1
@@ -99,12 +107,10 @@ class SegmentSource:
 
     @property
     def default_shuffle(self) -> Literal["full", "window"]:
-        """The sounds' own."""
         return self.source.default_shuffle
 
     @cached_property
     def traits(self) -> SourceTraits:
-        """Segments and the fields of their rows are values; copied fields keep their traits."""
         seconds = dict.fromkeys(_SECONDS, ((), np.dtype(np.float64)))
         return self._owners.traits((self._field, *seconds, *self._named), seconds)
 
@@ -121,11 +127,9 @@ class SegmentSource:
         return self._owners.manifest("segments", digest.hexdigest(), table.segments_by)
 
     def owner_of(self, segment: int, *_: object) -> tuple[Source, int]:
-        """The sample of a segment's sound."""
         return self.source, int(self._owners.ids(self.table.sounds[[segment]])[0])
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read segments: one range each, all remote ones in flight at once."""
         names = self.fields if fields is None else fields
         ids, table = np.asarray(ids, np.int64), self.table
         samples = self._owners.ids(table.sounds[ids])
@@ -151,17 +155,35 @@ class SegmentSource:
         ]
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
-    def _read_segments(
-        self, ids: NDArray[np.int64], samples: NDArray[np.int64]
-    ) -> tuple[list[Segment], int]:
-        """The bytes of segments."""
-        spans = list(zip(self.table.offsets[ids].tolist(), self.table.durations[ids].tolist(),
-                         strict=True))  # fmt: skip
-        wanted = []
-        for sample, (offset, duration) in zip(samples.tolist(), spans, strict=True):
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_: int
+    ) -> Iterable[PoolRanges] | None:
+        names = self.fields if fields is None else fields
+        samples = self._owners.ids(self.table.sounds[ids])
+        wants_rows = not set(names).isdisjoint(self._named)
+        cut_field = self._cuts.split(".")[0] if wants_rows and self._cuts else None
+        parts = [self._owners.ranges(samples, names, cut_field)]
+        if parts[0] is not None and self._field in names:
+            known = [self._files.has_index(sample) for sample in samples.tolist()]
+            wanted = ranges_by_sample(self._list_parts(ids[known], samples[known]))
+            parts.append(self._files.ranges(wanted))
+        return joined_ranges(parts)
+
+    def _list_parts(self, ids: NDArray[np.int64], samples: NDArray[np.int64]) -> list[Part]:
+        wanted: list[Part] = []
+        offsets, durations = self.table.offsets[ids].tolist(), self.table.durations[ids].tolist()
+        for sample, offset, duration in zip(samples.tolist(), offsets, durations, strict=True):
             low, high = offset - self._around_s, offset + duration + self._around_s
             index = self._files.index(sample)
             wanted.append((sample, index, _ranges(index, low, high)))
+        return wanted
+
+    def _read_segments(
+        self, ids: NDArray[np.int64], samples: NDArray[np.int64]
+    ) -> tuple[list[Segment], int]:
+        wanted = self._list_parts(ids, samples)
+        spans = zip(self.table.offsets[ids].tolist(), self.table.durations[ids].tolist(),
+                    strict=True)  # fmt: skip
         held, num_bytes = hold_ranges(self._files, wanted)
         return [
             Segment(reader, index, *span)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from shardwise.base.errors import DataError, MissingShardError
 from shardwise.base.shown import in_command, shown
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.extensions.media.files.numbered import index_pictures, numbered_fields
-from shardwise.extensions.media.files.ranged_files import RecentIndexes, read_ranges
+from shardwise.extensions.media.files.ranged_files import FilePlaces, RangedFiles, RecentIndexes
 from shardwise.extensions.media.tar.build import open_sidecar
 from shardwise.extensions.media.tar.sidecar import MediaSidecar
 from shardwise.sources.per_process import PerProcess
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
 _MAX_SIDECARS = 64
 
 
-class TarRanges:
+class TarRanges(RangedFiles):
     """Files inside tar shards by sample, for one field, read by ranges."""
 
     def __init__(self, shards: Callable[[], ShardSet], *, pool: FilePool, field: str) -> None:
+        super().__init__(field)
         self._shards = shards
         self._pool = pool
-        self._field = field
 
     def place(self, sample: int) -> tuple[str, str]:
-        """The url of the shard, and the key of a sample."""
         shards = self._shards()
         shard, row = shards.locate(sample)
         return shards.manifest.urls[shard], shards.index(shard).keys[row]
 
-    def read(
-        self, ranges_of: Mapping[int, Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[int, list[tuple[int, memoryview]]]]:
-        """Ranges of the files of some samples; see `read_ranges`."""
+    def find(self, samples: Collection[int]) -> FilePlaces:
         shards = self._shards()
         places = {}
-        for sample in ranges_of:
+        for sample in samples:
             shard, row = shards.locate(sample)
             places[sample] = (shard, *self._span(shards.index(shard), row))
-        return read_ranges(self._pool, shards.manifest.urls, places, ranges_of, field=self._field)
+        return FilePlaces(self._pool, shards.manifest.urls, places)
+
+    def has_index(self, sample: int) -> bool:
+        shards = self._shards()
+        return shards.is_opened(shards.locate(sample)[0])
 
     def _span(self, index: ShardIndex, row: int) -> tuple[int, int]:
         """The start of the file, and its number of bytes."""
@@ -77,14 +77,15 @@ class TarMedia(TarRanges):
         return self.__dict__ | {"_sidecars": OrderedDict(), "_indexes": RecentIndexes()}
 
     def identity(self) -> str:
-        """A digest that changes with any sidecar: 16 hex digits of all headers."""
         digest = hashlib.sha256()
         for shard in np.flatnonzero(self._shards().manifest.sizes).tolist():
             digest.update(self._sidecar(shard).identity)
         return digest.hexdigest()[:16]
 
+    def has_index(self, sample: int) -> bool:
+        return super().has_index(sample) and self._shards().locate(sample)[0] in self._sidecars
+
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's file; DataError if it has no usable index."""
         try:
             return self._indexes.get(sample, self._index)
         except DataError as error:
@@ -132,11 +133,9 @@ class TarPictures(TarRanges):
         return tuple(numbered_fields(self._field, self._shards().fields))
 
     def identity(self) -> str:
-        """An empty text: the source's fingerprint covers the pictures."""
         return ""
 
     def index(self, sample: int) -> MediaIndex:
-        """The index of a sample's pictures in the shard."""
         shards = self._shards()
         shard, row = shards.locate(sample)
         index = shards.index(shard)

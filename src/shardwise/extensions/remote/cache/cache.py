@@ -36,7 +36,6 @@ from shardwise.extensions.remote.cache.block_file import (
     trailer_bytes,
     write_at,
 )
-from shardwise.extensions.remote.cache.bypass import Bypass
 from shardwise.extensions.remote.cache.eviction import (
     Eviction,
     Usage,
@@ -44,8 +43,8 @@ from shardwise.extensions.remote.cache.eviction import (
     remove_block,
     sweep_parts,
 )
-from shardwise.extensions.remote.cache.hits import Hits
 from shardwise.extensions.remote.cache.homes import LoaderFile, block_keys
+from shardwise.extensions.remote.cache.notes import Bypass, Hits
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
 from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.counts import IO_COUNTS

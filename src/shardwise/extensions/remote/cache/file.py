@@ -58,8 +58,6 @@ class CachedFile(RemoteReads):
 
     __slots__ = ("_cache", "_file", "_version", "url")
 
-    # A cached block is a local file.
-    gap_bytes = 16 << 10
     is_remote = True
 
     def __init__(self, file: RemoteFile, cache: Cache) -> None:
@@ -84,7 +82,6 @@ class CachedFile(RemoteReads):
         return current
 
     def pin(self, stat: FileStat) -> None:
-        """Allow this version only; it need not be requested from a store again."""
         self._file.pin(stat)
         if stat.etag:
             self._use(stat)
@@ -147,7 +144,6 @@ class CachedFile(RemoteReads):
 
     @property
     def cache(self) -> Cache:
-        """The cache that holds its blocks."""
         return self._cache
 
     def forget(self, offset: int, length: int) -> bool:
@@ -170,7 +166,6 @@ class CachedFile(RemoteReads):
         return any(removed)
 
     def close(self) -> None:
-        """Close the file itself; blocks stay open in the cache."""
         self._file.close()
 
     def _pin_version(self) -> _Version:

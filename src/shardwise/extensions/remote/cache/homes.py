@@ -86,7 +86,6 @@ class LoaderFile:
                 struct.pack_into("<q", self._map, 0, step)
 
     def close(self) -> None:
-        """Expect nothing any more."""
         with self._lock:
             self._path.unlink(missing_ok=True)
             self._map.close()

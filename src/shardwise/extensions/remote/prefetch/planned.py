@@ -24,9 +24,10 @@ from shardwise.storage.protocol import ByteRange
 _PIECE_BYTES = 4 << 20
 # Headers between payloads are read along; more would be paid for and not used.
 _GAP_BYTES = 4 << 10
-# A request costs a store 4 ms, and large stores send 50 to 100 MB/s a reply: several fit in the
-# default of `prefetch_bytes`.
+# A request costs a store 4 ms, and large stores send 50 to 100 MB/s a reply: what is announced is
+# shared by 8 requests, of 32 MiB at most.
 _REQUEST_BYTES = 32 << 20
+_CONNECTIONS = 8
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -100,6 +101,7 @@ class PlannedReads:
         self._pieces: dict[str, list[Piece]] = {}
         self._owned: dict[Hashable, list[Piece]] = {}
         self._num_in_flight = 0
+        self._num_queued_bytes = 0
         self._is_filling = True
         self.num_bytes = 0
 
@@ -126,13 +128,15 @@ class PlannedReads:
                     stop = pieces[at].start
                 piece = Piece(name, start, stop, owner, object_)
                 pieces.insert(at, piece)
+                self._num_queued_bytes += piece.num_bytes
                 self._queue.append(piece)
                 owned.append(piece)
 
     def fetch(self) -> None:
         """Request announced pieces up to the bound, once half of it is free.
 
-        Meanwhile neighbours are announced, which share a request.
+        Meanwhile neighbours are announced, which share a request: so a sequence waits for its next
+        pieces while enough requests are in flight.
         """
         self._is_filling |= self.num_bytes <= self._limit_bytes // 2
         while self._is_filling and self._queue and self._num_in_flight < self._max_requests:
@@ -140,6 +144,8 @@ class PlannedReads:
             if first.task is None and not first.is_over:
                 if self.num_bytes and self.num_bytes + first.num_bytes > self._limit_bytes:
                     self._is_filling = False
+                    return
+                if self._num_in_flight >= _CONNECTIONS and self._may_grow(first):
                     return
                 self._request(first)
             self._queue.popleft()
@@ -175,18 +181,26 @@ class PlannedReads:
         return received, rest
 
     def withdraw(self, owner: Hashable) -> None:
-        """Drop what an owner announced."""
         for piece in self._owned.pop(owner, ()):
             if piece.owner == owner:
                 self._drop(piece)
         self.fetch()
+
+    def _may_grow(self, first: Piece) -> bool:
+        """Whether a piece continues another one, and the next announcement may continue it."""
+        last, pieces = self._queue[-1], self._pieces[first.name]
+        at = bisect_left(pieces, first.start, key=_start_of)
+        continues = at > 0 and first.start - pieces[at - 1].stop <= _GAP_BYTES
+        return continues and last.name == first.name and last.stop - first.start < _REQUEST_BYTES
 
     def _request(self, first: Piece) -> None:
         """Request a piece and those around it, by one request."""
         pieces = self._pieces[first.name]
         low = pieces.index(first, bisect_left(pieces, first.start, key=_start_of))
         high = low + 1
-        room = max(0, min(_REQUEST_BYTES, self._limit_bytes - self.num_bytes) - first.num_bytes)
+        share = self._num_queued_bytes // max(1, _CONNECTIONS - self._num_in_flight)
+        most = min(_REQUEST_BYTES, max(2 * _PIECE_BYTES, share), self._limit_bytes - self.num_bytes)
+        room = max(0, most - first.num_bytes)
         while high < len(pieces) and pieces[high].task is None and room >= 0:
             room -= pieces[high].stop - pieces[high - 1].stop
             if pieces[high].start - pieces[high - 1].stop > _GAP_BYTES or room < 0:
@@ -227,6 +241,7 @@ class PlannedReads:
         for piece in together:
             piece.task = task
             self.num_bytes += piece.num_bytes
+            self._num_queued_bytes -= piece.num_bytes
         self._num_in_flight += 1
         task.add_done_callback(finish)
 
@@ -242,7 +257,9 @@ class PlannedReads:
         del pieces[at]
         if not pieces:
             del self._pieces[piece.name]
-        if piece.task is not None:
+        if piece.task is None:
+            self._num_queued_bytes -= piece.num_bytes
+        else:
             self.num_bytes -= piece.num_bytes
             if not any(other.task is piece.task and not other.is_done for other in pieces):
                 piece.task.cancel()

@@ -26,8 +26,6 @@ _SIZES = (16 << 10, 256 << 10, 2 << 20)
 # Shorter replies do not measure bandwidth.
 _MIN_BANDWIDTH_BYTES = 256 << 10
 _WEIGHT = 0.1
-# Concurrency hides latency: beyond 256 KiB, unneeded bytes cost more than another request.
-_LEAST_GAP, _MOST_GAP = 32 << 10, 256 << 10
 _LEAST_PART, _MOST_PART = 1 << 20, 8 << 20
 # A piece of a stream every 50 ms; above 2 MiB, the allocator does not reuse the memory.
 _PIECE_S = 0.05
@@ -83,23 +81,15 @@ class LatencyTracker:
         return int(min(num_bytes, max(0.0, seconds - self._head_s) * self._bytes_a_s))
 
     @property
-    def gap_bytes(self) -> int:
-        """Latency times bandwidth, within bounds: reading this much costs as much as a request."""
-        return self._clamp_bytes(_LEAST_GAP, _MOST_GAP, times=1)
-
-    @property
     def max_request_bytes(self) -> int:
         """The longest request: longer ranges are read by several at once."""
-        return self._clamp_bytes(_LEAST_PART, _MOST_PART, times=2)
+        product = 2 * self._head_s * self._bytes_a_s
+        return int(min(_MOST_PART, max(_LEAST_PART, product))) if product else _MOST_PART // 2
 
     @property
     def piece_bytes(self) -> int:
         """The length of a stream's pieces."""
         return int(min(_MOST_PIECE, max(_LEAST_PIECE, self._bytes_a_s * _PIECE_S)))
-
-    def _clamp_bytes(self, least: int, most: int, *, times: int) -> int:
-        product = self._head_s * self._bytes_a_s * times
-        return most // 2 if not product else int(min(most, max(least, product)))
 
 
 def _blend(old: float, new: float) -> float:

@@ -142,7 +142,6 @@ class AisClient(ObstoreClient):
     names = _renewing(ObstoreClient.names)
 
     async def get_many(self, ranges: Sequence[ObjectRange]) -> list[memoryview | None]:
-        """See `Client.get_many`. A cluster without GetBatch is asked once; with a warning."""
         headers = {**self._bare_web.headers, **self._authorization}
         endpoint, bucket, seconds = self._endpoint, self._bucket, self._attempt_s
         try:
@@ -164,7 +163,6 @@ class AisClient(ObstoreClient):
 
     @_renewing
     async def put(self, key: str, source: bytes | Path) -> None:
-        """Store an object whole, by one request to its target."""
         await in_thread(partial(self._put_object, key, source))
 
     def _put_object(self, key: str, source: bytes | Path) -> None:

@@ -150,7 +150,6 @@ class FsspecClient(Client):
         self._stats: dict[str, tuple[FileStat, float]] = {}
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
-        """See `Client.get`; the version is at most two seconds old."""
         stat, asked_at = self._stats.get(key, (None, 0.0))
         if stat is None or time.monotonic() - asked_at > _FRESH_S:
             stat = await self.head(key)
@@ -168,7 +167,6 @@ class FsspecClient(Client):
         return Reply(memoryview(data), stat, time.monotonic() - began)
 
     async def head(self, key: str) -> FileStat:
-        """See `Client.head`."""
         path = self._path(key)
 
         def look(instance: _Instance) -> FileStat:
@@ -194,7 +192,6 @@ class FsspecClient(Client):
         return stat
 
     async def put(self, key: str, source: bytes | Path) -> None:
-        """Store a file whole; whether it appears at once depends on the file system."""
         path = self._path(key)
 
         def write(instance: _Instance) -> None:
@@ -210,13 +207,11 @@ class FsspecClient(Client):
         self._stats.pop(key, None)
 
     async def remove(self, key: str) -> None:
-        """See `Client.remove`."""
         path = self._path(key)
         await self._call(lambda instance: instance.fs.rm_file(path))
         self._stats.pop(key, None)
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """See `Client.names`."""
         directory = prefix.rpartition("/")[0]
         path = self._path(f"{directory}/")
 

@@ -71,7 +71,6 @@ class HubWebClient(WebClient):
         return f"{self._endpoint}/datasets/{repo}/resolve/{revision}/{quote(path)}"
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """See `Client.names`: by the hub's tree API."""
         if not _KEY.fullmatch(prefix):
             return []  # a pattern for repositories
         repo, revision, path = _parts(prefix)
@@ -104,7 +103,6 @@ class HubWebClient(WebClient):
                 raise AttemptError("the reply is not JSON", "refused") from None
 
     async def put(self, key: str, source: bytes | Path) -> None:
-        """Raise: files of the hub belong to commits."""
         del key, source
         raise AttemptError(
             "hf:// URLs can be read only: write to a local directory and upload it with the hub's "
@@ -121,11 +119,9 @@ class HubClient(ObstoreClient):
         self._other = other
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """See `Client.names`."""
         return await self._other.names(prefix, delimiter=delimiter)
 
     async def put(self, key: str, source: bytes | Path) -> None:
-        """See `Client.put`."""
         await self._other.put(key, source)
 
     def _substitute(self, key: str) -> tuple[WebClient, str] | None:

@@ -64,7 +64,6 @@ class ObstoreClient(Client):
         return None
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
-        """See `Client.get`."""
         if other := self._substitute(key):
             return await other[0].get(other[1], start, stop, etag)
         try:
@@ -80,7 +79,6 @@ class ObstoreClient(Client):
     async def stream(
         self, key: str, start: int, stop: int, etag: str, piece_bytes: int
     ) -> AsyncGenerator[Reply, None]:
-        """See `Client.stream`."""
         if other := self._substitute(key):
             async for reply in other[0].stream(other[1], start, stop, etag, piece_bytes):
                 yield reply
@@ -135,7 +133,6 @@ class ObstoreClient(Client):
             return _stat(await self._native.result(self._obstore.head_async(self._store, key)))
 
     async def head(self, key: str) -> FileStat:
-        """See `Client.head`."""
         if other := self._substitute(key):
             return await other[0].head(other[1])
         try:
@@ -150,7 +147,6 @@ class ObstoreClient(Client):
         raise failed
 
     async def put(self, key: str, source: bytes | Path) -> None:
-        """Store an object whole; one of more than 512 MiB in parts."""
         num_bytes = len(source) if isinstance(source, bytes) else source.stat().st_size
         part_bytes = max(_PART_BYTES, num_bytes // _MAX_PARTS)
         try:
@@ -168,7 +164,6 @@ class ObstoreClient(Client):
             raise from_obstore(error) from None
 
     async def replace(self, key: str, source: bytes | Path, etag: str) -> None:
-        """See `Client.replace`."""
         put = self._obstore.put_async(self._store, key, source, mode={"e_tag": etag})
         try:
             await self._native.result(put)
@@ -176,7 +171,6 @@ class ObstoreClient(Client):
             raise from_obstore(error) from None
 
     async def remove(self, key: str) -> None:
-        """See `Client.remove`."""
         try:
             await self._native.result(self._obstore.delete_async(self._store, key))
         except self._errors as error:
@@ -192,7 +186,6 @@ class ObstoreClient(Client):
         raise failed
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:
-        """See `Client.names`."""
         # A store's prefixes are whole directories; the rest is matched here.
         directory = prefix.rpartition("/")[0]
         try:

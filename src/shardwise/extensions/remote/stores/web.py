@@ -172,11 +172,9 @@ class WebClient(Client):
         self.web = web
 
     async def get(self, key: str, start: int, stop: int, etag: str) -> Reply:
-        """See `Client.get`."""
         return await in_thread(partial(self._get, key, start, stop, etag))
 
     async def head(self, key: str) -> FileStat:
-        """See `Client.head`: by a GET of one byte, since signed URLs often allow nothing else."""
         try:
             return (await self.get(key, 0, 1, "")).stat
         except AttemptError as error:
@@ -186,15 +184,12 @@ class WebClient(Client):
         return FileStat(0, 0, "")
 
     async def names(self, prefix: str, *, delimiter: bool) -> list[str]:  # noqa: ARG002
-        """See `Client.names`: a web server has no listing."""
         return []
 
     async def put(self, key: str, source: bytes | Path) -> None:
-        """Store a file whole, by one request."""
         await in_thread(partial(put_file, self.web, self.url(key), source))
 
     async def remove(self, key: str) -> None:
-        """See `Client.remove`."""
         reply = await in_thread(partial(self.web.open, self.url(key), method="DELETE"))
         reply.close()
 

@@ -77,7 +77,6 @@ class LanceSource:
 
     @property
     def manifest(self) -> Manifest:
-        """A shard per fragment, with exact counts; the first use opens the table."""
         return self.selection.manifest
 
     @property
@@ -90,12 +89,10 @@ class LanceSource:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns, in the table's order, structs taken apart."""
         return self._schema.fields
 
     @property
     def traits(self) -> SourceTraits:
-        """Parts are "_rowid" and the like, and "image.bytes"; windows suit Lance's runs of rows."""
         return self._schema.traits
 
     @cached_property
@@ -118,7 +115,6 @@ class LanceSource:
         return expand_names(columns, self._schema.names, url=self.uri)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Read samples; see the protocol. Fields may be `traits.parts`, too."""
         from shardwise.extensions.tables.arrow.columns import empty_columns, key_texts
         from shardwise.extensions.tables.arrow.fill import fill_nulls
         from shardwise.extensions.tables.arrow.types import KEY, check_names

@@ -88,17 +88,14 @@ class ParquetSource:
 
     @property
     def manifest(self) -> Manifest:
-        """The row groups, with the counts and uncompressed bytes of the footers."""
         return self.tables.manifest
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns, then those of the directories' names."""
         return self.tables.fields
 
     @property
     def traits(self) -> SourceTraits:
-        """All fields but the binary ones are values; the window shuffle suits the row groups."""
         return self.tables.traits
 
     def expand(self, names: Sequence[str]) -> tuple[str, ...]:
@@ -106,7 +103,6 @@ class ParquetSource:
         return expand_names(names, (*self.fields, *self.traits.parts), url=self.urls[0])
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        """Take rows; see the protocol. Fields may be `traits.parts`, too."""
         tables = self.tables
         known = tables.columns
         ids = np.asarray(ids, dtype=np.int64)
@@ -136,7 +132,6 @@ class ParquetSource:
     def ranges(
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_epoch: int
     ) -> Iterable[PoolRanges] | None:
-        """The column chunks of remote row groups that `read` fetches; see `TellsRanges`."""
         if all(map(is_local, self.tables.urls)):
             return None
         tables, names = self.tables, self._list_stored_fields(fields)

@@ -100,7 +100,6 @@ class ListedShards:
 
     @property
     def removed(self) -> NDArray[np.int64]:
-        """The ids of samples that were removed, ascending."""
         return self.content.removed.astype(np.int64)
 
     @property
