@@ -276,7 +276,7 @@ def test_an_index_that_names_a_file_and_a_link_to_it_is_refused(data, name, shar
     second.unlink()
     second.symlink_to(first.name)
     with pytest.raises(sw.DataError, match="twice"):
-        open_any(str(data), name)
+        list(open_any(str(data), name))
 
 
 def test_frames_that_promise_more_than_their_samples_are_not_decompressed(data, monkeypatch):
