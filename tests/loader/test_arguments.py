@@ -366,7 +366,7 @@ OTHERS = [
     "persistent_workers", "pin_memory", "ragged", "remainder", "sampler", "share", "sharding",
     "shuffle",
 ]  # fmt: skip
-OF_EXTENSIONS = {"halves", "metrics", "share"}
+OF_EXTENSIONS = {"exclude", "halves", "metrics", "share"}
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -106,6 +106,7 @@ def test_a_sample_comes_where_a_run_has_it(order: str) -> None:
     assert asked.places_of(1) == asked.places_of(1, epochs=range(1))
 
 
+@pytest.mark.extension
 def test_places_count_from_a_state_that_was_taken_on_other_ranks() -> None:
     first = loader("full", 0, 3)
     batches = iter(first)
@@ -119,6 +120,7 @@ def test_places_count_from_a_state_that_was_taken_on_other_ranks() -> None:
                 assert asked.places_of(index) == [(0, step, rank, row)]
 
 
+@pytest.mark.extension
 def test_padding_is_no_place() -> None:
     asked = sw.DataLoader(
         sw.wrap(range(5)), 8, remainder="pad", executor="inline", rank=0, world_size=1

@@ -17,7 +17,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import shardwise as sw
 from shardwise.base.errors import RankError
-from tests.support.batch_servers import BatchServers, module_of, write_dataset
 from tests.support.transforms import noisy
 
 SIZE, GLOBAL = 240, 24
@@ -42,12 +41,14 @@ def make(rank: int | None = 0, world_size: int | None = 1, **options: Any) -> sw
     )
 
 
-@pytest.fixture(params=[*EXECUTORS, "servers"])
+@pytest.fixture(params=[*EXECUTORS, pytest.param("servers", marks=pytest.mark.extension)])
 def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Makes loaders of one executor."""
     if request.param != "servers":
         yield lambda *ranks, **more: make(*ranks, **EXECUTORS[request.param], **more)
         return
+    from tests.support.batch_servers import BatchServers, module_of, write_dataset
+
     path = write_dataset(tmp_path, size=SIZE)
     with BatchServers(path, 1) as servers:
         data = module_of(path).dataset()

@@ -14,6 +14,7 @@ from tests.support.commands import run
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize(
     ("num_changes", "num_samples", "seed"),
     [(5, 607, 0), pytest.param(50, 6_007, 1, marks=pytest.mark.long)],

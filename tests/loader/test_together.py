@@ -56,6 +56,7 @@ def test_dealt_shares_of_what_is_left_have_each_sample_once(data):
         assert max(rows) - min(rows) <= 1
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 def test_a_regrouped_run_skips_and_leaves_out_on_purpose(executor):
     ids = np.arange(100)

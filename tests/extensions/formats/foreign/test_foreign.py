@@ -268,6 +268,17 @@ def test_an_index_that_cannot_be_used_says_why(data, name, change, message):
         list(open_any(str(data), name))
 
 
+@pytest.mark.parametrize(
+    ("name", "shard"), [("mds", "shard.{:05}.mds"), ("litdata", "chunk-0-{}.bin")]
+)
+def test_an_index_that_names_a_file_and_a_link_to_it_is_refused(data, name, shard):
+    first, second = (data / name / shard.format(number) for number in (0, 1))
+    second.unlink()
+    second.symlink_to(first.name)
+    with pytest.raises(sw.DataError, match="twice"):
+        list(open_any(str(data), name))
+
+
 def test_frames_that_promise_more_than_their_samples_are_not_decompressed(data, monkeypatch):
     path = data / "litdata-batch" / "chunk-0-0.bin"
     content = bytearray(path.read_bytes())

@@ -81,10 +81,10 @@ def integer(value: Any) -> int:
 
 
 def require_distinct(urls: Iterable[str], *, url: str) -> None:
-    """Refuse an index that names a file twice, in whatever spelling: it would be read twice."""
+    """Refuse an index that names a file twice, by a symbolic link or another spelling, too."""
     seen: set[str] = set()
     for each in urls:
-        path = posixpath.normpath(each)
+        path = os.path.realpath(local_path(each)) if is_local(each) else posixpath.normpath(each)
         if path in seen:
             raise DataError(f"the index names the file {each!r} twice", url=url)
         seen.add(path)

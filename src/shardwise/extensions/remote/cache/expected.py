@@ -13,16 +13,16 @@ from shardwise.plan.uses import BlockUses
 
 
 class NextUses:
-    """The next reads of a cache's blocks, as its loaders expect them now."""
+    """The next reads of a cache's blocks, as its loaders expect them now; needs its lock."""
 
     def __init__(self, folder: str) -> None:
         self._uses: list[tuple[NDArray[np.int64], BlockUses]] = []
         self._homes = []
-        for path in live_files(folder, "homes"):
+        for path in live_files(folder, "homes", remove_dead=True):
             with suppress(OSError):  # its loader closes it
                 homes = Homes(path)
                 self._homes += [homes] if homes.facts else []
-        for path in live_files(folder, "uses"):
+        for path in live_files(folder, "uses", remove_dead=True):
             with suppress(OSError):
                 head = np.memmap(path, np.int64, "r", shape=(2,))
                 count = int(head[1])
