@@ -55,7 +55,7 @@ def main(document: dict[str, Any]) -> None:
         sys.stdin.readline()
     for _ in range(document.get("epochs", 1)):
         for name in document["names"]:
-            url = f"s3://bucket/{name}"
+            url = f"s3://{document.get('bucket', 'bucket')}/{name}"
             if "config" in document:
                 file: File = pool.get(url)
             else:

@@ -77,6 +77,7 @@ def test_eight_processes_ask_a_store_for_each_block_once(tmp_path: Path, s3: S3S
             cache=settings(tmp_path),
             names=random.Random(seed // 2).sample(names, len(names)),
             config=s3.config,
+            bucket=s3.bucket,
             waits=True,
         )
         for seed in range(8)
