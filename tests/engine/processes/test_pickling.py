@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import pickle
+import sys
 import threading
-from types import CodeType
+from types import CodeType, ModuleType
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from shardwise.dataset import Dataset
 from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.request import BatchRequest
 from tests.support.memory_source import MemorySource, numbered_samples
+from tests.support.threads import at_once
 
 LOCK = threading.Lock()
 
@@ -127,3 +129,17 @@ def test_a_request_travels_whole_and_its_arrays_may_be_written_to(ids, is_padded
     assert is_padded == (copy.valid is not None)
     if copy.valid is not None:
         assert (copy.valid.tolist(), copy.valid.dtype) == (valid.tolist(), np.bool_)
+
+
+def test_threads_pickle_functions_of_made_modules_at_once(monkeypatch):
+    module = ModuleType("made_by_a_cell")
+    exec("def double(x): return 2 * x", vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        pickled = at_once(lambda _: [pickle_by_value(module.double) for _ in range(20)], 8)
+    finally:
+        sys.setswitchinterval(interval)
+    monkeypatch.delitem(sys.modules, module.__name__)
+    assert {pickle.loads(each)(4) for part in pickled for each in part} == {8}

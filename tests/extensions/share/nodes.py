@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,10 +82,23 @@ def node_loader(
 
 
 def read_epoch(loaders: Sequence[sw.DataLoader]) -> dict[int, bytes]:
-    """One epoch of all ranks, each in a thread: its samples."""
+    """One epoch of all ranks, each in a thread, and as in a training step by step: its samples."""
+    step = threading.Barrier(len(loaders))
+
+    def read(rank: int) -> list[Any]:
+        batches = []
+        try:
+            for batch in loaders[rank]:
+                batches.append(batch)
+                step.wait(60)
+        except Exception:
+            step.abort()
+            raise
+        return batches
+
     seen = [
         (index, bytes(data))
-        for batches in at_once(lambda rank: list(loaders[rank]), len(loaders))
+        for batches in at_once(read, len(loaders))
         for batch in batches
         for index, data in zip(batch["__index__"].tolist(), batch["bin"], strict=True)
     ]

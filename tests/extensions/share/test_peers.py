@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -219,15 +219,28 @@ def test_a_node_answers_while_a_fetch_for_others_hangs(monkeypatch) -> None:
     monkeypatch.setattr(block_server, "fetch_or_wait", lambda *_: is_over.wait(60))
     server = BlockServer(TcpListener("127.0.0.1", 0), b"t" * 32, room=1, files={})
     try:
-        missing = SimpleNamespace(
-            cache=SimpleNamespace(read=lambda *_: False), name=NAMES[0], ranges=()
-        )
-        server._find_block = lambda *_: missing
+        known = SimpleNamespace(know=lambda blocks: [True] * len(blocks))
+        cache = SimpleNamespace(read=lambda *_: False, peers=known)
+        server._find_block = lambda *_: SimpleNamespace(cache=cache, name=NAMES[0], ranges=())
         answer = server._answer([True, [[NAMES[0], [0], [100]]]])
         assert json.loads(answer.header)["body"] == [[], []]
     finally:
         is_over.set()
         server.close()
+
+
+def test_a_node_without_a_plan_gives_what_it_has_and_fetches_nothing(monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("it fetches")
+
+    monkeypatch.setattr(block_server, "fetch_or_wait", fail)
+    with closing(BlockServer(TcpListener("127.0.0.1", 0), b"t" * 32, room=1, files={})) as server:
+        between = SimpleNamespace(know=lambda blocks: [False] * len(blocks))
+        cache = SimpleNamespace(read=lambda name, *_: name == NAMES[0], peers=between)
+        server._find_block = lambda name, _: SimpleNamespace(cache=cache, name=name, ranges=())
+        asked = [[name, [0], [100]] for name in NAMES[:2]]
+        answer = server._answer([True, asked])
+        assert json.loads(answer.header)["body"][0] == [0]
 
 
 def test_a_read_of_known_blocks_waits_for_no_other_loader(asking, tmp_path, monkeypatch) -> None:

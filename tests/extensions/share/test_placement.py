@@ -46,6 +46,18 @@ def test_the_rank_that_reads_a_position_is_found(world_size, lanes, start):
     assert right >= (0.6 if lanes > 1 else 1) * total
 
 
+@given(st.data())
+def test_without_lanes_the_rank_is_exact_in_each_batch(data):
+    count, world_size = data.draw(st.integers(1, 200)), data.draw(st.integers(1, 7))
+    size = data.draw(st.integers(world_size, 40))
+    start = data.draw(st.integers(0, count - 1))
+    plan = Plan(count, global_batch_size=size, world_size=world_size, shuffle="full", seed=1,
+                remainder="uneven", start=start)  # fmt: skip
+    for rank in range(world_size):
+        positions, _ = plan.positions(0, range(plan.num_steps), rank)
+        assert (reading_ranks(plan, 0, positions) == rank).all()
+
+
 @pytest.mark.parametrize("kind", ["full", "window", "none"])
 def test_places_are_those_of_the_order(kind):
     count = 300

@@ -10,6 +10,7 @@ import inspect
 import io
 import pickle
 import sys
+import threading
 from collections.abc import Mapping
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -22,6 +23,8 @@ from shardwise.storage.column_file import map_array, place_of
 
 _NO_FILE = "<dynamic-code>"
 _MIN_APART_BYTES = 1 << 16
+# cloudpickle has one registry of modules for all threads.
+_REGISTRY = threading.RLock()
 
 
 def pickle_by_value(value: Any, apart: list[Any] | None = None) -> bytes:
@@ -113,17 +116,6 @@ def _pickle_value(value: Any, apart: list[Any] | None = None) -> bytes:
         apart.append(buffer)
         return False
 
-    # Modules that the user has registered stay registered.
-    known = cloudpickle.list_registry_pickle_by_value()
-    made_here = [
-        module
-        for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType)
-        and name == module.__name__ != "__main__"
-        and getattr(module, "__spec__", None) is None
-        and name not in known
-    ]
-
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
             if apart is not None and isinstance(obj, np.ndarray) and (place := place_of(obj)):
@@ -133,14 +125,25 @@ def _pickle_value(value: Any, apart: list[Any] | None = None) -> bytes:
                 return _of_file, (obj.replace(co_filename=_NO_FILE), obj.co_filename)
             return super().reducer_override(obj)
 
-    for module in made_here:
-        cloudpickle.register_pickle_by_value(module)
     file = io.BytesIO()
-    try:
-        Pickler(file, buffer_callback=is_in_band).dump(value)
-    finally:
+    with _REGISTRY:
+        # Modules that the user has registered stay registered.
+        known = cloudpickle.list_registry_pickle_by_value()
+        made_here = [
+            module
+            for name, module in list(sys.modules.items())
+            if isinstance(module, ModuleType)
+            and name == module.__name__ != "__main__"
+            and getattr(module, "__spec__", None) is None
+            and name not in known
+        ]
         for module in made_here:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            Pickler(file, buffer_callback=is_in_band).dump(value)
+        finally:
+            for module in made_here:
+                cloudpickle.unregister_pickle_by_value(module)
     return file.getvalue()
 
 

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import compress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -96,6 +97,10 @@ class BlockServer:
                 given.append(each)
             elif block is not None and through is True:
                 missing[each] = block
+        if missing:
+            # Between two passes it is not known who else has them: those who ask know it.
+            know = next(iter(missing.values())).cache.peers.know([*missing.values()])
+            missing = dict(compress(missing.items(), know))
         is_done = bool(missing) and _fetch([*missing.values()], buffer.data)
         for each, block in missing.items():
             if is_done or block.cache.read(block.name, block.ranges, buffer.data):

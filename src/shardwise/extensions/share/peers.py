@@ -53,7 +53,7 @@ FAILURES = (ServiceError, FrameError, EOFError, OSError, RuntimeError)
 _Node = tuple[str, str, bool]
 _Wanted = tuple[Any, Sequence[ByteRange]]
 # A requested block with its ranges, and the nodes that are left to ask.
-_Ask = tuple[_Wanted, list[_Node]]
+_Ask = tuple[_Wanted, list[_Node] | None]
 
 
 def tls_files(settings: CacheSettings) -> TlsFiles | None:
@@ -86,7 +86,7 @@ class Peers:
         while asks:
             by_node: defaultdict[_Node, list[_Ask]] = defaultdict(list)
             for each, holders in asks:
-                nodes = [node for node in holders if self._is_up(node[0])]
+                nodes = [node for node in holders or () if self._is_up(node[0])]
                 if nodes and time.monotonic() < until:
                     by_node[nodes[0]].append((each, nodes[1:]))
                 else:
@@ -99,9 +99,13 @@ class Peers:
 
     def ask_holders(self, blocks: Sequence[Any]) -> list[bool]:
         """Whether a read of each block waits for another node, which may fetch it."""
-        return [any(through for *_, through in nodes) for nodes in self._holders(blocks)]
+        return [any(through for *_, through in nodes or ()) for nodes in self._holders(blocks)]
 
-    def _holders(self, blocks: Sequence[Any]) -> list[list[_Node]]:
+    def know(self, blocks: Sequence[Any]) -> list[bool]:
+        """Whether a loader here knows who holds each block; between two passes none does."""
+        return [nodes is not None for nodes in self._holders(blocks)]
+
+    def _holders(self, blocks: Sequence[Any]) -> list[list[_Node] | None]:
         """The nodes to ask for each block; waits for homes that are about to be computed."""
         keys = keys_of_names([block.name for block in blocks])
         while True:
@@ -113,7 +117,7 @@ class Peers:
                     if found[each] is None:
                         found[each] = self._nodes(blocks[each], rows[each], homes.facts)
             if not is_pending or None not in found:
-                return [nodes or [] for nodes in found]
+                return found
             time.sleep(2e-3)
 
     def _known_homes(self) -> tuple[list[Homes], bool]:

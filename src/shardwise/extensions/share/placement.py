@@ -71,7 +71,8 @@ def reading_ranks(plan: Plan, epoch: int, places: Ints) -> Ints:
     another way: then a holder reads less of what it holds. See `shardwise.plan.lanes`.
     """
     size, lanes = plan.global_batch_size, lanes_of(plan.sampler)
-    slots = (places - (plan.start if epoch == plan.epoch else 0)) % size
+    start = plan.start if epoch == plan.epoch else 0
+    slots, sizes = (places - start) % size, np.full(len(places), size)
     if lanes > 1 and max(size, lanes) <= _MAX_FACTOR:
         d = gcd(size, lanes)
         classes, x = np.divmod(np.arange(lanes), lanes // d)
@@ -79,5 +80,12 @@ def reading_ranks(plan: Plan, epoch: int, places: Ints) -> Ints:
         numbers[x * (size % lanes // d) % (lanes // d) * d + classes] = np.arange(lanes)
         lane = (places + first_lane_of(plan.sampler, epoch)) % lanes
         slots = np.minimum(numbers[lane] * size // lanes + slots // lanes, size - 1)
-    found: Ints = slots * plan.world_size // size
+    elif plan.remainder == "uneven":
+        left = (plan.num_samples - start) % size
+        sizes[places >= plan.num_samples - left] = left
+    # As `shardwise.plan.partition.run_of` cuts them.
+    shares, extra = np.divmod(sizes, plan.world_size)
+    longer = extra * (shares + 1)
+    later = extra + (slots - longer) // np.maximum(1, shares)
+    found: Ints = np.where(slots < longer, slots // (shares + 1), later)
     return found
