@@ -194,7 +194,8 @@ class Transforms:
             if not isinstance(name, str) or name not in known:
                 kind = "fields" if self.selected is None else "selected fields"
                 hint = "" if isinstance(name, str) else "; samples are chosen by ds.subset(numbers)"
-                if pattern := next((each for each in known if matching(each, (name,))), None):
+                named = (name,) if isinstance(name, str) else ()
+                if pattern := next((each for each in known if matching(each, named)), None):
                     hint = f"; it is one of {pattern!r}: name the member alone, or the pattern"
                 raise ValueError(f"{method}(): {no_such_field(name, known, kind=kind)}{hint}")
 
