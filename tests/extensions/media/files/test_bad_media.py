@@ -240,6 +240,25 @@ def test_a_frame_whose_place_in_the_container_is_damaged_is_not_left_out(media_f
         sw.video(4)(damaged)
 
 
+def test_an_avi_whose_writer_pads_no_chunk_is_read(media_files):
+    data = media_files.read("avi")
+    movi = data.index(b"movi")
+    (length,) = struct.unpack_from("<I", data, movi - 4)
+    at, end, chunks = movi + 4, movi - 4 + 4 + length, b"movi"
+    while at < end:
+        (size,) = struct.unpack_from("<I", data, at + 4)
+        chunks += data[at : at + 8 + size]
+        at += 8 + size + size % 2
+    assert len(chunks) < length
+    chunks += bytes(len(chunks) % 2)
+    head = bytearray(data[:movi])
+    struct.pack_into("<I", head, movi - 4, len(chunks))
+    tight = head + chunks + data[end:]
+    struct.pack_into("<I", tight, 4, len(tight) - 8)
+    expected = sw.media()(data).frames(range(20))
+    np.testing.assert_array_equal(sw.media()(bytes(tight)).frames(range(20)), expected)
+
+
 @pytest.mark.parametrize("name", ["b_frames", "hevc", "vp9_mp4", "mpeg4"])
 def test_zeros_in_place_of_a_part_of_a_picture_are_an_error(media_files, name):
     data = media_files.read(name)

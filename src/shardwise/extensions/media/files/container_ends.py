@@ -72,7 +72,9 @@ def _avi_or_wav_end(view: memoryview) -> int:
     while bytes(view[8:12]) == b"AVI " and at + 12 <= min(end, len(view)):
         name, size, kind = struct.unpack_from("<4sI4s", view, at)
         is_list = name == b"RIFF" or (name == b"LIST" and kind in (b"movi", b"rec "))
-        start, at = at, at + (12 if is_list else 8 + size + size % 2)
+        start, at = at, at + (12 if is_list else 8 + size)
+        # Some writers pad no chunk of an odd length; no name starts with a zero.
+        at += not is_list and size % 2 and bytes(view[at : at + 1]) == b"\0"
         if min(name) < 32 or at > end + 1:
             raise DataError("parts of the avi do not follow one another: damaged", offset=start)
     return end
