@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
+from shardwise import testing
 from shardwise.base.arguments import check_choice, directory_text, no_such_field
 
 
@@ -70,3 +72,11 @@ def test_a_field_that_there_is_not_is_told_with_the_others():
     many = no_such_field("png", [f"{number}.png" for number in range(3000)])
     assert "'19.png' and 2,980 more; a field's name begins at the first dot" in many
     assert len(many) < 500
+
+
+@pytest.mark.parametrize("name", [name for name in testing.__all__ if name.startswith("check_")])
+def test_a_check_suggests_the_argument_that_was_meant(name):
+    check = getattr(testing, name)
+    known = next(iter(inspect.signature(check).parameters))
+    with pytest.raises(TypeError, match=rf"{name}\(\) has no argument.*did you mean {known}="):
+        check(**{f"{known}s": 1})

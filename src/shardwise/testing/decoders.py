@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.arguments import suggest_names
 from shardwise.base.columns import BytesColumn
 from shardwise.codecs.protocol import (
     ColumnDecoder,
@@ -26,6 +27,7 @@ _NUM_CUTS = 12
 _SAMPLE_IDS = (0, 1, 2**40)
 
 
+@suggest_names
 def check_decoder(decoder: Decoder | KeyedDecoder, samples: Sequence[bytes]) -> None:
     """Check that a decoder keeps what the engine relies on.
 

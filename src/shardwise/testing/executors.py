@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.arguments import suggest_names
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
 from shardwise.dataset.formats import wrap
@@ -51,6 +52,7 @@ def assert_batches_equal(left: Any, right: Any, *, at: str = "batch") -> None:
         assert left == right, f"{at}: {left!r} and {right!r}"
 
 
+@suggest_names
 def check_executor(
     make: Callable[[BatchBuilder], Executor], builder: BatchBuilder | None = None
 ) -> None:
@@ -204,6 +206,7 @@ def _compare(expected: Sequence[Batch], batches: Iterable[Batch], attempt: str) 
             assert left == right, f"{at}: {name} is {right} in place of {left}"
 
 
+@suggest_names
 def check_resume(
     make: Callable[[], DataLoader],
     *,

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwise.base.arguments import suggest_names
+
 if TYPE_CHECKING:
     from shardwise.plan import Sampler
 
@@ -33,6 +35,7 @@ pickle.dump(answer, sys.stdout.buffer)
 """
 
 
+@suggest_names
 def check_sampler(
     sampler: Sampler,
     *,

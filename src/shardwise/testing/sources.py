@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
+from shardwise.base.arguments import suggest_names
 from shardwise.base.columns import Column
 from shardwise.sources.protocol import ReadsRuns, Source, traits_of, value_fields_of
 
@@ -21,6 +22,7 @@ _Row = dict[str, Any]
 _PATIENCE_S = 120
 
 
+@suggest_names
 def check_source(
     source: Source, *, expected: Sequence[Mapping[str, Any]] | None = None, seed: int = 0
 ) -> None:

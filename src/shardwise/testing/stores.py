@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.base.arguments import suggest_names
 from shardwise.base.errors import MissingShardError, StaleIndexError
 from shardwise.dataset import Dataset
 from shardwise.loader import DataLoader
@@ -21,6 +22,7 @@ from shardwise.stores import AttemptError, Client
 _CONTENT = bytes(range(256)) * 40
 
 
+@suggest_names
 def check_store(
     root: str,
     make_client: Callable[[str, StorageOptions], Client],

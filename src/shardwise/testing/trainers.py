@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from shardwise.base.arguments import suggest_names
 from shardwise.loader import DataLoader
 
 # A checkpoint is whatever the program saves; None is a run from the start.
 Train = Callable[[DataLoader, Any, int], tuple[list[int], Any]]
 
 
+@suggest_names
 def check_trainer(train: Train, make: Callable[[], DataLoader], *, num_epochs: int = 2) -> None:
     """Hold a training loop, or a framework's adapter, to exact epochs and an exact resume.
 
