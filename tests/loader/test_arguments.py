@@ -444,3 +444,19 @@ def test_torchs_parts_show_and_take_the_options_of_the_loader(kind):
 def test_the_options_of_a_plan_are_arguments_of_all_its_users():
     names = {each.name for each in dataclasses.fields(PlanOptions)}
     assert names == {*PlanArguments.__annotations__, "batch_size"}
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (
+            lambda data: sw.DataLoader(data, batch_size=1, rank=0, world_size=1).skip(steps=1),
+            "num_steps",
+        ),
+        (lambda data: sw.DataLoader(data, batch_size=1).load_state_dict(stat={}), "state"),
+        (lambda data: data.subset(indicess=[0]), "indices"),
+    ],
+)
+def test_methods_of_one_argument_suggest_it(call, meant):
+    with pytest.raises(TypeError, match=f"did you mean {meant}="):
+        call(sw.wrap([{"x": 1}]))

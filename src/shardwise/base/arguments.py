@@ -53,8 +53,9 @@ def suggest_names(called: _Called) -> _Called:
     called.__init__ = call  # type: ignore[misc]
     for name, method in inspect.getmembers(called, inspect.isfunction):
         is_plain = inspect.isfunction(inspect.getattr_static(called, name))
-        # Methods of one argument are left alone: some warn with the line that called them.
-        if is_plain and name[0] != "_" and len(inspect.signature(method).parameters) > 2:
+        # `set_epoch` may warn, of the line that called it.
+        is_public = name[0] != "_" and name != "set_epoch"
+        if is_plain and is_public and len(inspect.signature(method).parameters) > 1:
             setattr(called, name, suggest_names(method))
     return called
 
