@@ -193,9 +193,10 @@ class Transforms:
         for name in names:
             if not isinstance(name, str) or name not in known:
                 kind = "fields" if self.selected is None else "selected fields"
-                hint = "" if isinstance(name, str) else "; samples are chosen by ds.subset(numbers)"
-                named = (name,) if isinstance(name, str) else ()
-                if pattern := next((each for each in known if matching(each, named)), None):
+                hint = ""
+                if not isinstance(name, str):
+                    hint = "; samples are chosen by ds.subset(numbers)"
+                elif pattern := next((each for each in known if matching(each, (name,))), None):
                     hint = f"; it is one of {pattern!r}: name the member alone, or the pattern"
                 raise ValueError(f"{method}(): {no_such_field(name, known, kind=kind)}{hint}")
 

@@ -200,6 +200,21 @@ def run_of(rank: int, size: int, world_size: int) -> range:
     return range(first, first + share + (rank < extra))
 
 
+def ranks_of(
+    slots: NDArray[np.int64], sizes: NDArray[np.int64], world_size: int
+) -> NDArray[np.int64]:
+    """Return the ranks whose runs have these places, each of a batch of its own size.
+
+    >>> ranks_of(np.array([0, 4, 5, 23]), np.array([24] * 4), 5).tolist()
+    [0, 0, 1, 4]
+    """
+    shares, extra = np.divmod(sizes, world_size)
+    longer = extra * (shares + 1)
+    later = extra + (slots - longer) // np.maximum(1, shares)
+    ranks: NDArray[np.int64] = np.where(slots < longer, slots // (shares + 1), later)
+    return ranks
+
+
 def checked_rank(rank: int, steps: range, partition: Any) -> int:
     """The rank as an int."""
     rank = whole("rank", rank)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.plan import Plan
+from shardwise.plan.partition import ranks_of
 from shardwise.plan.protocol import first_lane_of, lanes_of, positions_of
 
 Ints = NDArray[np.int64]
@@ -83,9 +84,4 @@ def reading_ranks(plan: Plan, epoch: int, places: Ints) -> Ints:
     elif plan.remainder == "uneven":
         left = (plan.num_samples - start) % size
         sizes[places >= plan.num_samples - left] = left
-    # As `shardwise.plan.partition.run_of` cuts them.
-    shares, extra = np.divmod(sizes, plan.world_size)
-    longer = extra * (shares + 1)
-    later = extra + (slots - longer) // np.maximum(1, shares)
-    found: Ints = np.where(slots < longer, slots // (shares + 1), later)
-    return found
+    return ranks_of(slots, sizes, plan.world_size)

@@ -74,7 +74,8 @@ def _avi_or_wav_end(view: memoryview) -> int:
         is_list = name == b"RIFF" or (name == b"LIST" and kind in (b"movi", b"rec "))
         start, at = at, at + (12 if is_list else 8 + size)
         # Some writers pad no chunk of an odd length; no name starts with a zero.
-        at += not is_list and size % 2 and bytes(view[at : at + 1]) == b"\0"
+        if not is_list and size % 2 and bytes(view[at : at + 1]) == b"\0":
+            at += 1
         if min(name) < 32 or at > end + 1:
             raise DataError("parts of the avi do not follow one another: damaged", offset=start)
     return end

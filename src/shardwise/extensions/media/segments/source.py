@@ -133,8 +133,7 @@ class SegmentSource:
         names = self.fields if fields is None else fields
         ids, table = np.asarray(ids, np.int64), self.table
         samples = self._owners.ids(table.sounds[ids])
-        cut_field = None if self._cuts is None else self._cuts.split(".")[0]
-        wants_rows = not set(names).isdisjoint(self._named)
+        cut_field, wants_rows = self._cut_field, not set(names).isdisjoint(self._named)
         also = cut_field if wants_rows else None
         stored, inverse, columns = self._owners.read(table.sounds[ids], names, also)
         columns["offset"], columns["duration"] = table.offsets[ids], table.durations[ids]
@@ -160,14 +159,18 @@ class SegmentSource:
     ) -> Iterable[PoolRanges] | None:
         names = self.fields if fields is None else fields
         samples = self._owners.ids(self.table.sounds[ids])
-        wants_rows = not set(names).isdisjoint(self._named)
-        cut_field = self._cuts.split(".")[0] if wants_rows and self._cuts else None
+        cut_field = None if set(names).isdisjoint(self._named) else self._cut_field
         parts = [self._owners.ranges(samples, names, cut_field)]
         if parts[0] is not None and self._field in names:
             known = [self._files.has_index(sample) for sample in samples.tolist()]
             wanted = ranges_by_sample(self._list_parts(ids[known], samples[known]))
             parts.append(self._files.ranges(wanted))
         return joined_ranges(parts)
+
+    @property
+    def _cut_field(self) -> str | None:
+        """The field with the rows of cuts."""
+        return None if self._cuts is None else self._cuts.split(".")[0]
 
     def _list_parts(self, ids: NDArray[np.int64], samples: NDArray[np.int64]) -> list[Part]:
         wanted: list[Part] = []
