@@ -65,7 +65,7 @@ class _Finisher:
     """
 
     def __init__(self, finish: Callable[[PartialBatch], Batch]) -> None:
-        self._finish = finish
+        self._finish: Callable[[PartialBatch], Batch] | None = finish
         self._lock = threading.Lock()
         self._waiting: deque[_Pending] = deque()
         self._is_busy = False
@@ -76,27 +76,31 @@ class _Finisher:
             self._waiting.append(pending)
 
     def end(self) -> None:
-        """Finish no more batches."""
+        """Finish no more batches: a chunk in progress must not keep the executor alive."""
         with self._lock:
             self._waiting.clear()
+            self._finish = None
 
     def advance(self, _filled: object = None) -> None:
         """Finish the filled batches, unless another thread does: it will see them, too."""
         while True:
             with self._lock:
-                if self._is_busy or not self._waiting or not self._waiting[0].is_filled():
+                finish = self._finish
+                if finish is None or self._is_busy:
+                    return
+                if not self._waiting or not self._waiting[0].is_filled():
                     return
                 self._is_busy = True
                 pending = self._waiting.popleft()
             try:
                 for _, future in pending.chunks:
                     future.result()
-                pending.whole.set_result(self._finish(pending.partial))
+                pending.whole.set_result(finish(pending.partial))
             except BaseException as error:  # noqa: BLE001 - raised where the batch is awaited
                 pending.whole.set_exception(error)
             with self._lock:
                 self._is_busy = False
-            del pending
+            del pending, finish
 
 
 @dataclass(kw_only=True, eq=False)
