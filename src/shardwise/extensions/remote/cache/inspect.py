@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.extensions.remote.cache.cache import FOLDER
-from shardwise.extensions.remote.cache.eviction import (
-    Usage,
-    UsageFile,
-    remove_block,
-    scan_blocks,
-    scan_parts,
-    sweep_parts,
-)
+from shardwise.extensions.remote.cache.eviction import remove_block, sweep_parts
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
+from shardwise.extensions.remote.cache.usage import Usage, UsageFile, scan_blocks, scan_parts
 
 
 @dataclass
