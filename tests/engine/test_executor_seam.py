@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.engine.inline import InlineExecutor
+from shardwise.engine.batch.builder import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.threads import ThreadExecutor
 from shardwise.engine.threads_first import ThreadsFirstExecutor

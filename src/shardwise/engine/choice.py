@@ -14,9 +14,8 @@ from typing import Any, Literal, get_args
 
 from shardwise.base.arguments import check_choice
 from shardwise.base.cores import usable_cores
-from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.builder import BatchBuilder, InlineExecutor
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
-from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.request import Executor

@@ -11,13 +11,12 @@ from typing import Any, Protocol
 from shardwise.base.abilities import having
 from shardwise.base.cores import usable_cores
 from shardwise.base.plugins import find
-from shardwise.engine.batch.bad_samples import OnError
-from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.builder import BatchBuilder, InlineExecutor
+from shardwise.engine.batch.chunks import OnError
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.batch.schedule import coalesced_batches, num_coalesced
 from shardwise.engine.choice import ExecutorOptions, explain_choice, make_executor
-from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.request import Batch, BatchRequest, Concurrency, Executor
 from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts

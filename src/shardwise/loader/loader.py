@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from shardwise.base.arguments import check_flag, suggest_names
 from shardwise.base.plugins import find
 from shardwise.base.ranks import local_world_size
-from shardwise.engine.batch.bad_samples import OnError
+from shardwise.engine.batch.chunks import OnError
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.choice import ExecutorFactory, ExecutorName, ExecutorOptions

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch.utils.data
 
 from shardwise.base.errors import StateError
-from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.chunks import OnError
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.choice import ExecutorOptions, make_executor
 from shardwise.loader.device_images import device_decoders, refuse
