@@ -321,8 +321,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         return {**self.__dict__, "_passes": copy(self._passes)}
 
     def _batches(self) -> Generator[Any, None, None]:
-        self._passes.leave()
-        yield from self._passes.run(self._maker, self._agree_on_plan)
+        return self._passes.run(self._maker, self._agree_on_plan)
 
     def _agree_on_plan(self) -> tuple[int, Plan, Callable[[], None]]:
         """This process's rank and plan, and the check that they are still its own."""

@@ -55,7 +55,7 @@ class Passes:
         # The last steps that were skipped on purpose: epoch, first and last position.
         self.skipped: list[list[int]] = []
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Leave the pass under way: the next one starts where it started, unless it is whole."""
         self.position.leave_forked()
         self.end_if_whole()
@@ -64,13 +64,14 @@ class Passes:
     def run(
         self, maker: BatchMaker, divided: Callable[[], tuple[int, Plan, Callable[[], None]]]
     ) -> Generator[Any, None, None]:
-        """Yield the batches of a pass, after `leave`, and of the passes that continue it.
+        """Leave the pass under way; yield the batches of the next, and of those that continue it.
 
         `divided` gives this process's rank and plan, and a check that they are still valid.
 
         Raises:
             RuntimeError: another pass was started, or a state was loaded.
         """
+        self._leave()
         while True:
             rank, plan, check_ranks = divided()
             self._drop_notice.say(plan, rank)
@@ -117,9 +118,9 @@ class Passes:
         check_ranks: Callable[[], None],
     ) -> Generator[Any, None, None]:
         """Yield the batches of a pass while it is the current one, up to its end or a `skip`."""
-        num_given = current.num_batches
+        num_given, num_steps = current.num_batches, current.num_steps
         while self.position.current is current and num_given == current.num_batches:
-            if not current.is_whole:
+            if num_given < num_steps:
                 check_ranks()
             asked_at = self._counts.asked_at = time.perf_counter()
             with maker.output.range("shardwise.next"):
@@ -136,7 +137,7 @@ class Passes:
             num_given += 1
             current.num_batches = num_given
             expected.move(num_given)
-            if current.is_whole:
+            if num_given == num_steps:
                 # Here, not when the end is requested: programs that count steps never request it.
                 self.account.note(current)
             # The program has the only references: what it drops is freed then, and not
