@@ -129,7 +129,7 @@ class Cut:
 
 
 def lanes_of_nodes(world_size: int, batch_size: int, lanes: int) -> list[Ints]:
-    """The lanes that each node reads in an epoch: what plan/partition.py proves, held against its cut.
+    """The lanes that each node reads in an epoch: what plan/partition.py proves, against its cut.
 
     Lane number floor(L * r / W) holds the border of the ranks r - 1 and r, wherever batches begin.
     """
