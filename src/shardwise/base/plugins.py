@@ -71,7 +71,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     # Conversions of a batch's arrays: sharding, remainder -> a function of the batch.
     "outputs": {"jax": "shardwise.extensions.jax:JaxArrays"},
-    # A `RemoteStorage` of `shardwise.storage.remote`.
+    # A `RemoteStorage` of `shardwise.storage.open`.
     "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},
     # Files beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.
     "sidecars": {"media": "shardwise.extensions.media.tar.media_sidecar:MEDIA"},

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from shardwise.base.abilities import having
 from shardwise.base.arguments import check_choice
 from shardwise.base.collate import named
-from shardwise.base.cores import usable_cores
+from shardwise.base.parallel import usable_cores
 from shardwise.base.plugins import find
 from shardwise.engine.batch.builder import BatchBuilder, InlineExecutor
 from shardwise.engine.batch.chunks import OnError
@@ -152,8 +152,7 @@ class Output:
             batch.data, batch.memory = self.arrays(batch.data), None
         if self.kind != "torch":
             return
-        from shardwise.tensors.containers import pinned
-        from shardwise.tensors.convert import has_accelerator, to_tensors
+        from shardwise.tensors.convert import has_accelerator, pinned, to_tensors
 
         data = batch.data
         if isinstance(data, dict):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shardwise.base.arguments import check_choice
 from shardwise.base.errors import DataError, StaleIndexError
 from shardwise.base.stages import Stages
-from shardwise.engine.processes.shared_columns import InSharedMemory
+from shardwise.engine.processes.shared_memory import InSharedMemory
 from shardwise.engine.request import BatchRequest
 from shardwise.plan.permute import mix
 from shardwise.sources.samples import DecodeWatch, LoadRequest, Samples

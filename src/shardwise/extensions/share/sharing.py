@@ -44,8 +44,8 @@ from shardwise.extensions.share.block_server import BlockServer
 from shardwise.extensions.share.peers import CONNECT_S, FAILURES, JOIN_S, Peers, tls_files
 from shardwise.plan import Plan
 from shardwise.plan.uses import NEVER
-from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.file_pool import FilePool
+from shardwise.storage.options import CacheSettings
 
 _logger = logging.getLogger("shardwise")
 

@@ -20,7 +20,7 @@ import pytest
 from shardwise.extensions.remote.cache import CachedFile, cache_of, usage
 from shardwise.extensions.remote.cache.cache import FOLDER
 from shardwise.extensions.remote.cache.usage import UsageFile, disk_space
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.options import CacheSettings
 from tests.support.cache_reader import finish, start
 from tests.support.counted_file import CountedFile
 from tests.support.io_counts import counted_io

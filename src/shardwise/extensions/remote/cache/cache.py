@@ -39,9 +39,9 @@ from shardwise.extensions.remote.cache.eviction import Eviction, remove_block, s
 from shardwise.extensions.remote.cache.homes import LoaderFile, block_keys
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
 from shardwise.extensions.remote.cache.usage import Bypass, Hits, Usage, UsageFile
-from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.local import max_open_files
+from shardwise.storage.options import CacheSettings
 from shardwise.storage.protocol import ByteRange
 
 FOLDER = "shardwise-cache-v1"

@@ -14,8 +14,8 @@ from shardwise.extensions.remote.cache.block_file import BlockInfo, block_name, 
 from shardwise.extensions.remote.cache.cache import Cache
 from shardwise.extensions.remote.cache.fetch import CacheAhead, MissingBlock, fetch_or_wait
 from shardwise.extensions.remote.remote_file import RemoteFile
-from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.options import CacheSettings
 from shardwise.storage.protocol import (
     ByteRange,
     FileStat,
