@@ -66,7 +66,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     # For ranks of a model-parallel group, see `DataLoader`: group, share, timeout -> `Sharing`; and
     # group, halves -> a function of a batch.
     "parallel": {
-        "halves": "shardwise.extensions.parallel.mesh:halves_of",
+        "halves": "shardwise.extensions.parallel.sharing:halves_of",
         "sharing": "shardwise.extensions.parallel.sharing:Sharing",
     },
     # Conversions of a batch's arrays: sharding, remainder -> a function of the batch.
