@@ -29,8 +29,8 @@ from shardwise.extensions.service.tls import TlsFiles
 from shardwise.extensions.service.transport import Connection
 from shardwise.extensions.service.transports import connect_to
 from shardwise.extensions.service.version import VersionWord
-from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.options import CacheSettings
 from shardwise.storage.protocol import ByteRange, num_bytes_of
 
 _logger = logging.getLogger("shardwise")
@@ -189,7 +189,9 @@ class Peers:
             [keys] = frame.arrays
             return int(frame.body), keys.astype(np.uint64, casting="no")
 
-    def _exchange(self, address: str, token: str, body: Any, receive: _Receive, until: float) -> Any:
+    def _exchange(
+        self, address: str, token: str, body: Any, receive: _Receive, until: float
+    ) -> Any:
         """Send a request and receive its answer; raises `FAILURES`."""
         link: list[Connection] = []
         # A node may send a byte now and then: the connection is closed when the time is over.
