@@ -35,7 +35,6 @@ _IDLE_S = 15.0
 # A block that can't be fetched so fast goes to those who ask while they still wait.
 _FETCH_S = 5.0
 
-_NOT_HERE = frames.encoded(None)
 _Files: TypeAlias = Mapping[str, tuple[str, weakref.ref[FilePool]]]
 
 
@@ -104,11 +103,11 @@ class BlockServer:
             missing = [*compress(missing, know)]
         is_done = not missing or _fetch(missing, memory.data)
         for (name, parts, place), block in zip(asked, found, strict=True):
-            is_here = block is not None and (
+            is_here = block and (
                 (is_done and block in missing) or block.cache.read(name, parts, memory.data)
             )
-            data = memory[place]
-            yield frames.encoded(block_digest(name, data), [data]) if is_here else _NOT_HERE
+            data = [memory[place]] if is_here else []
+            yield frames.encoded(block_digest(name, *data) if data else None, data)
         if is_done:
             self._cache.spare_memory(memory)
 

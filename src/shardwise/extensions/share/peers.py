@@ -46,10 +46,8 @@ _ANSWER_S, _HOLDER_S, CONNECT_S = 10.0, 3.0, 1.0
 _PAUSE_S, _LONG_PAUSE_S = 5.0, 60.0
 # Servers close a connection that nobody uses for 15 s.
 _MAX_IDLE_S = 5.0
-# Limits of the blocks of a request, and of its header.
-MAX_BYTES, MAX_HEADER = 1 << 30, 1 << 20
-# Of the keys of 8,388,608 blocks.
-_MAX_KEYS_BYTES = 64 << 20
+# Limits of the blocks of a request, of its header, and of all keys of a node: for 8,388,608 blocks.
+MAX_BYTES, MAX_HEADER, _MAX_KEYS_BYTES = 1 << 30, 1 << 20, 64 << 20
 
 # Errors that may end a connection.
 FAILURES = (ServiceError, FrameError, EOFError, OSError, RuntimeError)
@@ -118,7 +116,8 @@ class Peers:
             for homes in known:
                 rows, are_known = homes.rows(keys_of_names([block.name for block in missing]))
                 for block, row in compress(zip(missing, rows, strict=True), are_known):
-                    block.nodes = block.nodes or self._nodes(block, row, homes.facts)
+                    if block.nodes is None:
+                        block.nodes = self._nodes(block, row, homes.facts)
             if is_pending and any(block.nodes is None for block in missing):
                 time.sleep(2e-3)
         return [block.nodes for block in blocks]

@@ -337,7 +337,6 @@ class Cache:
             _logger.warning("a block of the cache was damaged and is fetched once more: %s", path)
 
     def _degrade(self, error: OSError) -> None:
-        """Read past the cache for a while."""
         if isinstance(error, FileNotFoundError):
             self._usage_file = None  # the cache was removed: create it again
         self.bypass.note_disk(error)

@@ -236,7 +236,6 @@ class CacheAhead:
         self._lock = threading.Condition()
 
     def add(self, owner: Hashable, blocks: Iterable[MissingBlock]) -> None:
-        """Announce blocks, after those that were announced before."""
         with self._lock:
             names = self._names.setdefault(owner, [])
             for block in blocks:

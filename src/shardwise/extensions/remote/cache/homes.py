@@ -80,7 +80,6 @@ class LoaderFile:
         return not self._file.closed
 
     def move(self, step: int) -> None:
-        """Note that all steps before this one were read."""
         with self._lock:
             if self.is_open and self.is_filled:  # readers wait for one that is new
                 struct.pack_into("<q", self._map, 0, step)
