@@ -69,7 +69,7 @@ class BlockServer:
                 frame = frames.read_frame(connection, frames.Limits(MAX_HEADER, 0))
                 for number, answer in enumerate(self._answers(frame.body)):
                     frames.write(connection, frames.Kind.BATCH, number, answer)
-        except (frames.FrameError, EOFError, OSError, MemoryError) as error:
+        except (frames.FrameError, EOFError, OSError, MemoryError, ReferenceError) as error:
             _logger.debug("a connection of another node ended: %s", error)
         finally:
             connection.close()

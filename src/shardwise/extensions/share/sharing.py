@@ -223,7 +223,8 @@ class Sharing(Peers):
         self._served, files = (token, []), tls_files(self._settings)
         any_host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
         listener = listen("tcp", any_host, port, files=files)
-        self._server = BlockServer(listener, token, cache=self._cache, files=self._files)
+        cache = weakref.proxy(self._cache)  # the server ends with it
+        self._server = BlockServer(listener, token, cache=cache, files=self._files)
         weakref.finalize(self, self._server.close)
         host, store = socket.gethostname(), group_store()
         while hasattr(store, "underlying_store"):
