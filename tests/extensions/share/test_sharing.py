@@ -191,7 +191,9 @@ def _stop_after_a_block(server: BlockServer, answer: Any) -> None:
 
 
 def _lose_all(server: BlockServer, answer: Any) -> None:
-    server._answers = lambda body: [frames.encoded(None) for _ in body[1]]
+    server._answers = lambda body: (
+        answer(body) if body is None else [frames.encoded(None) for _ in body[1]]
+    )
 
 
 @pytest.mark.parametrize(
