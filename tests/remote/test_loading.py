@@ -131,3 +131,22 @@ def test_an_iterator_that_was_dropped_leaves_no_request(s3, executor):
     del data, batches
     gc.collect()
     wait_for(lambda: not asyncio.all_tasks(loop) - before)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_workers_of_a_dropped_loader_end_while_the_store_is_away(s3, tmp_path, cached):
+    urls = put_indexed_shards(s3, f"workers-{cached}", [200], num_bytes=50_000)
+    loop = runtime(obstore=True).loop
+    before = asyncio.all_tasks(loop)
+    with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=5e6) as proxy:
+        cache = sw.CacheSettings(tmp_path, block_bytes=256 << 10) if cached else None
+        data = sw.tar(urls, storage=s3.behind(proxy.url).config, cache=cache)
+        whole = loader(data, batch_size=8, output="numpy", num_workers=1)
+        batches = iter(whole)
+        next(batches)
+        workers = [*whole._maker.executor._session.pool._processes.values()]
+    # Workers have tasks, and announced reads, that would be retried for five minutes.
+    del data, batches, whole
+    gc.collect()
+    wait_for(lambda: all(worker.poll() is not None for worker in workers))
+    wait_for(lambda: not asyncio.all_tasks(loop) - before)
