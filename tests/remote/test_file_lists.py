@@ -98,7 +98,7 @@ def test_a_file_that_is_missing_or_was_replaced_is_named(s3):
     data = open_list(s3, url)
     with pytest.raises(MissingShardError, match=r"002\.bin") as missing:
         list(loader(data.subset(np.arange(1, 4)), batch_size=3))
-    assert (missing.value.key, missing.value.index) == ("002.bin", 2)
+    assert (missing.value.key, missing.value.index) == ("002.bin", 1)
     # As if the list had been read an hour ago.
     object.__setattr__(
         data.source.listing, "opened_ns", data.source.listing.opened_ns - 3600 * 10**9

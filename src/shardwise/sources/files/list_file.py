@@ -136,9 +136,8 @@ def read_list(
     an empty value is missing. In JSONL the values are as they are, numbers of one type in an array.
     Rows with other suffixes than those named are an error.
     """
-    opened_ns = int(
-        shared_name(f"shardwise/files {url}", now := str(time.time_ns()), is_new=True) or now
-    )
+    now = str(time.time_ns())
+    opened_ns = int(shared_name(f"shardwise/files {url}", now, is_new=True) or now)
     read = partial(read_whole, options=storage, once=True)
     if base_name(url) == "wav.scp":
         rows = kaldi_rows(url, read)

@@ -180,8 +180,7 @@ class PlannedReads:
         return received, rest
 
     def object_of(self, name: str) -> PinnedObject | None:
-        pieces = self._pieces.get(name)
-        return pieces[0].object if pieces else None
+        return pieces[0].object if (pieces := self._pieces.get(name)) else None
 
     def withdraw(self, owner: Hashable) -> None:
         for piece in self._owned.pop(owner, ()):

@@ -90,7 +90,8 @@ class RetryingClient:
                 lost = self.latency.received(stop - start, time.monotonic() - began)
                 IO_COUNTS.add(bytes=lost)
                 raise
-            self.latency.add(len(reply.data), reply.head_s, time.monotonic() - began)
+            seconds = time.monotonic() - began
+            self.latency.add(stop - start, reply.head_s, seconds, len(reply.data))
             IO_COUNTS.add(bytes=len(reply.data))
             return reply
 
