@@ -47,14 +47,13 @@ class LatencyTracker:
         self._bytes_a_s = 0.0
         self._hedges = self._very_late_hedges = _FIRST_HEDGES
 
-    def add(self, num_bytes: int, head_s: float, whole_s: float, num_sent: int = -1) -> None:
-        """Add a reply: the seconds to its first byte, and to its last one of `num_sent`."""
-        num_sent = num_bytes if num_sent < 0 else num_sent
+    def add(self, num_bytes: int, head_s: float, whole_s: float) -> None:
+        """Add a reply: the seconds to its first byte, and to its last one."""
         self._hedges = min(_MOST_HEDGES, self._hedges + _HEDGES)
         self._very_late_hedges = min(_MOST_HEDGES, self._very_late_hedges + _VERY_LATE_HEDGES)
         self._head_s = _blend(self._head_s, head_s)
-        if num_sent >= _MIN_BANDWIDTH_BYTES and whole_s > head_s:
-            self._bytes_a_s = _blend(self._bytes_a_s, num_sent / (whole_s - head_s))
+        if num_bytes >= _MIN_BANDWIDTH_BYTES and whole_s > head_s:
+            self._bytes_a_s = _blend(self._bytes_a_s, num_bytes / (whole_s - head_s))
         size = bisect_left(_SIZES, num_bytes)
         times = self._times[size]
         times.append(whole_s)

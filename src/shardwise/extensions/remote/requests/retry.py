@@ -90,8 +90,7 @@ class RetryingClient:
                 lost = self.latency.received(stop - start, time.monotonic() - began)
                 IO_COUNTS.add(bytes=lost)
                 raise
-            seconds = time.monotonic() - began
-            self.latency.add(stop - start, reply.head_s, seconds, len(reply.data))
+            self.latency.add(stop - start, reply.head_s, time.monotonic() - began)
             IO_COUNTS.add(bytes=len(reply.data))
             return reply
 
