@@ -27,6 +27,7 @@ from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
     BlockLock,
     LockDenied,
+    chunk_digests,
     holds_bytes,
     make_part,
     require_space,
@@ -168,6 +169,13 @@ class Cache:
     def spare_memory(self, memory: NDArray[np.uint8]) -> None:
         if memory.nbytes <= _MAX_SPARE_BYTES:
             self._spare.append(memory)
+
+    def put(self, name: str, info: BlockInfo, payload: bytes) -> None:
+        """Cache a block of bytes, in place of what it was."""
+        self.drop(name)
+        lock = self.lock_block(name, info)
+        if isinstance(lock, BlockLock) and self.write(lock, memoryview(payload), 0):
+            self.publish(lock, chunk_digests(memoryview(payload)))
 
     def holds(self, name: str) -> bool:
         return name in self._open_blocks or os.path.lexists(f"{self._blocks}/{name}")
