@@ -181,7 +181,6 @@ class Cache:
         return name in self._open_blocks or os.path.lexists(f"{self._blocks}/{name}")
 
     def lock_block(self, name: str, info: BlockInfo) -> BlockLock | LockDenied:
-        """Lock a block that is not cached, in order to fetch it."""
         if self._pid != os.getpid():
             self._start()
         if name in self._locked:
@@ -260,7 +259,6 @@ class Cache:
             self._changed.notify_all()
 
     def abandon(self, lock: BlockLock) -> None:
-        """Release a lock without a block, unless it is over."""
         if lock.is_over:
             return
         lock.is_over = True
