@@ -213,8 +213,7 @@ class Cache:
             usage.num_bytes -= freed
         space = space_of(num_bytes)
         if usage.num_bytes + space > self._limit:
-            evicted = self._eviction.make_room(usage, space, self._limit, name=name)
-            IO_COUNTS.add(evictions=evicted)
+            IO_COUNTS.add(evictions=self._eviction.make_room(usage, space, self._limit, name=name))
             if usage.num_bytes + space > self._limit:
                 return LockDenied.FULL
         require_space(self._parts, num_bytes)
