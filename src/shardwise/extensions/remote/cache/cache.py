@@ -159,13 +159,6 @@ class Cache:
             self._degrade(error)
         return False
 
-    def put(self, name: str, info: BlockInfo, payload: bytes) -> None:
-        """Cache a block of bytes, in place of what it was."""
-        self.drop(name)
-        lock = self.lock_block(name, info)
-        if isinstance(lock, BlockLock) and self.write(lock, memoryview(payload), 0):
-            self.publish(lock, chunk_digests(memoryview(payload)))
-
     def take_memory(self, num_bytes: int) -> NDArray[np.uint8]:
         """Memory for a fetch; spared memory has pages that the system need not clear again."""
         with suppress(IndexError):  # none is left
@@ -177,11 +170,17 @@ class Cache:
         if memory.nbytes <= _MAX_SPARE_BYTES:
             self._spare.append(memory)
 
+    def put(self, name: str, info: BlockInfo, payload: bytes) -> None:
+        """Cache a block of bytes, in place of what it was."""
+        self.drop(name)
+        lock = self.lock_block(name, info)
+        if isinstance(lock, BlockLock) and self.write(lock, memoryview(payload), 0):
+            self.publish(lock, chunk_digests(memoryview(payload)))
+
     def holds(self, name: str) -> bool:
         return name in self._open_blocks or os.path.lexists(f"{self._blocks}/{name}")
 
     def lock_block(self, name: str, info: BlockInfo) -> BlockLock | LockDenied:
-        """Lock a block that is not cached, in order to fetch it."""
         if self._pid != os.getpid():
             self._start()
         if name in self._locked:
@@ -214,8 +213,7 @@ class Cache:
             usage.num_bytes -= freed
         space = space_of(num_bytes)
         if usage.num_bytes + space > self._limit:
-            evicted = self._eviction.make_room(usage, space, self._limit, name=name)
-            IO_COUNTS.add(evictions=evicted)
+            IO_COUNTS.add(evictions=self._eviction.make_room(usage, space, self._limit, name=name))
             if usage.num_bytes + space > self._limit:
                 return LockDenied.FULL
         require_space(self._parts, num_bytes)
@@ -260,7 +258,6 @@ class Cache:
             self._changed.notify_all()
 
     def abandon(self, lock: BlockLock) -> None:
-        """Release a lock without a block, unless it is over."""
         if lock.is_over:
             return
         lock.is_over = True
