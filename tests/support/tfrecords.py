@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
-
-from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
+import google_crc32c
 
 
 def record_file(records: Sequence[bytes]) -> bytes:
@@ -22,8 +20,9 @@ def record_file(records: Sequence[bytes]) -> bytes:
 
 @cache
 def _crc(data: bytes) -> bytes:
-    buffer = np.frombuffer(data, np.uint8)
-    return masked_crc32c(buffer, np.zeros(1, np.int64), np.full(1, len(data))).tobytes()
+    crc = google_crc32c.value(data)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return struct.pack("<I", masked)
 
 
 def example(features: Mapping[str, Any]) -> bytes:
