@@ -191,3 +191,18 @@ async def test_idle_connections_share_what_is_announced():
     planned.fetch()
     assert not await read(planned, 0, 32 << 20)
     assert sorted(source.asked) == [(at, at + (8 << 20)) for at in range(0, 32 << 20, 8 << 20)]
+
+
+@in_event_loop
+async def test_a_request_starts_as_soon_as_the_bound_has_room_for_it():
+    planned, source = PlannedReads(256 << 20, 64), Object(piece_bytes=64 << 20)
+    step = 32 << 20
+    for number in range(9):
+        announce(planned, number, source, (number * step, (number + 1) * step))
+        await asyncio.sleep(0)  # each fills its own request
+    assert planned.num_bytes == 8 * step
+    assert not await read(planned, 0, step)
+    assert source.asked_bytes == 8 * step
+    planned.withdraw(0)
+    await asyncio.sleep(0)
+    assert source.asked_bytes == 9 * step
