@@ -19,8 +19,8 @@ from shardwise.cli.options import usage_errors
 from shardwise.cli.output import clean, write_line
 from shardwise.cli.python_names import is_python, open_python
 from shardwise.sources.protocol import value_fields_of
+from shardwise.sources.tar.index.build import expand_shards
 from shardwise.sources.tar.index.listed_shards import is_manifest_file
-from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.problems import Problem
 from shardwise.sources.tar.source import TarSource
@@ -60,7 +60,9 @@ def kind_of(urls: Sequence[str]) -> str:
     may_be_directory &= named.endswith("/") or "." not in first.rpartition("/")[2]
     if first.endswith("index.json") or may_be_directory:
         return find("kinds", "index.json")(url) or "tar"
-    return "tar"
+    # A list of shards is one value; NeMo's manifests of that name are lines, each of one file.
+    is_lines = first.endswith(".json") and find("kinds", ".jsonl")(url) == "files"
+    return "files" if is_lines else "tar"
 
 
 def _kind_of_directory(path: Path) -> str:

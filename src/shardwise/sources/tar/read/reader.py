@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.columns import BytesColumn, Columns, PayloadColumn
 from shardwise.base.errors import DataError, StorageError
-from shardwise.sources.tar.read.ranges import GAP_BYTES, ReadPlan, plan_reads
-from shardwise.sources.tar.read.shards import ShardSet
+from shardwise.sources.tar.read.shards import GAP_BYTES, ReadPlan, ShardSet, plan_reads
 from shardwise.storage import File, FilePool, PoolRanges, is_local, read_files, read_payloads
 
 # Above 16 MiB reads are rare, and each gets its own memory.
@@ -121,7 +120,8 @@ class Reader:
         self, ids: NDArray[np.int64], fields: tuple[str, ...] | None
     ) -> Iterable[PoolRanges]:
         shard_of, _ = self.shards.manifest.locate(ids)
-        unopened = [s for s in np.unique(shard_of).tolist() if not self.shards.is_opened(s)]
+        # The caller waits for a shard to be opened: one at a time.
+        unopened = [s for s in np.unique(shard_of).tolist() if not self.shards.is_opened(s)][1:]
         ids = ids[~np.isin(shard_of, unopened)] if unopened else ids
         request = self._locate(ids, self.shards.fields if fields is None else fields)
         return [(self._pool, request.plan.by_url(self.shards.manifest.urls))]
