@@ -3,7 +3,8 @@
 The server is an S3 gateway with keys on loopback ("near"), the same behind a proxy that holds every
 reply back by 20 ms ("far"), and behind one that lets each reply have 80 MB/s after 30 ms, as large
 stores do ("limited"). Every row is the median of some rounds in turn. Peers are measured if
-`--peers` names a virtual environment that has them (`benchmarks.throughput` makes one). Run:
+`--peers` names a virtual environment that has them (`benchmarks.throughput` makes one). The floors:
+`obstore_whole` fetches the objects and drops them, `obstore_members` makes the same batches. Run:
 
     python -m benchmarks.remote [--shards 8] [--mb 64] [--rounds 3] [--peers DIR] [--json]
 """
@@ -39,14 +40,16 @@ LIMITED = {"latency_s": 0.03, "reply_bandwidth": 80e6}
 # Against which row each is held, and how much of it is asked for.
 ROWS = (
     ("near", "obstore_whole", None, None),
-    ("near", "ours", "obstore_whole", 0.9),
+    ("near", "obstore_members", "obstore_whole", None),
+    ("near", "ours", "obstore_whole", 0.93),
     ("near", "ours_processes", "obstore_whole", None),
     ("near", "ours_window", "obstore_whole", None),
     ("near", "webdataset", "obstore_whole", None),
     ("near", "streaming", "obstore_whole", None),
     ("near", "litdata", "obstore_whole", None),
     ("far", "obstore_whole", None, None),
-    ("far", "ours", "obstore_whole", 0.85),
+    ("far", "obstore_members", "obstore_whole", None),
+    ("far", "ours", "obstore_whole", 0.97),
     ("far", "ours_window", "obstore_whole", None),
     ("far", "webdataset", "obstore_whole", None),
     ("far", "streaming", "obstore_whole", None),
@@ -56,6 +59,7 @@ ROWS = (
     ("far", "ours_first", None, None),
     ("far", "ours_open", None, None),
     ("limited", "obstore_whole", None, None),
+    ("limited", "obstore_members", "obstore_whole", None),
     ("limited", "ours", "obstore_whole", None),
     ("limited", "fill_cache", None, None),
     ("near", "ours_local", None, None),
@@ -183,6 +187,7 @@ def report(rows: Any, results: dict[tuple[str, str], list[Result]], *, as_json: 
         "held against",
         "share",
         "wanted",
+        "of members",
         box=None,
     )
     document = []
@@ -194,6 +199,8 @@ def report(rows: Any, results: dict[tuple[str, str], list[Result]], *, as_json: 
         runs = results[where, task]
         rate = rates[where, task]
         share = rate / rates[where, floor] if floor and (where, floor) in rates else None
+        # What makes the same batches of the same objects.
+        same = rates.get((where, "obstore_members")) if floor == "obstore_whole" else None
         seconds = statistics.median(run["seconds"] for run in runs)
         samples = statistics.median(run["samples"] / run["seconds"] for run in runs)
         # Of the client's process, without the server's: what counts where the machine is shared.
@@ -202,6 +209,7 @@ def report(rows: Any, results: dict[tuple[str, str], list[Result]], *, as_json: 
             where, task, f"{seconds:.2f}", f"{rate / 1e6:,.0f}",
             f"{statistics.median(cpu):.2f}" if cpu else "", f"{samples:,.0f}", floor or "",
             "" if share is None else f"{share:.0%}", "" if asked is None else f"{asked:.0%}",
+            "" if same is None else f"{rate / same:.0%}",
         )  # fmt: skip
         document.append({"server": where, "task": task, "share": share, "runs": runs})
     if as_json:

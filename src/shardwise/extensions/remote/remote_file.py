@@ -31,6 +31,8 @@ from shardwise.storage.protocol import WHOLE, ByteRange, FileStat, ReadRequest, 
 _MIN_BATCH_RANGES = 4
 # Only headers between fields are worth reading along: more would be paid for and not used.
 _GAP_BYTES = 4 << 10
+# Announcements come several at a time: neighbours among them share a request.
+_BURST_S = 0.002
 
 
 class RemoteFile(RemoteReads):
@@ -98,7 +100,7 @@ class RemoteFile(RemoteReads):
                 elif pinned is not None and not file._object.client().client.has_many:
                     within = [each for each in ranges if each.stop <= pinned.num_bytes]
                     planned.add(owner, file._version_name(pinned), file._object, within)
-            planned.fetch()
+            self._object.process.loop.call_later(_BURST_S, planned.fetch)
 
         self._object.process.post(add)
 
@@ -146,11 +148,8 @@ class RemoteFile(RemoteReads):
         return f"{self.url}\n{version.etag}\n{version.num_bytes}"
 
     def _get_planned_reads(self) -> PlannedReads:
-        options = self._options
-        key = ("planned", options.prefetch_bytes, options.max_requests)
-        return self._object.process.get(
-            key, lambda: PlannedReads(options.prefetch_bytes, options.max_requests)
-        )
+        bounds = self._options.prefetch_bytes, self._options.max_requests
+        return self._object.process.get(("planned", *bounds), lambda: PlannedReads(*bounds))
 
 
 class _Progress(NamedTuple):

@@ -194,6 +194,21 @@ async def test_idle_connections_share_what_is_announced():
 
 
 @in_event_loop
+async def test_a_request_starts_as_soon_as_the_bound_has_room_for_it():
+    planned, source = PlannedReads(256 << 20, 64), Object(piece_bytes=64 << 20)
+    step = 32 << 20
+    for number in range(9):
+        announce(planned, number, source, (number * step, (number + 1) * step))
+        await asyncio.sleep(0)  # each fills its own request
+    assert planned.num_bytes == 8 * step
+    assert not await read(planned, 0, step)
+    assert source.asked_bytes == 8 * step
+    planned.withdraw(0)
+    await asyncio.sleep(0)
+    assert source.asked_bytes == 9 * step
+
+
+@in_event_loop
 async def test_a_file_shorter_than_what_was_requested_of_it_counts_as_what_it_is():
     class Short(Object):
         async def stream(self, start, stop, take):

@@ -132,12 +132,13 @@ class PlannedReads:
                 owned.append(piece)
 
     def fetch(self) -> None:
-        """Request announced pieces up to the bound, once half of it is free.
+        """Request announced pieces up to the bound, once it has room for a long request.
 
         Meanwhile neighbours are announced, which share a request: so a sequence waits for its next
         pieces while enough requests are in flight.
         """
-        self._is_filling |= self.num_bytes <= self._limit_bytes // 2
+        room = self._limit_bytes - self.num_bytes
+        self._is_filling |= room >= min(_REQUEST_BYTES, self._limit_bytes // 2)
         while self._is_filling and self._queue and self._num_in_flight < self._max_requests:
             first = self._queue[0]
             if first.task is None and not first.is_over:
