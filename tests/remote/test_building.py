@@ -43,7 +43,7 @@ def shards_in(s3: S3Server, prefix: str) -> dict[str, bytes]:
 
 
 def kill_when(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    wait_for(lambda: process.poll() is not None or condition())
+    wait_for(lambda: process.poll() is not None or condition(), every_s=0.03)
     process.kill()
     process.wait()
 
