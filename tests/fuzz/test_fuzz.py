@@ -27,7 +27,9 @@ def children():
 @pytest.mark.parametrize("share", [5, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("target", sorted(strategies))
 def test_damage_is_an_error_that_says_for_what(target, share, tmp_path):
-    @settings(max_examples=EXAMPLES.get(target, 60) // share, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=EXAMPLES.get(target, 60) // share, suppress_health_check=list(HealthCheck)
+    )
     @given(strategies[target]())
     def attempt(case: Case) -> None:
         check(target, case, tmp_path)

@@ -67,7 +67,9 @@ def test_ranks_without_a_cache_fetch_what_they_use(s3: S3Server, urls, shuffle, 
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=str)
 @pytest.mark.parametrize("shuffle", ["window", "full"])
-def test_ranks_that_share_a_cache_fetch_the_data_once(s3: S3Server, urls, tmp_path, shuffle, executor):
+def test_ranks_that_share_a_cache_fetch_the_data_once(
+    s3: S3Server, urls, tmp_path, shuffle, executor
+):
     cache = sw.CacheSettings(tmp_path / "cache", block_bytes=256 << 10)
     data = sw.tar(urls, storage=s3.unhedged, cache=cache)
     assert len(data) == sum(SIZES)  # opened

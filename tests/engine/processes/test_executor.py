@@ -267,7 +267,7 @@ def test_a_file_in_the_working_directory_is_no_module_of_the_workers(tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_trainer_that_is_ended_leaves_no_process_behind(how, tmp_path):
-    program = PROGRAM.replace("numbered_samples(2000)", "numbered_samples(100000)")
+    program = PROGRAM.replace("numbered_samples(2000)", "numbered_samples(20000)")
     program += "\n    for batch in loader:\n        print('.', flush=True)\n"
     program = run_program(program, tmp_path=tmp_path)
     try:
