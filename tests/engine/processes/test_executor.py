@@ -187,7 +187,7 @@ def test_abandoned_iterators_and_closed_loaders_leave_nothing_behind():
             next(iter(made))
         gc.collect()
         assert me.num_fds() <= before + 8
-        assert len(workers()) == 2
+        wait_for(lambda: len(workers()) == 2)
     for _ in range(3):
         next(iter(loader()))
     gc.collect()
@@ -202,7 +202,8 @@ def test_a_loader_dropped_without_close_gives_its_batch_memory_back():
 
     before = num_memory_files()
     assert sum(1 for _ in loader()) == 4
-    assert num_memory_files() == before
+    # Those of a loader that another test left may be gone by now.
+    assert num_memory_files() <= before
 
 
 def run_program(program, *, tmp_path, cwd=None, before=()):
