@@ -47,8 +47,8 @@ def test_a_file_comes_by_few_requests_and_each_byte_once(s3, url, content):
     with counted_io() as counts:
         read_all(opened(s3, url, hedge=False), content)
     assert counts["bytes"] == NUM_BYTES
-    # Behind the first ones they are 8 MiB long, and up to 8 are in flight.
-    assert counts["requests"] <= 1.5 * NUM_BYTES / (8 << 20)
+    # Behind the first seven at most they are 8 MiB long.
+    assert counts["requests"] <= 7 + NUM_BYTES / (8 << 20)
 
 
 @pytest.mark.parametrize(
