@@ -60,7 +60,9 @@ def kind_of(urls: Sequence[str]) -> str:
     may_be_directory &= named.endswith("/") or "." not in first.rpartition("/")[2]
     if first.endswith("index.json") or may_be_directory:
         return find("kinds", "index.json")(url) or "tar"
-    return "tar"
+    # A list of shards is one value; NeMo's manifests of that name are lines, each of one file.
+    is_lines = first.endswith(".json") and find("kinds", ".jsonl")(url) == "files"
+    return "files" if is_lines else "tar"
 
 
 def _kind_of_directory(path: Path) -> str:
