@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import shardwise as sw
 
 IMAGE, VOCABULARY, WIDTH, HEADS, LENGTH = 256, 257, 64, 4, 64
-EPOCHS, TEST = 4, 100
+EPOCHS, TEST = 3, 100
 
 
 def write_chats(folder: Path, count: int = 900) -> None:
