@@ -46,7 +46,7 @@ from shardwise.extensions.share.placement import (
 from shardwise.loader.account import Tally
 from shardwise.plan import Partition, Plan, WindowSampler
 from shardwise.plan.id_word import IdWord
-from shardwise.plan.lanes import in_lane_order
+from shardwise.plan.partition import in_lane_order
 from shardwise.plan.uses import NEVER, BlockUses, block_uses, blocks_by_share
 
 NUM_SHARDS, MEAN_SIZE, SIGMA = 1_000_000, 9_000, 0.45
@@ -129,7 +129,7 @@ class Cut:
 
 
 def lanes_of_nodes(world_size: int, batch_size: int, lanes: int) -> list[Ints]:
-    """The lanes that each node reads in an epoch: what plan/lanes.py proves, held against its cut.
+    """The lanes that each node reads in an epoch: what plan/partition.py proves, against its cut.
 
     Lane number floor(L * r / W) holds the border of the ranks r - 1 and r, wherever batches begin.
     """

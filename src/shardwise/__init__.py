@@ -99,7 +99,7 @@ if TYPE_CHECKING:
         Certificate as Certificate,
         Stats as Stats,
     )
-    from shardwise.storage.cache_settings import CacheSettings as CacheSettings
+    from shardwise.storage.options import CacheSettings as CacheSettings
     from shardwise.storage.options import StorageOptions as StorageOptions
 
     __version__: str
@@ -150,8 +150,7 @@ _NAMES = {
         "buckets",
     ),
     "shardwise.sources.tar.write.writer": ("TarWriter",),
-    "shardwise.storage.cache_settings": ("CacheSettings",),
-    "shardwise.storage.options": ("StorageOptions",),
+    "shardwise.storage.options": ("CacheSettings", "StorageOptions"),
     "shardwise.base.version": ("__version__",),
 }
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import shardwise as sw
 from shardwise.cli import COMMANDS, cli
 from shardwise.extensions.remote.cache import CachedFile, cache_of
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.options import CacheSettings
 from tests.support.commands import document
 from tests.support.counted_file import CountedFile
 from tests.support.tars import make_shards, write_tar

@@ -23,9 +23,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.base.errors import DataError
-from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.builder import BatchBuilder, InlineExecutor
 from shardwise.engine.batch.chunks import PartialBatch
-from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.threads import ThreadExecutor

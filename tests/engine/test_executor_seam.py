@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.engine.inline import InlineExecutor
+from shardwise.engine.batch.builder import InlineExecutor
+from shardwise.engine.choice import ThreadsFirstExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.threads import ThreadExecutor
-from shardwise.engine.threads_first import ThreadsFirstExecutor
 from shardwise.executors import Concurrency
 from shardwise.testing import check_executor
 

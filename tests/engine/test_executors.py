@@ -9,9 +9,8 @@ import pytest
 import shardwise as sw
 from shardwise.base.errors import StallError
 from shardwise.dataset import Dataset
-from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.builder import BatchBuilder, InlineExecutor
 from shardwise.engine.choice import ExecutorOptions, make_executor
-from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor

@@ -14,8 +14,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.base.errors import StallError
-from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.inline import InlineExecutor
+from shardwise.engine.batch.builder import BatchBuilder, InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.request import BatchRequest

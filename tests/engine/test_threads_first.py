@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 import shardwise as sw
-from shardwise.base.cores import usable_cores
-from shardwise.engine import threads_first
+from shardwise.base.parallel import usable_cores
+from shardwise.engine import choice
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="one core has threads only")
@@ -34,7 +34,7 @@ def shards(tmp_path_factory):
 @pytest.fixture
 def at_once(monkeypatch):
     """Processes start after the first batch."""
-    monkeypatch.setattr(threads_first, "START_CPU_S", 0.0)
+    monkeypatch.setattr(choice, "START_CPU_S", 0.0)
 
 
 def decoded(shards, decoder=None):
@@ -167,8 +167,8 @@ def test_a_worker_that_ends_at_its_start_leaves_the_work_to_threads(
 PROGRAM = """
 import sys, time
 import shardwise as sw
-from shardwise.engine import threads_first
-threads_first.START_CPU_S = 0.0
+from shardwise.engine import choice
+choice.START_CPU_S = 0.0
 data = sw.tar(sys.argv[-1]).decode(jpg=sw.image(size=16), cls=int)
 loader = sw.DataLoader(data, batch_size=4, rank=0, world_size=1, output="numpy")
 batches = iter(loader)

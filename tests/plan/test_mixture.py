@@ -22,7 +22,7 @@ from shardwise.plan import (
     WindowSampler,
     parse_schedule,
 )
-from shardwise.plan.mixture_tree import MAX_PARTS, MixtureTree, whole_parts
+from shardwise.plan.mixture_segments import MAX_PARTS, MixtureTree, whole_parts
 from shardwise.testing import check_sampler
 
 PARTS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardwise.plan import Partition, Plan
-from shardwise.plan.lanes import in_lane_order
+from shardwise.plan.partition import in_lane_order
 from tests.support.properties import examples
 
 REMAINDERS = ("drop", "pad", "uneven")
@@ -36,7 +37,7 @@ def partitions(
 def batch_of(
     partition: Partition, step: int, rank: int, shift: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    return partition.block(range(step, step + 1), rank, shift=shift)
+    return replace(partition, shift=shift).block(range(step, step + 1), rank)
 
 
 def rows_of(partition: Partition, step: int, shift: int = 0) -> tuple[np.ndarray, np.ndarray]:

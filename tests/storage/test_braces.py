@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.storage.braces import expand_braces
+from shardwise.storage.url_patterns import expand_braces
 
 
 @pytest.mark.parametrize(

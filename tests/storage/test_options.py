@@ -7,8 +7,7 @@ from functools import partial
 
 import pytest
 
-from shardwise.storage.cache_settings import CacheSettings
-from shardwise.storage.options import StorageOptions
+from shardwise.storage.options import CacheSettings, StorageOptions
 
 
 def test_names_that_are_no_options_are_the_settings_of_the_store():

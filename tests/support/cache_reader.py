@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from shardwise.extensions.remote.cache import CachedFile, cache_of  # noqa: E402
 from shardwise.storage import IO_COUNTS, File, FilePool, StorageOptions  # noqa: E402
-from shardwise.storage.cache_settings import CacheSettings  # noqa: E402
+from shardwise.storage.options import CacheSettings  # noqa: E402
 from tests.support.counted_file import CountedFile  # noqa: E402
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from shardwise.tensors.containers import change_tensors, pinned
+from shardwise.tensors.convert import change_tensors, pinned
 from shardwise.tensors.device import DirectCopier
 
 META = DirectCopier(torch.device("meta"))

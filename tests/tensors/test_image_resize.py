@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from shardwise.codecs import image
 from shardwise.codecs.image_packing import PackingImage
-from shardwise.tensors import image_resize
-from shardwise.tensors.image_resize import resized
+from shardwise.tensors import device_images
+from shardwise.tensors.device_images import resized
 from tests.codecs.samples import encode, picture
 
 
@@ -62,8 +62,8 @@ def test_groups_that_take_little_memory_give_the_same_rows(monkeypatch):
     pixels = [picture(20 + 7 * n, 90 - 6 * n) for n in range(8)]
     decoder = image(size=16, decode_on="device")
     at_once = differences(decoder, pixels)
-    monkeypatch.setattr(image_resize, "_MAX_NUMBERS", 3 * 90 * 80)
-    groups = list(image_resize._groups(np.arange(8), _sizes(pixels)))
+    monkeypatch.setattr(device_images, "_MAX_NUMBERS", 3 * 90 * 80)
+    groups = list(device_images._groups(np.arange(8), _sizes(pixels)))
     assert len(groups) > 2
     assert sorted(np.concatenate(groups).tolist()) == list(range(8))
     assert np.array_equal(differences(decoder, pixels), at_once)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwise.base.errors import WorkerError
@@ -107,3 +108,27 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+def usable_cores(*, num_ranks: int = 1) -> int:
+    """Cores for each of `num_ranks` processes on this node; at least 1."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    quota = _cgroup_cores(Path("/sys/fs/cgroup"))
+    if quota is not None:
+        cores = min(cores, quota)
+    return max(1, int(cores / max(1, num_ranks)))
+
+
+def _cgroup_cores(root: Path) -> float | None:
+    """The CPU quota of the control group in cores (version 2, then 1); None without a quota."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return None  # "max", or -1: no quota
+    return int(quota) / int(period)

@@ -66,12 +66,12 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     # For ranks of a model-parallel group, see `DataLoader`: group, share, timeout -> `Sharing`; and
     # group, halves -> a function of a batch.
     "parallel": {
-        "halves": "shardwise.extensions.parallel.mesh:halves_of",
+        "halves": "shardwise.extensions.parallel.sharing:halves_of",
         "sharing": "shardwise.extensions.parallel.sharing:Sharing",
     },
     # Conversions of a batch's arrays: sharding, remainder -> a function of the batch.
     "outputs": {"jax": "shardwise.extensions.jax:JaxArrays"},
-    # A `RemoteStorage` of `shardwise.storage.remote`.
+    # A `RemoteStorage` of `shardwise.storage.open`.
     "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},
     # Files beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.
     "sidecars": {"media": "shardwise.extensions.media.tar.media_sidecar:MEDIA"},

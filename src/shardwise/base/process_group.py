@@ -43,6 +43,20 @@ def default_group() -> object:
     return getattr(group, "WORLD", None)
 
 
+def watch_group(changed: Callable[[], None]) -> Callable[[], None]:
+    """Return a check, which calls `changed` if there is another group than before."""
+    seen = default_group()
+
+    def check() -> None:
+        nonlocal seen
+        found = default_group()
+        if found is not seen and found is not None:
+            changed()
+            seen = found
+
+    return check
+
+
 def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
     """The first name that a rank of the process group proposed under `key`, the same on all ranks.
 

@@ -19,8 +19,8 @@ from shardwise.cli.options import usage_errors
 from shardwise.cli.output import clean, write_line
 from shardwise.cli.python_names import is_python, open_python
 from shardwise.sources.protocol import value_fields_of
+from shardwise.sources.tar.index.build import expand_shards
 from shardwise.sources.tar.index.listed_shards import is_manifest_file
-from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_lists import is_shard_list
 from shardwise.sources.tar.problems import Problem
 from shardwise.sources.tar.source import TarSource

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from shardwise.base.abilities import having
 from shardwise.base.arguments import no_such_field
 from shardwise.base.columns import values_of
-from shardwise.base.cores import usable_cores
 from shardwise.base.errors import DataError, ShardwiseError, message_of
 from shardwise.base.foreign_bytes import is_signal
-from shardwise.base.parallel import in_processes, in_threads
+from shardwise.base.parallel import in_processes, in_threads, usable_cores
 from shardwise.base.progress_bar import progress as progress_bar
 from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.indexed_samples import IndexedSamples

@@ -15,7 +15,7 @@ from shardwise.sources.wrap.source import WrapSource
 from shardwise.storage import StorageOptions
 
 if TYPE_CHECKING:
-    from shardwise.storage.cache_settings import CacheSettings
+    from shardwise.storage.options import CacheSettings
 
 
 @suggest_names

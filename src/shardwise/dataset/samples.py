@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.columns import Layout, num_missing
 from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
@@ -34,11 +35,11 @@ from shardwise.plan import Sampler, WindowShape
 from shardwise.plan.arguments import whole
 from shardwise.sources.manifest import Manifest, checked_ids
 from shardwise.sources.protocol import (
+    ReadsEpochs,
     Source,
     SourceTraits,
+    TellsRanges,
     costs_of,
-    ranges_of,
-    read_rows,
     traits_of,
     url_in,
 )
@@ -214,7 +215,8 @@ class LoadedSamples:
         indices = self._transforms.indices
         source_ids = ids if indices is None else indices[ids]
         selected = self._transforms.selected
-        return ranges_of(self._source, source_ids, selected, epoch=epoch, seed=seed)
+        own = self._tells_ranges
+        return None if own is None else own.ranges(source_ids, selected, epoch=epoch, seed=seed)
 
     # Inner parts.
 
@@ -258,6 +260,14 @@ class LoadedSamples:
     @cached_property
     def _traits(self) -> SourceTraits:
         return traits_of(self._source)
+
+    @cached_property
+    def _reads_epochs(self) -> ReadsEpochs | None:
+        return having(self._source, ReadsEpochs)
+
+    @cached_property
+    def _tells_ranges(self) -> TellsRanges | None:
+        return having(self._source, TellsRanges)
 
     def _row_bytes(self) -> float | None:
         """Mean stored bytes of a sample, if its fields stay bytes or are decoded by columns."""
@@ -308,7 +318,12 @@ class LoadedSamples:
         source_ids = ids if indices is None else indices[ids]
         try:
             fields = self._transforms.selected
-            columns = read_rows(self._source, source_ids, fields, epoch=keys.epoch, seed=keys.seed)
+            by_epoch = self._reads_epochs
+            columns = (
+                self._source.read(source_ids, fields)
+                if by_epoch is None
+                else by_epoch.read_epoch(source_ids, fields, epoch=keys.epoch, seed=keys.seed)
+            )
         except DataError as error:
             # The source knows its own ids: name the sample of this dataset.
             if indices is not None and error.index is not None:

@@ -70,8 +70,7 @@ class ImagesOnDevice:
 
     def keep(self, batch: Batch) -> None:
         """Keep the images of a batch for the caller's CUDA stream."""
-        if batch.num_on_device:
-            self._stage.keep(batch.data)
+        self._stage.keep(batch.data)
 
 
 def device_decoders(dataset: Any) -> dict[str, list[Image]]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from shardwise.base.arguments import check_flag, suggest_names
 from shardwise.base.plugins import find
 from shardwise.base.ranks import local_world_size
-from shardwise.engine.batch.bad_samples import OnError
+from shardwise.engine.batch.chunks import OnError
 from shardwise.engine.batch.prefetch import DEFAULT_PREFETCH_BYTES
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.engine.choice import ExecutorFactory, ExecutorName, ExecutorOptions
@@ -321,8 +321,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         return {**self.__dict__, "_passes": copy(self._passes)}
 
     def _batches(self) -> Generator[Any, None, None]:
-        self._passes.leave()
-        yield from self._passes.run(self._maker, self._agree_on_plan)
+        return self._passes.run(self._maker, self._agree_on_plan)
 
     def _agree_on_plan(self) -> tuple[int, Plan, Callable[[], None]]:
         """This process's rank and plan, and the check that they are still its own."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.base.errors import RankError
-from shardwise.base.process_group import default_group, loader_worker
+from shardwise.base.process_group import loader_worker, watch_group
 from shardwise.base.ranks import Ranks, discover, inherited, ranks_of_group, uncertain
 
 # The token of this interpreter and its forks; a process that was spawned has another.
@@ -73,13 +73,9 @@ class CurrentRanks:
 
         A process group that is gone raises no error until there is another one.
         """
-        began, seen = self.certain(), default_group()
+        began = self.certain()
 
-        def check() -> None:
-            nonlocal seen
-            found = default_group()
-            if found is seen or found is None:
-                return
+        def require_same() -> None:
             now = self.now()
             if not _is_same(began, now):
                 raise RankError(
@@ -89,9 +85,8 @@ class CurrentRanks:
                     "made, on all ranks; of a sampler begin another pass at this position: state = "
                     "loader.state_dict(); loader.load_state_dict(state); iter(loader)"
                 )
-            seen = found
 
-        return check
+        return watch_group(require_same)
 
     def are_of_group(self) -> bool:
         """Whether a process group has the same ranks."""

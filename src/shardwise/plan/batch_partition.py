@@ -120,13 +120,7 @@ class BatchPartition:
     def row_ends(self, steps: range, rank: int) -> Ints:
         return np.cumsum(self._rows(steps, rank)[1])
 
-    def block(
-        self,
-        steps: range,
-        rank: int,
-        *,
-        shift: int = 0,  # noqa: ARG002 - batches have no lanes
-    ) -> tuple[Ints, NDArray[np.bool_]]:
+    def block(self, steps: range, rank: int) -> tuple[Ints, NDArray[np.bool_]]:
         """One rank's positions at ascending steps, concatenated, and which of them are valid.
 
         See `row_ends`.

@@ -157,8 +157,8 @@ class RestPartition:
         """The last positions that are not left out."""
         return self._places(np.arange(self._count - count, self._count))
 
-    def block(self, steps: range, rank: int, *, shift: int = 0) -> tuple[Ints, NDArray[np.bool_]]:
-        positions, valid = self._inner.block(steps, rank, shift=shift)
+    def block(self, steps: range, rank: int) -> tuple[Ints, NDArray[np.bool_]]:
+        positions, valid = self._inner.block(steps, rank)
         return self._places(positions), valid
 
     def _places(self, numbers: Ints) -> Ints:

@@ -26,7 +26,6 @@ from shardwise.plan.protocol import (
     global_batch_of,
 )
 from shardwise.plan.sampler import is_in_order
-from shardwise.plan.user_sampler import check_ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +85,6 @@ class Order:
         if len(found) == 1:
             return found[0]
         return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *found]))
-
-    def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sample ids at some positions of an epoch, int64 `[k]`."""
-        ids = self.sampler.indices(epoch, positions)
-        if self.is_users:
-            check_ids(self.sampler, ids, len(positions), self.num_ids)
-        return ids
 
 
 AnyPartition = Partition | BatchPartition | RestPartition

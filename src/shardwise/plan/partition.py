@@ -7,12 +7,24 @@ ranks (I1), equal steps on all ranks (I2), and the same samples in global batch 
 size of the same global batch (I3). Beside that, a rank has few lanes and so reads few shards, and
 the ranks' batches one after the other are in order: what a gather gives. Where `costs` are known,
 the runs are cut from a dealt order instead, in which they cost nearly the same.
+
+A window shuffle reads its lanes in turn (position p is lane p mod L), each lane through shards of
+its own. For M positions and L lanes, a batch has M // L positions of each lane and one more of
+e = M mod L of them, a cyclic interval that moves on by e each step. In the plain order of lanes the
+runs' borders would move with it, by up to e positions. Let d = gcd(M, L), and let the lane
+d * (e/d * x mod L/d) + c be number c * L/d + x. Then a lane has its extra position iff
+(e/d * x - u) mod L/d < e/d, u being where the batch starts: a balanced (Sturmian) word, whose
+prefixes have the same sum for every u up to rounding. So the border at M * r / W always falls into
+the lane number floor(L * r / W): it is shared by two ranks, and no other lane is; for every M, and
+for batches that start anywhere. It depends on (M, L) alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from math import gcd
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +33,6 @@ from numpy.typing import NDArray
 from shardwise.base.arguments import check_choice
 from shardwise.plan.arguments import whole
 from shardwise.plan.balance import deal_rows
-from shardwise.plan.lanes import in_lane_order
 
 Remainder = Literal["drop", "pad", "uneven"]
 _REMAINDERS = ("drop", "pad", "uneven")
@@ -47,6 +58,7 @@ class Partition:
         lanes: position p is of lane p mod lanes; 1 where the sampler has none.
         fixed_size: M, samples a step over all ranks, for any W; `batch_size` is then the largest
             share, whatever was passed. None for B * W.
+        shift: the lane of the epoch's position 0.
         costs: float64 `[k]` of k positions, to deal the rows of a global batch by; None for lanes.
 
     A rank has the same lanes in every step of one global batch size, wherever it resumes.
@@ -62,6 +74,7 @@ class Partition:
     start: int = 0
     lanes: int = 1
     fixed_size: int | None = None
+    shift: int = 0
     costs: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = field(
         default=None, compare=False, repr=False
     )
@@ -142,51 +155,46 @@ class Partition:
             ends[-1] += len(run_of(rank, left, self.world_size)) - share
         return ends
 
-    def block(
-        self, steps: range, rank: int, *, shift: int = 0
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def block(self, steps: range, rank: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """One rank's positions at ascending steps: `(positions, valid)`, int64 and bool `[k]`.
 
         `row_ends` has where each step ends: all have as many rows, but the last one of "uneven",
-        where they may be fewer, also 0. Not valid are rows that "pad" filled in. `shift` is the
-        lane of the epoch's position 0.
+        where they may be fewer, also 0. Not valid are rows that "pad" filled in.
         """
         rank, size = checked_rank(rank, steps, self), self.global_batch_size
         begins = np.arange(steps.start, steps.stop, steps.step) * size + self.start
         slots = run_of(rank, size, self.world_size)
         is_cut = self.start + (steps[-1] + 1) * size > self.num_samples
         if not is_cut:
-            positions = self._positions(begins, slots, size, shift)
+            positions = self._positions(begins, slots, size)
             return positions, np.ones(len(positions), dtype=np.bool_)
-        cut, valid = self._cut_last_batch(begins[-1:], rank, slots, shift)
+        cut, valid = self._cut_last_batch(begins[-1:], rank, slots)
         if len(steps) == 1:  # its nominal size may be huge: 10 samples may be one batch of 10^9
             return cut, valid
-        positions = self._positions(begins[:-1], slots, size, shift)
+        positions = self._positions(begins[:-1], slots, size)
         return np.append(positions, cut), np.append(np.ones(len(positions), np.bool_), valid)
 
-    def _positions(
-        self, begins: NDArray[np.int64], slots: range, size: int, shift: int
-    ) -> NDArray[np.int64]:
+    def _positions(self, begins: NDArray[np.int64], slots: range, size: int) -> NDArray[np.int64]:
         """The positions at these slots of the batches with these starts, int64 `[k]`."""
         if self.costs is not None:
             return deal_rows(self.costs, begins, size, self.world_size)[:, slots].ravel()
-        first_lanes = (begins + shift) % self.lanes
+        first_lanes = (begins + self.shift) % self.lanes
         places = in_lane_order(first_lanes, slots, size=size, lanes=self.lanes)
         return (places + begins[:, None]).ravel()
 
     def _cut_last_batch(
-        self, begin: NDArray[np.int64], rank: int, slots: range, shift: int
+        self, begin: NDArray[np.int64], rank: int, slots: range
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """One rank's part of the last global batch, where that is not full."""
         left = self.num_samples - int(begin[0])
         if self.remainder == "pad":
             there = range(slots.start, max(slots.start, min(slots.stop, left)))
             filled = np.arange(there.stop, slots.stop) - left
-            positions = self._positions(begin, there, left, shift)
+            positions = self._positions(begin, there, left)
             valid = np.arange(len(slots)) < len(there)
             return np.append(positions, filled % self.num_samples), valid
         there = run_of(rank, left, self.world_size)
-        return self._positions(begin, there, left, shift), np.ones(len(there), dtype=np.bool_)
+        return self._positions(begin, there, left), np.ones(len(there), dtype=np.bool_)
 
 
 def run_of(rank: int, size: int, world_size: int) -> range:
@@ -224,3 +232,65 @@ def checked_rank(rank: int, steps: range, partition: Any) -> int:
         text = f"{steps[0]}" if len(steps) == 1 else f"{steps}"
         raise ValueError(f"step {text}: there are {partition.num_steps} steps, from 0 on")
     return rank
+
+
+Ints = NDArray[np.int64]
+
+# Products of two numbers up to this stay within int64.
+_MAX_FACTOR = 2**31
+
+
+def in_lane_order(first_lanes: Ints, slots: range, *, size: int, lanes: int) -> Ints:
+    """Map a run of slots of the lane order to positions in global batches.
+
+    Args:
+        first_lanes: int64 `[steps]`, the lane of each batch's first position, in [0, lanes).
+        slots: k places in the lane order, within [0, size).
+        size: positions in each batch, M.
+        lanes: L.
+
+    Returns:
+        int64 `[steps, k]`, in [0, size): lane after lane, ascending within a lane. Read-only.
+
+    >>> in_lane_order(np.array([0, 1]), range(6), size=6, lanes=2)
+    array([[0, 2, 4, 1, 3, 5],
+           [1, 3, 5, 0, 2, 4]])
+    """
+    if lanes == 1 or max(size, lanes) > _MAX_FACTOR:
+        return np.broadcast_to(np.arange(slots.start, slots.stop), (len(first_lanes), len(slots)))
+    if len(first_lanes) == 1:
+        return _of_one_step(int(first_lanes[0]), slots, size, lanes)
+    return _compute_places(first_lanes[:, None], slots, size, lanes)
+
+
+@lru_cache(maxsize=256)
+def _of_one_step(first_lane: int, slots: range, size: int, lanes: int) -> Ints:
+    """Steps start at lanes / gcd(size, lanes) lanes only: often at one, for batches of 64 at 16."""
+    places = _compute_places(np.array([[first_lane]]), slots, size, lanes)
+    places.flags.writeable = False
+    return places
+
+
+@lru_cache(maxsize=64)
+def _slots(slots: range, size: int, lanes: int) -> tuple[int, int, int, int, Ints, Ints, Ints]:
+    """The values that depend on no step, made once for a rank: 10 us, half of a step's cost.
+
+    For d = gcd(size, lanes) classes of lanes: d; lanes, positions and extra positions of a class;
+    int64 `[k]` each slot's class, its number within that, and (number + 1) * lanes of a class - 1.
+    """
+    d = gcd(size, lanes)
+    num_lanes, num_slots, extra = lanes // d, size // d, size % lanes // d
+    classes, slot = np.divmod(np.arange(slots.start, slots.stop), num_slots)
+    return d, num_lanes, num_slots, extra, classes, slot, (slot + 1) * num_lanes - 1
+
+
+def _compute_places(first: Ints, slots: range, size: int, lanes: int) -> Ints:
+    d, num_lanes, num_slots, extra, classes, slot, ahead = _slots(slots, size, lanes)
+    block = first // d
+    # The first x lanes of a class have (num_slots * x + before) // num_lanes positions.
+    before = (-extra - block - (classes < first - block * d)) % num_lanes
+    x = (ahead - before) // num_slots
+    turn = slot - (num_slots * x + before) // num_lanes
+    lane = x * extra % num_lanes * d + classes
+    places: Ints = (lane - first) % lanes + turn * lanes
+    return places

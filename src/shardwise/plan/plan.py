@@ -24,7 +24,7 @@ from shardwise.plan.order import AnyPartition, Order, cut, no_batch_reason
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.protocol import Sampler, batch_ends, first_lane_of, lanes_of, seed_of
 from shardwise.plan.sampler import Shuffle, make_sampler
-from shardwise.plan.user_sampler import as_sampler, check_sampler, refuse_options
+from shardwise.plan.user_sampler import as_sampler, check_ids, check_sampler, refuse_options
 from shardwise.plan.window import SizesView, WindowShape
 
 Rows = tuple[NDArray[np.int64], NDArray[np.bool_]]
@@ -204,8 +204,7 @@ class Plan:
 
     def positions(self, epoch: int, steps: range, rank: int) -> Rows:
         """One rank's positions at these steps, and which of them count: see `Partition.block`."""
-        shift = first_lane_of(self.sampler, epoch)
-        return self._partition_of(epoch).block(steps, rank, shift=shift)
+        return self._partition_of(epoch).block(steps, rank)
 
     def batches(self, epoch: int, steps: range, rank: int) -> Iterator[Rows]:
         """One rank's `(ids, valid)` at each of some ascending steps, as views of one block."""
@@ -275,8 +274,11 @@ class Plan:
         return self._replace(remainder="pad")
 
     def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample ids at some positions of an epoch, int64 `[k]`; see `Order.ids`."""
-        return self.order.ids(epoch, positions)
+        """The sample ids at some positions of an epoch, int64 `[k]`."""
+        ids = self.sampler.indices(epoch, positions)
+        if self.order.is_users:
+            check_ids(self.sampler, ids, len(positions), self.order.num_ids)
+        return ids
 
     def require_steps(self) -> Plan:
         """This plan, if it has a batch for each rank.
@@ -311,7 +313,7 @@ class Plan:
         return self._partitions.get(epoch, self._cut_epoch)
 
     def _cut_epoch(self, epoch: int) -> AnyPartition:
-        base, costs = self._base, self._costs
+        base, costs = replace(self._base, shift=first_lane_of(self.sampler, epoch)), self._costs
         if costs is not None:
             base = replace(base, costs=lambda positions: costs[self.ids(epoch, positions)])
         return cut(self.order, base, epoch)

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.storage.local import max_open_files
-from shardwise.storage.open import is_local, open_file
+from shardwise.storage.open import is_local, open_file, remote_storage
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat, ReadRequest, byte_ranges
-from shardwise.storage.remote import remote_storage
 from shardwise.storage.versions import require_same
 
 

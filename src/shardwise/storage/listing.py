@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 
 from shardwise.base.errors import MissingShardError
+from shardwise.storage.open import remote_storage
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.remote import remote_storage
 
 MAGIC = re.compile(r"[*?\[]")
 INDEX = ".swi"

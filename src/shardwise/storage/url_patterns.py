@@ -4,25 +4,26 @@ Keeps a part of I6: a pattern without a match, or a file named twice, is an erro
 shorter or longer epoch. Lists local directories, and stores for remote patterns; opens no file.
 """
 
-# URLs are text: a Path would rewrite the user's text ("./a" as "a"), and is slower.
-# ruff: noqa: PTH100, PTH109, PTH110, PTH111, PTH112, PTH116, PTH117, PTH118, PTH207, PTH208
-
 from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from shardwise.base.arguments import path_text
 from shardwise.base.errors import DataError, MissingShardError, StorageError
 from shardwise.base.shown import shown, without_query
-from shardwise.storage.braces import expand_braces
 from shardwise.storage.listing import INDEX, is_remote_pattern, list_remote, shards_among
 from shardwise.storage.local import in_directory
 from shardwise.storage.missing import near_names
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.urls import scheme_of, strip_file_scheme
+
+# URLs are text: a Path would rewrite the user's text ("./a" as "a"), and is slower.
+# ruff: noqa: PTH100, PTH109, PTH110, PTH111, PTH112, PTH116, PTH117, PTH118, PTH207, PTH208
+
 
 # Index and manifest files lie beside their shards, so `data/*` would find them too.
 _BESIDE_SHARDS = (INDEX, ".swm")
@@ -169,3 +170,53 @@ def _named_twice(url: str, other: str) -> ValueError:
         f"the shard {shown(url)!r} is named twice{other_name}: its samples would be read twice an "
         "epoch; remove one of the names"
     )
+
+
+# A guard against {0..999999999999}: more names than any dataset has shards.
+MAX_NAMES = 10_000_000
+_MAX_DEPTH = 50
+# Escaped characters, and what stands for itself or opens and closes a group.
+_TOKEN = re.compile(r"\\.|[{}]", re.DOTALL)
+_STEP_0 = re.compile(r"\{[^{},.]+\.\.[^{},.]+\.\.-?0+}")
+# Beyond 64 bits bracex takes a range for a text.
+_ENDLESS = re.compile(r"\{-?\d+\.\.-?\d{19,}")
+
+
+def expand_braces(text: str) -> list[str]:
+    r"""Expand a brace pattern into names, in the order that they are written.
+
+    A number range keeps zero padding (`{08..10}` is 08, 09, 10), may count down and may have a
+    step. Braces without a comma and a range, such as `{x}`, stay as they are, and so do escaped
+    ones, `\{a,b\}`, without their backslashes.
+
+    >>> expand_braces("part-{08..10}.tar")
+    ['part-08.tar', 'part-09.tar', 'part-10.tar']
+    >>> expand_braces("{train,val-{a..c}}.tar")
+    ['train.tar', 'val-a.tar', 'val-b.tar', 'val-c.tar']
+    """
+    if "{" not in text and "}" not in text:
+        return [text]
+    import bracex
+
+    problem = _problem(text)
+    if problem is None:
+        try:
+            return bracex.expand(text, limit=MAX_NAMES, return_empty=True)
+        except (bracex.ExpansionLimitException, RecursionError):
+            problem = f"more than {MAX_NAMES:,} names"
+    raise ValueError(f"{problem} in the pattern {shown(text)!r:.200}")
+
+
+def _problem(text: str) -> str | None:
+    depth = 0
+    for brace in _TOKEN.findall(text):
+        depth += (brace == "{") - (brace == "}")
+        if depth < 0:
+            return "unbalanced '}'"
+        if depth > _MAX_DEPTH:
+            return f"braces are more than {_MAX_DEPTH} deep"
+    if depth:
+        return "unbalanced '{'"
+    if _STEP_0.search(text):
+        return "the step of a range is 0"
+    return f"more than {MAX_NAMES:,} names" if _ENDLESS.search(text) else None

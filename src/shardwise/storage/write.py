@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardwise.base.errors import StorageError
-from shardwise.storage.open import is_local, local_path
+from shardwise.storage.open import is_local, local_path, remote_storage
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.remote import remote_storage
 
 # The name of a file that is being written: the target's, the machine, the process, a random part.
 _TEMPORARY = re.compile(r"\..{1,40}\.([0-9a-f]{8})-([0-9]{1,9})-[0-9a-f]{8}\.tmp", re.DOTALL)

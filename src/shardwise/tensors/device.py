@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from shardwise.engine.request import Batch, BatchMemory
-from shardwise.tensors.containers import change_tensors, moved_object, pinned
+from shardwise.tensors.convert import change_tensors, moved_object, pinned
 
 _logger = logging.getLogger("shardwise")
 

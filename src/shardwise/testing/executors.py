@@ -21,8 +21,8 @@ from shardwise.base.arguments import suggest_names
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
 from shardwise.dataset.formats import wrap
-from shardwise.engine.batch.bad_samples import ON_ERROR
-from shardwise.engine.inline import InlineExecutor
+from shardwise.engine.batch.builder import InlineExecutor
+from shardwise.engine.batch.chunks import ON_ERROR
 from shardwise.executors import (
     Batch,
     BatchBuilder,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch.utils.data
 
 from shardwise.base.errors import StateError
-from shardwise.engine.batch.bad_samples import OnError
 from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.chunks import OnError
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.choice import ExecutorOptions, make_executor
+from shardwise.loader.batch_maker import Output
 from shardwise.loader.device_images import device_decoders, refuse
 from shardwise.loader.notices import READ_AS_A_WHOLE, DropNotice, EpochNotice
-from shardwise.loader.output import Output
 from shardwise.loader.plan_options import (
     Grown,
     PlanArguments,

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.builder import BatchBuilder, InlineExecutor
 from shardwise.engine.batch.schedule import coalesced_batches, num_coalesced
-from shardwise.engine.inline import InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor

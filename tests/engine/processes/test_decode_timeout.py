@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.engine.batch.bad_samples import Watching
 from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.batch.chunks import Watching
 from shardwise.engine.processes import worker_status as decode_deadlines
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.tasks import Stopped

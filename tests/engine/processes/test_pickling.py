@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwise as sw
-from shardwise.base.cores import usable_cores
+from shardwise.base.parallel import usable_cores
 from shardwise.dataset import Dataset
 from shardwise.engine.processes.pickling import pickle_by_value
 from shardwise.engine.request import BatchRequest

@@ -10,7 +10,7 @@ import pytest
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.processes.executor import ProcessExecutor
-from shardwise.engine.processes.shared_columns import InSharedMemory, learned_layout, write_in_place
+from shardwise.engine.processes.shared_memory import InSharedMemory, learned_layout, write_in_place
 from shardwise.engine.request import BatchRequest
 from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from shardwise import DataLoader
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.inline import InlineExecutor
+from shardwise.engine.batch.builder import BatchBuilder, InlineExecutor
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stats.counts import Counts, ShardTimes

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.engine.stats.wait_histogram import WaitHistogram, percentiles, subtract
+from shardwise.engine.stats.counts import WaitHistogram, percentiles, subtract
 
 
 def histogram(waits):

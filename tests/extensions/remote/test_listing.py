@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.base.errors import MissingShardError, StorageError
-from shardwise.extensions.remote.listing import _matches
+from shardwise.extensions.remote.storage import _matches
 from shardwise.storage import StorageOptions, expand
 from shardwise.storage.listing import is_remote_pattern
 from tests.support.servers import nginx

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwise.extensions.service.values import Decoder, Encoder
+from shardwise.extensions.service.batches import Decoder, Encoder
 
 
 def test_batches_of_a_server_are_channels_last():

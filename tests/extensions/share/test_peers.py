@@ -23,7 +23,7 @@ from shardwise.extensions.share import block_server, peers
 from shardwise.extensions.share.block_server import BlockServer
 from shardwise.extensions.share.peers import Peers, block_digest
 from shardwise.extensions.share.sharing import _address
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.options import CacheSettings
 from shardwise.storage.protocol import ByteRange
 from tests.support.forks import in_child
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import shardwise as sw
-from shardwise.extensions.show.tiles import tile_of
+from shardwise.extensions.show.show import tile_of
 from tests.support.tars import make_shards
 
 RNG = np.random.default_rng(0)

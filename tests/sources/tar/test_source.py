@@ -18,7 +18,6 @@ from shardwise.base.columns import BytesColumn
 from shardwise.base.errors import DataError, StaleIndexError
 from shardwise.sources.tar.index.build import build_index, build_indexes
 from shardwise.sources.tar.index.shard_index import ShardIndex, index_path
-from shardwise.sources.tar.read import ranges as ranges_module
 from shardwise.sources.tar.read import reader as reader_module
 from shardwise.sources.tar.read import shards as shards_module
 from shardwise.sources.tar.source import TarSource
@@ -78,7 +77,7 @@ def test_a_source_without_samples_keeps_the_protocol(tmp_path):
 
 @pytest.mark.parametrize("gap", [0, 600, 1 << 20])
 def test_what_is_read_does_not_depend_on_how_reads_are_joined(tmp_path, monkeypatch, gap):
-    monkeypatch.setattr(ranges_module, "GAP_BYTES", gap)
+    monkeypatch.setattr(shards_module, "GAP_BYTES", gap)
     monkeypatch.setattr(reader_module, "GAP_BYTES", gap)
     check_source(TarSource(make_shards(tmp_path, [15, 20])), expected=numbered(35))
 

@@ -23,7 +23,7 @@ from shardwise.compat.webdataset.readers import as_seed
 from shardwise.compat.webdataset.utils import FilterFunction, identity
 from shardwise.dataset import Dataset
 from shardwise.dataset.formats import tar
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.options import CacheSettings
 from shardwise.storage.urls import scheme_of
 
 _SPLITTERS = (

@@ -17,7 +17,7 @@ from shardwise.compat.webdataset.positions import EpochCounter
 from shardwise.compat.webdataset.pytorch import IterableDataset
 from shardwise.compat.webdataset.readers import CURRENT_PASS, as_seed, find_reader, generators
 from shardwise.plan.permute import mix
-from shardwise.storage.braces import expand_braces
+from shardwise.storage.url_patterns import expand_braces
 
 
 def round_robin_shortest(*sources: Iterator[Any]) -> Iterator[Any]:

@@ -30,7 +30,7 @@ from shardwise.compat.webdataset.readers import (
 from shardwise.compat.webdataset.utils import pipelinefilter
 from shardwise.plan.permute import mix
 from shardwise.storage import expand
-from shardwise.storage.braces import expand_braces
+from shardwise.storage.url_patterns import expand_braces
 from shardwise.storage.urls import scheme_of
 from shardwise.storage.write import is_running as check_pid_is_running
 

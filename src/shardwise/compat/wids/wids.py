@@ -35,7 +35,7 @@ from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.tar.index.shard_lists import ListedShard, check_counts
 from shardwise.sources.tar.source import TarSource
 from shardwise.storage import is_local
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.options import CacheSettings
 
 __getattr__ = finder(__name__)
 

@@ -1,14 +1,16 @@
 """Builds a batch from a request: allocate its rows, fill them in chunks, put them together.
 
 The chunks of one batch may be filled by several threads at once, in any order: fields of a fixed
-shape are decoded straight into the rows of the batch, everything else is joined at the end.
+shape are decoded straight into the rows of the batch, everything else is joined at the end. The
+reference executor does all of it on demand, in the caller's thread.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -20,12 +22,18 @@ from shardwise.base.collate import collate_owned, join, named
 from shardwise.base.columns import Layout, make_rows
 from shardwise.base.errors import DataError
 from shardwise.base.stages import Stages
-from shardwise.engine.batch.bad_samples import OnError, SampleLoader, Watching
-from shardwise.engine.batch.chunks import PartialBatch, columns_to_join, split_requests
+from shardwise.engine.batch.chunks import (
+    OnError,
+    PartialBatch,
+    SampleLoader,
+    Watching,
+    columns_to_join,
+    split_requests,
+)
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged, RaggedFields, join_nested, split_nested
-from shardwise.engine.batch.read_ahead import ReadAhead, RequestReads
-from shardwise.engine.request import Batch, BatchRequest, BatchRows
+from shardwise.engine.batch.schedule import ReadAhead, RequestReads
+from shardwise.engine.request import Batch, BatchRequest, BatchRows, Concurrency
 from shardwise.sources.samples import Samples
 
 
@@ -264,3 +272,25 @@ def _join_chunks(
                 field=str(odd[0]),
             )
     return join(chunks)
+
+
+@dataclass(eq=False)
+class InlineExecutor:
+    """Builds batches one after the other; all other executors give the same bytes."""
+
+    builder: BatchBuilder
+
+    @property
+    def concurrency(self) -> Concurrency:
+        return Concurrency("inline")
+
+    def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
+        with self.builder.read_ahead(requests) as ahead:
+            for request in ahead:
+                batch = self.builder.build(request)
+                ahead.finish(request)
+                batch.num_ready = 0
+                yield batch
+
+    def close(self) -> None:
+        """There is nothing to give back."""

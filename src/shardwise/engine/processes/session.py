@@ -14,8 +14,7 @@ from shardwise.base.columns import Layout
 from shardwise.base.errors import WorkerError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
-from shardwise.engine.processes.shared_columns import learned_layout
-from shardwise.engine.processes.shared_memory import RowLayout
+from shardwise.engine.processes.shared_memory import RowLayout, learned_layout
 from shardwise.engine.processes.slots import Slot, SlotPool
 from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.request import Batch

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from shardwise.base.columns import Layout
 from shardwise.engine.batch.chunks import PartialBatch
-from shardwise.engine.processes.out_of_band import Unread
+from shardwise.engine.processes.pickling import Unread
 from shardwise.engine.processes.slots import Slot
 from shardwise.engine.processes.worker_errors import unpack_error
 from shardwise.engine.processes.worker_status import Decoding

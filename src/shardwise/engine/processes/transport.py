@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import StorageError
-from shardwise.engine.processes.out_of_band import put_together, take_apart
+from shardwise.engine.processes.pickling import put_together, take_apart
 from shardwise.engine.processes.shared_memory import above_stdio, aligned, map_without_file
 from shardwise.engine.processes.slots import MAX_HOLDERS, Slot, SlotPool, lend
 

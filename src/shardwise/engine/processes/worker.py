@@ -26,12 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import StorageError
-from shardwise.engine.batch.bad_samples import Watching
 from shardwise.engine.batch.builder import BatchBuilder
-from shardwise.engine.batch.chunks import PartialBatch
-from shardwise.engine.processes.out_of_band import Unread
-from shardwise.engine.processes.shared_columns import write_in_place
-from shardwise.engine.processes.shared_memory import RowLayout, map_without_file, max_slots
+from shardwise.engine.batch.chunks import PartialBatch, Watching
+from shardwise.engine.processes.pickling import Unread
+from shardwise.engine.processes.shared_memory import (
+    RowLayout,
+    map_without_file,
+    max_slots,
+    write_in_place,
+)
 from shardwise.engine.processes.slots import SlotPool
 from shardwise.engine.processes.tasks import RECEIVE_FAILED, START_FAILED, Answer, Task
 from shardwise.engine.processes.transport import (

@@ -22,8 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from shardwise.base.errors import ShardwiseError, WorkerError, message_of
-from shardwise.engine.processes.out_of_band import Unread
-from shardwise.engine.processes.pickling import pickle_by_value
+from shardwise.engine.processes.pickling import Unread, pickle_by_value
 from shardwise.engine.processes.shared_memory import above_stdio, explained
 from shardwise.engine.processes.slots import SlotPool
 from shardwise.engine.processes.start_worker import start_worker

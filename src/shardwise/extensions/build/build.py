@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from shardwise.base.arguments import path_text, suggest_names
-from shardwise.base.cores import usable_cores
 from shardwise.base.errors import StateError
+from shardwise.base.parallel import usable_cores
 from shardwise.base.progress_bar import progress
 from shardwise.base.shown import shown
 from shardwise.dataset import Dataset

@@ -11,7 +11,7 @@ from shardwise.dataset import Dataset
 from shardwise.storage import StorageOptions
 
 if TYPE_CHECKING:
-    from shardwise.storage.cache_settings import CacheSettings
+    from shardwise.storage.options import CacheSettings
 
 
 @suggest_names

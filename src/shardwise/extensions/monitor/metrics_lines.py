@@ -11,8 +11,7 @@ from typing import Any
 
 from shardwise.base.errors import DataError, StorageError
 from shardwise.base.foreign_bytes import as_data_error
-from shardwise.engine.stats.counts import difference
-from shardwise.engine.stats.wait_histogram import percentiles
+from shardwise.engine.stats.counts import difference, percentiles
 
 # The end of a file that a live table reads: some twenty lines.
 _TAIL_BYTES = 1 << 16

@@ -37,7 +37,7 @@ from shardwise.extensions.tables.parquet.source import ParquetSource
 from shardwise.sources.files.folder import Listing, Names
 from shardwise.sources.files.source import FilesSource
 from shardwise.storage import PoolRanges, StorageOptions, is_local, read_whole
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.options import CacheSettings
 from shardwise.storage.urls import beside
 
 

@@ -85,7 +85,7 @@ def serve(
     when it is ready; ends on SIGTERM and Ctrl-C. Exit code 1 if the port is taken or the data can't
     be opened.
     """
-    from shardwise.base.cores import usable_cores
+    from shardwise.base.parallel import usable_cores
     from shardwise.extensions.service.addresses import is_loopback
     from shardwise.extensions.service.server import BatchServer
     from shardwise.extensions.service.tls import TlsFiles

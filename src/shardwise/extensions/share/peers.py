@@ -27,8 +27,8 @@ from shardwise.extensions.service.tls import TlsFiles
 from shardwise.extensions.service.transport import Connection
 from shardwise.extensions.service.transports import connect_to
 from shardwise.extensions.service.version import VersionWord
-from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.options import CacheSettings
 from shardwise.storage.protocol import ByteRange, num_bytes_of
 
 _logger = logging.getLogger("shardwise")

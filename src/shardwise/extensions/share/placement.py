@@ -18,7 +18,7 @@ from shardwise.plan.protocol import first_lane_of, lanes_of, positions_of
 
 Ints = NDArray[np.int64]
 
-# Larger global batches are cut without the lane order; see `shardwise.plan.lanes`.
+# Larger global batches are cut without the lane order; see `shardwise.plan.partition`.
 _MAX_FACTOR = 2**31
 
 
@@ -69,7 +69,7 @@ def reading_ranks(plan: Plan, epoch: int, places: Ints) -> Ints:
     """The rank that reads each position, by its slot in the lane order of its global batch.
 
     It may be another one next to a border between ranks, and where batches are cut or dealt in
-    another way: then a holder reads less of what it holds. See `shardwise.plan.lanes`.
+    another way: then a holder reads less of what it holds. See `shardwise.plan.partition`.
     """
     size, lanes = plan.global_batch_size, lanes_of(plan.sampler)
     start = plan.start if epoch == plan.epoch else 0

@@ -27,8 +27,8 @@ from shardwise.base.process_group import (
 )
 from shardwise.extensions.remote.cache.block_file import text_digest
 from shardwise.extensions.remote.cache.cache import Cache
-from shardwise.extensions.remote.cache.eviction import boot_id
 from shardwise.extensions.remote.cache.homes import HOME, LoaderFile, block_keys
+from shardwise.extensions.remote.cache.usage import boot_id
 from shardwise.extensions.service.addresses import (
     host_and_port,
     is_loopback,
@@ -44,8 +44,8 @@ from shardwise.extensions.share.block_server import BlockServer
 from shardwise.extensions.share.peers import CONNECT_S, FAILURES, JOIN_S, Peers, tls_files
 from shardwise.plan import Plan
 from shardwise.plan.uses import NEVER
-from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.file_pool import FilePool
+from shardwise.storage.options import CacheSettings
 
 _logger = logging.getLogger("shardwise")
 

@@ -12,7 +12,7 @@ from shardwise.dataset.formats import check_names
 from shardwise.storage import StorageOptions
 
 if TYPE_CHECKING:
-    from shardwise.storage.cache_settings import CacheSettings
+    from shardwise.storage.options import CacheSettings
 
 
 @suggest_names

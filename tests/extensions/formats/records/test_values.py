@@ -12,7 +12,7 @@ from shardwise.base.columns import BytesColumn
 from shardwise.base.errors import DataError
 from shardwise.extensions.formats.litdata import serializers
 from shardwise.extensions.formats.litdata.tree import parse
-from shardwise.extensions.formats.mds import encodings
+from shardwise.extensions.formats.mds import source as encodings
 from shardwise.extensions.formats.records.forms import BadRowError, column_of, cut_list, raw_picture
 from shardwise.extensions.formats.records.unzip import unzip
 

@@ -14,7 +14,7 @@ from shardwise.extensions.remote.cache import CachedFile, cache_of
 from shardwise.extensions.remote.cache import cache as cache_module
 from shardwise.extensions.remote.cache.block_file import BlockLock
 from shardwise.extensions.remote.cache.cache import FOLDER
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.options import CacheSettings
 from shardwise.storage.protocol import ByteRange, ReadRequest
 from tests.support.counted_file import CountedFile
 

@@ -12,7 +12,7 @@ import pytest
 import shardwise as sw
 from shardwise.extensions.remote.cache import CachedFile, cache_of
 from shardwise.extensions.remote.cache.cache import FOLDER
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.options import CacheSettings
 from tests.support.counted_file import CountedFile
 from tests.support.forks import in_child
 from tests.support.remote_shards import loader, put_indexed_shards

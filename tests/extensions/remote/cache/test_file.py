@@ -28,7 +28,7 @@ from shardwise.extensions.remote.cache.block_file import (
 )
 from shardwise.extensions.remote.cache.cache import FOLDER
 from shardwise.storage import FileStat
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.options import CacheSettings
 from shardwise.storage.protocol import ByteRange, ReadRequest
 from tests.support.counted_file import CountedFile
 from tests.support.forks import in_child

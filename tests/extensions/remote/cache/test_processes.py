@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from shardwise.extensions.remote.cache import CachedFile, cache_of, notes
+from shardwise.extensions.remote.cache import CachedFile, cache_of, usage
 from shardwise.extensions.remote.cache.cache import FOLDER
-from shardwise.extensions.remote.cache.eviction import UsageFile, disk_space
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.extensions.remote.cache.usage import UsageFile, disk_space
+from shardwise.storage.options import CacheSettings
 from tests.support.cache_reader import finish, start
 from tests.support.counted_file import CountedFile
 from tests.support.io_counts import counted_io
@@ -111,7 +111,7 @@ def test_the_hits_of_a_program_that_ended_are_all_in_the_usage_file(tmp_path: Pa
 def test_a_dropped_cache_adds_its_hits_and_a_forked_child_only_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notes, "_FLUSHED_S", 1e9)
+    monkeypatch.setattr(usage, "_FLUSHED_S", 1e9)
     [name] = write_files(tmp_path, 1)
     file = _open(tmp_path, name)
     for _ in range(2):
@@ -132,13 +132,13 @@ def test_a_dropped_cache_adds_its_hits_and_a_forked_child_only_its_own(
 def test_hits_of_a_process_that_is_killed_are_in_the_usage_file_after_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notes, "_FLUSHED_S", 1e9)
+    monkeypatch.setattr(usage, "_FLUSHED_S", 1e9)
     [name] = write_files(tmp_path, 1)
     file = _open(tmp_path, name)
     file.read(0, 200_000)
     file.read(0, 10)
     assert usage_hits(tmp_path) == 0
-    monkeypatch.setattr(notes, "_FLUSHED_S", 0.0)
+    monkeypatch.setattr(usage, "_FLUSHED_S", 0.0)
     file.read(0, 10)
     assert usage_hits(tmp_path) == 2
 

@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from shardwise.base.errors import StaleIndexError, StorageError
 from shardwise.storage import StorageOptions, open_file, read_whole
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.storage.options import CacheSettings
 from tests.support.io_counts import counted_io
 
 CONTENT = bytes(range(256)) * 100

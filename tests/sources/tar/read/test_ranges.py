@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.sources.tar.read.ranges import GAP_BYTES, plan_reads
+from shardwise.sources.tar.read.shards import GAP_BYTES, plan_reads
 from tests.support.properties import examples
 
 PAYLOADS = st.lists(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError
 from shardwise.extensions.media.files.media_index import MediaIndex
 from shardwise.sources.per_process import PerProcess
-from shardwise.sources.tar.read.ranges import plan_reads
+from shardwise.sources.tar.read.shards import plan_reads
 from shardwise.storage import File, FilePool, PoolRanges, read_files
 
 K = TypeVar("K", bound=Hashable)

@@ -15,14 +15,13 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.plugins import find
-from shardwise.extensions.remote.cache.ahead import CacheAhead
 from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
     BlockLock,
@@ -36,19 +35,13 @@ from shardwise.extensions.remote.cache.block_file import (
     trailer_bytes,
     write_at,
 )
-from shardwise.extensions.remote.cache.eviction import (
-    Eviction,
-    Usage,
-    UsageFile,
-    remove_block,
-    sweep_parts,
-)
+from shardwise.extensions.remote.cache.eviction import Eviction, remove_block, sweep_parts
 from shardwise.extensions.remote.cache.homes import LoaderFile, block_keys
-from shardwise.extensions.remote.cache.notes import Bypass, Hits
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
-from shardwise.storage.cache_settings import CacheSettings
+from shardwise.extensions.remote.cache.usage import Bypass, Hits, Usage, UsageFile
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.local import max_open_files
+from shardwise.storage.options import CacheSettings
 from shardwise.storage.protocol import ByteRange
 
 FOLDER = "shardwise-cache-v1"
@@ -63,10 +56,12 @@ class Cache:
     """The blocks of a directory, for this process; any thread may use it.
 
     Nothing is touched before the first use. After a fork the child starts with fresh state.
+    `make_ahead` makes the `CacheAhead` of a process for so many blocks.
     """
 
-    def __init__(self, settings: CacheSettings) -> None:
+    def __init__(self, settings: CacheSettings, make_ahead: Callable[[int], Any]) -> None:
         self.settings = settings
+        self._make_ahead = make_ahead
         self.folder = f"{settings.directory}/{FOLDER}"
         self._blocks = f"{self.folder}/blocks"
         self._parts = f"{self.folder}/parts"
@@ -82,7 +77,7 @@ class Cache:
         self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
         # Blocks that this process is fetching: others of its threads need not ask the disk.
         self._locked: set[str] = set()
-        self._ahead = CacheAhead(self._limit // self.settings.block_bytes)
+        self._ahead = self._make_ahead(self._limit // self.settings.block_bytes)
         self._eviction = Eviction(self.folder)
         self._usage_file: UsageFile | None = None
         self._peers: Any = None
@@ -102,7 +97,7 @@ class Cache:
         return self._peers
 
     @property
-    def ahead(self) -> CacheAhead:
+    def ahead(self) -> Any:
         """The blocks that this process will read."""
         if self._pid != os.getpid():
             self._start()
@@ -197,11 +192,11 @@ class Cache:
                 return LockDenied.BUSY
             usage.num_bytes -= freed
         space = space_of(num_bytes)
-        evicted = self._eviction.make_room(usage, space, self._limit, name=name)
-        if evicted:
-            IO_COUNTS.add(evictions=evicted)
         if usage.num_bytes + space > self._limit:
-            return LockDenied.FULL
+            evicted = self._eviction.make_room(usage, space, self._limit, name=name)
+            IO_COUNTS.add(evictions=evicted)
+            if usage.num_bytes + space > self._limit:
+                return LockDenied.FULL
         require_space(self._parts, num_bytes)
         lock = BlockLock(name, info, make_part(part, num_bytes), space)
         self._locked.add(name)

@@ -1,10 +1,13 @@
-"""`shardwise cache`: what lies in a cache of remote files, and emptying it."""
+"""`shardwise cache`: what lies in a cache of remote files, and emptying it.
+
+Touches files that the cache wrote, and no others.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,10 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
-from shardwise.extensions.remote.cache.inspect import clean as clean_cache
-from shardwise.extensions.remote.cache.inspect import has_cache, inspect
+from shardwise.extensions.remote.cache.cache import FOLDER
+from shardwise.extensions.remote.cache.eviction import remove_block, sweep_parts
+from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
+from shardwise.extensions.remote.cache.usage import UsageFile, scan_blocks, scan_parts
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -56,31 +61,76 @@ def cache(directory: Path, is_clean: bool, older_than: float | None) -> None:
     """
     if older_than is not None and not is_clean:
         raise click.UsageError("--older-than says what --clean removes: add --clean")
-    if not has_cache(directory):
+    folder = f"{directory}/{FOLDER}"
+    if not Path(folder, "blocks").is_dir():
         raise StorageError(f"there is no cache in {str(directory)!r}")
     if not is_clean:
-        finish(_describe(directory), _show)
+        finish({"directory": str(directory), **_describe(folder)}, _show)
         return
     before_ns = None if older_than is None else time.time_ns() - int(older_than * 1e9)
-    removed = asdict(clean_cache(directory, before_ns=before_ns))
-    finish({"directory": str(directory), **removed}, _show_removed)
+    finish({"directory": str(directory), **_clean(folder, before_ns)}, _show_removed)
 
 
-def _describe(directory: Path) -> dict[str, Any]:
-    contents = inspect(directory)
-    files = [asdict(file) for file in contents.files]
-    for file in files:
-        last_used = datetime.fromtimestamp(file.pop("used_ns") / 1e9, UTC)
-        file["last_used"] = last_used.isoformat(timespec="seconds")
+@dataclass
+class KeptFile:
+    """The cached blocks of one version of a file, as `BlockInfo` names it."""
+
+    url: str
+    version: str
+    file_bytes: int
+    num_blocks: int = 0
+    num_bytes: int = 0
+    last_used: str = ""
+
+
+def _describe(folder: str) -> dict[str, Any]:
+    """List all blocks; writes nothing. Raises OSError where the cache can't be read."""
+    files: dict[tuple[str, str], KeptFile] = {}
+    num_blocks = num_bytes = num_unreadable = 0
+    for entry in scan_blocks(folder):
+        num_blocks += 1
+        num_bytes += entry.space
+        try:
+            block = OpenBlock.open(f"{folder}/blocks/{entry.name}", entry.name)
+        except (OSError, DamagedError):
+            block = None
+        if block is None:
+            num_unreadable += 1
+            continue
+        info = block.info
+        key = (info.url, info.version)
+        kept = files.setdefault(key, KeptFile(*key, info.file_bytes))
+        kept.num_blocks += 1
+        kept.num_bytes += info.num_bytes
+        used = datetime.fromtimestamp(entry.used_ns / 1e9, UTC).isoformat(timespec="seconds")
+        kept.last_used = max(kept.last_used, used)
+    parts = list(scan_parts(folder))
     return {
-        "directory": str(directory),
-        **asdict(contents.usage),
-        "num_bytes": contents.num_bytes,
-        "num_blocks": contents.num_blocks,
-        "num_unreadable": contents.num_unreadable,
-        "num_parts": contents.num_parts,
-        "files": files,
+        **asdict(UsageFile(folder).read()),
+        "num_bytes": num_bytes + sum(part.space for part in parts),
+        "num_blocks": num_blocks,
+        "num_unreadable": num_unreadable,
+        "num_parts": len(parts),  # being fetched, or left by processes that died
+        "files": [asdict(files[key]) for key in sorted(files)],
     }
+
+
+def _clean(folder: str, before_ns: int | None) -> dict[str, int]:
+    """Remove blocks last used before this time, and parts of dead processes; count both."""
+    num_blocks = num_in_use = 0
+    with UsageFile(folder).lock() as usage:
+        before = usage.num_bytes
+        num_parts = sweep_parts(folder, usage)
+        for entry in list(scan_blocks(folder)):
+            if before_ns is not None and entry.used_ns >= before_ns:
+                continue
+            freed = remove_block(f"{folder}/blocks/{entry.name}")
+            usage.num_bytes -= freed
+            num_blocks += bool(freed)
+            num_in_use += not freed
+        freed = before - usage.num_bytes
+    counts = {"num_blocks": num_blocks, "num_parts": num_parts}
+    return {**counts, "num_bytes": freed, "num_in_use": num_in_use}
 
 
 def _show_removed(document: dict[str, Any]) -> None:

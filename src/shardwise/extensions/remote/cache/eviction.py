@@ -1,14 +1,9 @@
-"""The disk space of the cache: counted by all its processes in one file, and bounded by eviction.
+"""Eviction from the cache: the blocks that are wanted last make room, by the plans of loaders.
 
-Keeps the limit, and I8: the numbers of the usage file are read and written under a `flock`, which
-the kernel drops when its holder dies. A mark is set during a change: a process that finds it set,
-or the machine rebooted since, counts the files instead of trusting the number. The lock is taken
-for each block that is fetched, never for a cached one.
-
-Eviction runs under that lock: parts of dead processes are removed first, then the blocks that are
-wanted last. Only files with names of this cache are touched. A block that is being read is locked
-by its reader and skipped; an evicted block is truncated before it is unlinked, so its space is free
-even where it is open.
+Runs under the lock of the usage file: parts of dead processes are removed first, then the blocks
+that are wanted last. Only files with names of this cache are touched. A block that is being read is
+locked by its reader and skipped; an evicted block is truncated before it is unlinked, so its space
+is free even where it is open.
 """
 
 from __future__ import annotations
@@ -16,184 +11,58 @@ from __future__ import annotations
 import fcntl
 import heapq
 import os
-import re
-import struct
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Sequence
+from contextlib import suppress
 
-from shardwise.extensions.remote.cache.block_file import BLOCK_NAME, space_of
-from shardwise.extensions.remote.cache.expected import NextUses
-from shardwise.plan.uses import NEVER
+import numpy as np
+from numpy.typing import NDArray
 
-_MAGIC = b"swledgr1"
-# Magic, mark, the numbers of `Usage` in their order, boot id.
-_FORM = struct.Struct("<8sqqqqqqq36s")
-# The lock is held for microseconds, or while all blocks are listed.
-_TIMEOUT_S = 60.0
-
-
-@dataclass
-class Usage:
-    """Disk space and statistics of a cache.
-
-    Attributes:
-        num_bytes: on disk, of blocks and parts.
-        hits: blocks that were read from the cache.
-        misses: blocks that were fetched.
-        evictions: blocks that were removed to make room.
-        damaged: blocks that were removed because a digest differed.
-        max_bytes: the limit of the last process that wrote.
-    """
-
-    num_bytes: int = 0
-    hits: int = 0
-    misses: int = 0
-    evictions: int = 0
-    damaged: int = 0
-    max_bytes: int = 0
+from shardwise.extensions.remote.cache.block_file import space_of
+from shardwise.extensions.remote.cache.homes import HEAD, Homes, keys_of_names, live_files
+from shardwise.extensions.remote.cache.usage import (
+    CacheEntry,
+    Usage,
+    disk_space,
+    scan_blocks,
+    scan_parts,
+)
+from shardwise.plan.uses import NEVER, BlockUses
 
 
-class UsageFile:
-    """The file of the usage of a cache in some folder, created at the first write.
+class NextUses:
+    """The next reads of a cache's blocks, as its loaders expect them now; needs its lock."""
 
-    `timeout_s`: seconds that its lock is waited for.
-    """
+    def __init__(self, folder: str) -> None:
+        self._uses: list[tuple[NDArray[np.int64], BlockUses]] = []
+        self._homes = []
+        for path in live_files(folder, "homes", remove_dead=True):
+            with suppress(OSError):  # its loader closes it
+                homes = Homes(path)
+                self._homes += [homes] if homes.facts else []
+        for path in live_files(folder, "uses", remove_dead=True):
+            with suppress(OSError):
+                head = np.memmap(path, np.int64, "r", shape=(2,))
+                count = int(head[1])
+                if count > 0:
+                    data = np.memmap(path, np.int64, "r", offset=HEAD.size, shape=(2, count))
+                    self._uses.append((head, BlockUses(data[0].view(np.uint64), data[1])))
 
-    def __init__(self, folder: str, *, timeout_s: float = _TIMEOUT_S) -> None:
-        self._timeout_s = timeout_s
-        self._folder = folder
-        self._path = f"{folder}/ledger"
-        self._fd = -1
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._boot = boot_id()
+    def of(self, names: Sequence[str], *, skip: int = 0) -> NDArray[np.int64]:
+        """The step that next reads each of some named blocks; -1 if no loader knows of its file.
 
-    def __del__(self) -> None:
-        if self._fd >= 0 and self._pid == os.getpid():
-            os.close(self._fd)
-
-    @contextmanager
-    def lock(self) -> Iterator[Usage]:
-        """Take the lock; changes of the result are written at the end.
-
-        An exception leaves the mark set: the next holder counts the files.
-
-        Raises:
-            OSError: the file can't be written, or its lock was not free for `timeout_s`.
+        `skip` leaves out so many steps of this machine's.
         """
-        with self._lock:
-            fd = self._acquire()
-            try:
-                usage = self._read(fd)
-                self._write(fd, usage, mark=1)
-                yield usage
-                self._write(fd, usage, mark=0)
-            finally:
-                fcntl.flock(fd, fcntl.LOCK_UN)
-
-    def read(self) -> Usage:
-        """Read the numbers without the lock; zeros if the file is missing."""
-        try:
-            data = Path(self._path).read_bytes()
-        except OSError:
-            return Usage()
-        return self._parse(data)[1]
-
-    def _acquire(self) -> int:
-        end = time.monotonic() + self._timeout_s
-        pause = 1e-4
-        while True:
-            if self._fd < 0:
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._fd = os.open(self._path, flags, 0o666)
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise TimeoutError(
-                        f"{self._path!r} is locked for more than {self._timeout_s:g} s: is one of "
-                        "the cache's processes stopped?"
-                    ) from None
-                time.sleep(pause)
-                pause = min(2 * pause, 5e-3)
-                continue
-            if os.fstat(self._fd).st_nlink:
-                return self._fd
-            # The whole cache was removed: other processes use a new file by now.
-            os.close(self._fd)
-            self._fd = -1
-
-    def _read(self, fd: int) -> Usage:
-        is_sound, usage = self._parse(os.pread(fd, _FORM.size, 0))
-        if not is_sound:
-            usage.num_bytes = disk_space(self._folder)
-        return usage
-
-    def _write(self, fd: int, usage: Usage, *, mark: int) -> None:
-        data = _FORM.pack(_MAGIC, mark, *vars(usage).values(), self._boot)
-        os.pwrite(fd, data, 0)
-
-    def _parse(self, data: bytes) -> tuple[bool, Usage]:
-        """Whether `num_bytes` can be trusted, and the numbers; zeros if the file has none."""
-        if len(data) != _FORM.size or not data.startswith(_MAGIC):
-            return False, Usage()
-        _, mark, *numbers, boot = _FORM.unpack(data)
-        return mark == 0 and boot == self._boot, Usage(*numbers)
-
-
-def boot_id() -> bytes:
-    """The id of this boot of the machine: a power failure may lose what was written before."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_bytes()[:36]
-    except OSError:
-        return b""
-
-
-_PART_NAME = re.compile(BLOCK_NAME.pattern + r"\.part")
-
-
-class CacheEntry(NamedTuple):
-    """A file of the cache: when it was used last, its name, the space that it takes."""
-
-    used_ns: int
-    name: str
-    space: int
-
-
-def _scan(folder: str, pattern: re.Pattern[str]) -> Iterator[CacheEntry]:
-    """The files of a folder whose names match."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if not pattern.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
-                continue
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-            yield CacheEntry(status.st_atime_ns, entry.name, space_of(status.st_size))
-
-
-def scan_blocks(folder: str) -> Iterator[CacheEntry]:
-    """The blocks of a cache."""
-    return _scan(f"{folder}/blocks", BLOCK_NAME)
-
-
-def scan_parts(folder: str) -> Iterator[CacheEntry]:
-    """The parts of a cache, which are being written, or were when their process died."""
-    return _scan(f"{folder}/parts", _PART_NAME)
-
-
-def disk_space(folder: str) -> int:
-    """The disk space of all blocks and parts of a cache."""
-    # Parts first: a part that becomes a block meanwhile is counted once.
-    space = {entry.name.removesuffix(".part"): entry.space for entry in scan_parts(folder)}
-    space |= {entry.name: entry.space for entry in scan_blocks(folder)}
-    return sum(space.values())
+        keys, found = keys_of_names(names), np.full(len(names), -1, np.int64)
+        for head, uses in self._uses:
+            steps = uses.next_steps(keys, int(head[0]), skip=skip)
+            at = np.minimum(np.searchsorted(uses.blocks, keys), len(uses.blocks) - 1)
+            steps[uses.blocks[at] != keys] = -1
+            is_first = (found < 0) | ((steps >= 0) & (steps < found))
+            found[is_first] = np.maximum(steps, -1)[is_first]
+        for homes in self._homes:
+            found = homes.next_uses(keys, found)
+        return found
 
 
 class Eviction:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.cache.block_file import BlockInfo, block_name, version_id
 from shardwise.extensions.remote.cache.cache import Cache
-from shardwise.extensions.remote.cache.fetch import MissingBlock, fetch_ahead, fetch_or_wait
+from shardwise.extensions.remote.cache.fetch import CacheAhead, MissingBlock, fetch_or_wait
 from shardwise.extensions.remote.remote_file import RemoteFile
-from shardwise.storage.cache_settings import CacheSettings
 from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.options import CacheSettings
 from shardwise.storage.protocol import (
     ByteRange,
     FileStat,
@@ -29,7 +29,7 @@ def cache_of(settings: CacheSettings) -> Cache:
     """The cache of some settings: one object for all files that are read with these settings."""
     # Two threads may each make one: they share the disk as two processes do.
     if settings.opened is None:
-        object.__setattr__(settings, "opened", Cache(settings))
+        object.__setattr__(settings, "opened", Cache(settings, CacheAhead))
     cache: Cache = settings.opened
     return cache
 
@@ -129,7 +129,6 @@ class CachedFile(RemoteReads):
                 if (version := file._version) is not None and version.id
                 for number in _by_block(ranges, self._cache.settings.block_bytes)
             ),
-            fetch_ahead,
         )
 
     def block_for_peer(self, number: int, ranges: Sequence[ByteRange]) -> MissingBlock | None:

@@ -22,7 +22,7 @@ the sample lacks: None. No row of a number, a string or binary column goes throu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,6 @@ from shardwise.base.columns import Column, LazyBytesColumn, key_text, merge_colu
 from shardwise.base.errors import DataError
 from shardwise.extensions.tables.arrow.convert import convert
 from shardwise.extensions.tables.arrow.types import KEY, no_values
-from shardwise.extensions.tables.arrow.validate import validated
 from shardwise.extensions.tables.arrow.views import ArrowColumn, Bytes, Numbers, RowError
 
 
@@ -240,3 +239,48 @@ class ScatteredBytes(LazyBytesColumn):
         self.starts = starts
         self.buffer = np.frombuffer(b"".join(views), np.uint8)
         self._view = self.buffer.data
+
+
+A = TypeVar("A", bound="pa.Array | pa.ChunkedArray")
+
+
+def validated(array: A, name: str, *, fully: bool = True) -> A:
+    """The array, if pyarrow finds all of it in its buffers; if not `fully`, by their sizes."""
+    chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+    kind = _opaque(array.type)
+    try:
+        for chunk in chunks:
+            # The sizes of buffers first: the view takes them for granted.
+            chunk.validate()
+            if fully:
+                (chunk if kind == chunk.type else chunk.view(kind)).validate(full=True)
+    except pa.ArrowException as error:
+        raise DataError(f"the Arrow data is damaged: {error}", field=name) from error
+    return array
+
+
+def _opaque(kind: pa.DataType) -> pa.DataType:
+    """The type with binaries for texts and integers for times: any bytes of them are valid."""
+    return next((make(kind) for test, make in _OPAQUE if test(kind)), kind)
+
+
+def _opaque_item(kind: pa.DataType) -> pa.Field:
+    return kind.value_field.with_type(_opaque(kind.value_type))
+
+
+def _opaque_struct(kind: pa.DataType) -> pa.DataType:
+    return pa.struct([field.with_type(_opaque(field.type)) for field in kind])
+
+
+_OPAQUE: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.DataType]], ...] = (
+    (pa.types.is_string, lambda _: pa.binary()),
+    (pa.types.is_large_string, lambda _: pa.large_binary()),
+    (pa.types.is_decimal, lambda kind: pa.binary(kind.byte_width)),
+    (pa.types.is_interval, lambda kind: kind),
+    (pa.types.is_temporal, lambda kind: pa.int64() if kind.bit_width == 64 else pa.int32()),
+    (pa.types.is_dictionary, lambda kind: pa.dictionary(kind.index_type, _opaque(kind.value_type))),
+    (pa.types.is_struct, _opaque_struct),
+    (pa.types.is_list, lambda kind: pa.list_(_opaque_item(kind))),
+    (pa.types.is_large_list, lambda kind: pa.large_list(_opaque_item(kind))),
+    (pa.types.is_fixed_size_list, lambda kind: pa.list_(_opaque_item(kind), kind.list_size)),
+)

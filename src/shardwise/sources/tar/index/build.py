@@ -19,13 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import directory_text
-from shardwise.base.cores import usable_cores
-from shardwise.base.errors import ShardwiseError, StaleIndexError, StorageError
-from shardwise.base.parallel import in_processes, in_threads
+from shardwise.base.errors import MissingShardError, ShardwiseError, StaleIndexError, StorageError
+from shardwise.base.parallel import in_processes, in_threads, usable_cores
 from shardwise.base.shown import base_name, shown
 from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore, open_uncached
-from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.sources.tar.scan.byte_source import refuse_compressed
@@ -33,7 +31,8 @@ from shardwise.sources.tar.scan.elsewhere import Members
 from shardwise.sources.tar.scan.members import scan_members, warn_of_lost
 from shardwise.sources.tar.scan.samples import SampleTable
 from shardwise.sources.tar.scan.walk import Scan
-from shardwise.storage import File, FileStat, StorageOptions, described, is_local
+from shardwise.storage import File, FileStat, StorageOptions, described, expand, is_local
+from shardwise.storage.listing import INDEX
 
 # Fills a buffer with the bytes from an offset on.
 _ReadInto = Callable[[int, memoryview], None]
@@ -279,3 +278,34 @@ def _refresh(url: str, *, store: IndexStore, digests: bool, force: bool) -> Buil
         return BuildResult(url, path, "failed", error=StorageError(reason))
     status = "fresh" if is_fresh else "built"
     return BuildResult(url, path, status, index.num_samples, note=note)
+
+
+def expand_shards(
+    urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    options: StorageOptions | None = None,
+) -> list[str]:
+    """The URLs of shards, as `shardwise.storage.url_patterns` gives them, by one listing each.
+
+    A lost shard would silently make a shorter epoch: its index, if it is still there, is an error.
+    """
+    items = urls if isinstance(urls, Sequence) and not isinstance(urls, str) else [urls]
+    if any(str(item).endswith(INDEX) for item in items):
+        return expand(urls, options=options)
+    found = expand(urls, suffixes=(".tar", f".tar{INDEX}"), options=options)
+    shards = [url for url in found if not url.endswith(INDEX)]
+    known = set(shards)
+    indexed = [url.removesuffix(INDEX) for url in found if url.endswith(INDEX)]
+    missing = [
+        shard
+        for shard in indexed
+        if shard not in known and not (is_local(shard) and os.path.exists(shard))  # noqa: PTH110
+    ]
+    if missing:
+        raise MissingShardError(
+            f"{len(missing)} indexes lie there without their shards, the first is "
+            f"{shown(missing[0]) + INDEX!r}: put the shards back, or, if they are not to be "
+            "read any more, remove the index files or name the other shards one by one",
+            url=missing[0],
+        )
+    return shards

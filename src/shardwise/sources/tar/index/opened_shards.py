@@ -15,9 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from shardwise.base.cores import usable_cores
 from shardwise.base.errors import DataError
-from shardwise.base.parallel import in_threads
+from shardwise.base.parallel import in_threads, usable_cores
 from shardwise.base.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.index.build import index_for

@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 from shardwise.base.arguments import path_text
 from shardwise.base.shown import shown, without_query
 from shardwise.sources.shard_names import ShardNames
+from shardwise.sources.tar.index.build import expand_shards
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards, is_manifest_file, manifest_files
-from shardwise.sources.tar.index.lost_shards import expand_shards
 from shardwise.sources.tar.index.opened_shards import OpenedShards
 from shardwise.sources.tar.index.shard_lists import ListedShard, is_shard_list, read_shard_list
 from shardwise.storage import is_local

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.columns import BytesColumn, Columns, PayloadColumn
 from shardwise.base.errors import DataError, StorageError
-from shardwise.sources.tar.read.ranges import GAP_BYTES, ReadPlan, plan_reads
-from shardwise.sources.tar.read.shards import ShardSet
+from shardwise.sources.tar.read.shards import GAP_BYTES, ReadPlan, ShardSet, plan_reads
 from shardwise.storage import File, FilePool, PoolRanges, is_local, read_files, read_payloads
 
 # Above 16 MiB reads are rare, and each gets its own memory.

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from shardwise.base.columns import BytesColumn, Columns
 from shardwise.base.errors import DataError, StorageError
-from shardwise.sources.tar.read.ranges import GAP_BYTES
 from shardwise.sources.tar.read.reader import Reader
+from shardwise.sources.tar.read.shards import GAP_BYTES
 
 # A piece stays in the processor's L2 cache between being read and being cut.
 _PIECE_BYTES = 512 << 10

@@ -1,0 +1,267 @@
+"""The usage file of a cache, which all its processes write, and the notes of one process for it.
+
+Keeps the limit, and I8: the numbers of the usage file are read and written under a `flock`, which
+the kernel drops when its holder dies. A mark is set during a change: a process that finds it set,
+or the machine rebooted since, counts the files instead of trusting the number. The lock is taken
+for each block that is fetched, never for a cached one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from shardwise.base.shown import shown
+from shardwise.extensions.remote.cache.block_file import BLOCK_NAME, space_of
+from shardwise.storage.counts import IO_COUNTS
+
+_logger = logging.getLogger("shardwise")
+
+_MAGIC = b"swledgr1"
+# Magic, mark, the numbers of `Usage` in their order, boot id.
+_FORM = struct.Struct("<8sqqqqqqq36s")
+# The lock is held for microseconds, or while all blocks are listed.
+_TIMEOUT_S = 60.0
+
+
+@dataclass
+class Usage:
+    """Disk space and statistics of a cache.
+
+    Attributes:
+        num_bytes: on disk, of blocks and parts.
+        hits: blocks that were read from the cache.
+        misses: blocks that were fetched.
+        evictions: blocks that were removed to make room.
+        damaged: blocks that were removed because a digest differed.
+        max_bytes: the limit of the last process that wrote.
+    """
+
+    num_bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    damaged: int = 0
+    max_bytes: int = 0
+
+
+class UsageFile:
+    """The file of the usage of a cache in some folder, created at the first write.
+
+    `timeout_s`: seconds that its lock is waited for.
+    """
+
+    def __init__(self, folder: str, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._folder = folder
+        self._path = f"{folder}/ledger"
+        self._fd = -1
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._boot = boot_id()
+
+    def __del__(self) -> None:
+        if self._fd >= 0 and self._pid == os.getpid():
+            os.close(self._fd)
+
+    @contextmanager
+    def lock(self) -> Iterator[Usage]:
+        """Take the lock; changes of the result are written at the end.
+
+        An exception leaves the mark set: the next holder counts the files.
+
+        Raises:
+            OSError: the file can't be written, or its lock was not free for `timeout_s`.
+        """
+        with self._lock:
+            fd = self._acquire()
+            try:
+                usage = self._read(fd)
+                self._write(fd, usage, mark=1)
+                yield usage
+                self._write(fd, usage, mark=0)
+            finally:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def read(self) -> Usage:
+        """Read the numbers without the lock; zeros if the file is missing."""
+        try:
+            data = Path(self._path).read_bytes()
+        except OSError:
+            return Usage()
+        return self._parse(data)[1]
+
+    def _acquire(self) -> int:
+        end = time.monotonic() + self._timeout_s
+        pause = 1e-4
+        while True:
+            if self._fd < 0:
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._fd = os.open(self._path, flags, 0o666)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise TimeoutError(
+                        f"{self._path!r} is locked for more than {self._timeout_s:g} s: is one of "
+                        "the cache's processes stopped?"
+                    ) from None
+                time.sleep(pause)
+                pause = min(2 * pause, 5e-3)
+                continue
+            if os.fstat(self._fd).st_nlink:
+                return self._fd
+            # The whole cache was removed: other processes use a new file by now.
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read(self, fd: int) -> Usage:
+        is_sound, usage = self._parse(os.pread(fd, _FORM.size, 0))
+        if not is_sound:
+            usage.num_bytes = disk_space(self._folder)
+        return usage
+
+    def _write(self, fd: int, usage: Usage, *, mark: int) -> None:
+        data = _FORM.pack(_MAGIC, mark, *vars(usage).values(), self._boot)
+        os.pwrite(fd, data, 0)
+
+    def _parse(self, data: bytes) -> tuple[bool, Usage]:
+        """Whether `num_bytes` can be trusted, and the numbers; zeros if the file has none."""
+        if len(data) != _FORM.size or not data.startswith(_MAGIC):
+            return False, Usage()
+        _, mark, *numbers, boot = _FORM.unpack(data)
+        return mark == 0 and boot == self._boot, Usage(*numbers)
+
+
+def boot_id() -> bytes:
+    """The id of this boot of the machine: a power failure may lose what was written before."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes()[:36]
+    except OSError:
+        return b""
+
+
+_PART_NAME = re.compile(BLOCK_NAME.pattern + r"\.part")
+
+
+class CacheEntry(NamedTuple):
+    """A file of the cache: when it was used last, its name, the space that it takes."""
+
+    used_ns: int
+    name: str
+    space: int
+
+
+def _scan(folder: str, pattern: re.Pattern[str]) -> Iterator[CacheEntry]:
+    """The files of a folder whose names match."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not pattern.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            yield CacheEntry(status.st_atime_ns, entry.name, space_of(status.st_size))
+
+
+def scan_blocks(folder: str) -> Iterator[CacheEntry]:
+    """The blocks of a cache."""
+    return _scan(f"{folder}/blocks", BLOCK_NAME)
+
+
+def scan_parts(folder: str) -> Iterator[CacheEntry]:
+    """The parts of a cache, which are being written, or were when their process died."""
+    return _scan(f"{folder}/parts", _PART_NAME)
+
+
+def disk_space(folder: str) -> int:
+    """The disk space of all blocks and parts of a cache."""
+    # Parts first: a part that becomes a block meanwhile is counted once.
+    space = {entry.name.removesuffix(".part"): entry.space for entry in scan_parts(folder)}
+    space |= {entry.name: entry.space for entry in scan_blocks(folder)}
+    return sum(space.values())
+
+
+# After the disk refused a write, write nothing for 30 s.
+_PAUSE_S = 30.0
+# Worker processes end without a farewell: what they lose is the last second, or 4,096 hits.
+_FLUSHED_HITS, _FLUSHED_S = 4096, 1.0
+# Seconds that statistics may hold up the end of a program.
+_HITS_TIMEOUT_S = 1.0
+
+
+class Bypass:
+    """The reason why a process reads past its cache."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = directory
+        # When the disk is tried again, by `time.monotonic`.
+        self.resume_at = 0.0
+        self._is_warned = self._is_uncacheable_noted = False
+
+    def note_disk(self, error: OSError) -> None:
+        """Read past the cache for a while; warn once."""
+        self.resume_at = time.monotonic() + _PAUSE_S
+        IO_COUNTS.add(degraded=1)
+        if self._is_warned:
+            return
+        self._is_warned = True
+        _logger.warning(
+            "the cache in %r can't be used (%s): what it lacks is read directly; make room on its "
+            "disk, or give another directory",
+            os.fspath(self._directory),
+            error.strerror or error,
+        )
+
+    def note_uncacheable(self, url: str) -> None:
+        """Count a read of a file without a version, which can't be cached; warn once."""
+        IO_COUNTS.add(degraded=1)
+        if not self._is_uncacheable_noted:
+            self._is_uncacheable_noted = True
+            _logger.warning(
+                "%r is not cached: its store tells neither an ETag nor a time of change, so that a "
+                "replaced file could not be told from this one",
+                shown(url),
+            )
+
+
+class Hits:
+    """Blocks that this process has read from the cache in a folder, and not added to its file."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._pid = os.getpid()
+        self._flushed_at = time.monotonic()
+        self._count = 0
+
+    def add(self, hits: int, num_bytes: int) -> None:
+        """Count blocks that were read, and the bytes that their readers got."""
+        IO_COUNTS.add(hits=hits, disk_bytes=num_bytes)
+        self._count += hits
+        if self._count >= _FLUSHED_HITS or time.monotonic() - self._flushed_at > _FLUSHED_S:
+            self.flush()
+
+    def take(self) -> int:
+        """The hits, for a caller that adds them to the usage file."""
+        count, self._count = self._count, 0
+        self._flushed_at = time.monotonic()
+        return count
+
+    def flush(self) -> None:
+        """Add the hits to the usage file; a forked child leaves its parent's alone."""
+        if not self._count or self._pid != os.getpid():
+            return
+        hits, file = self.take(), UsageFile(self._folder, timeout_s=_HITS_TIMEOUT_S)
+        with suppress(OSError), file.lock() as usage:  # statistics are not worth a warning
+            usage.hits += hits
