@@ -46,11 +46,6 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("quick")
 
 
-def pytest_collection() -> None:
-    """What is collected lives to the end: nothing is looked for in it meanwhile."""
-    gc.disable()
-
-
 def pytest_collection_finish() -> None:
     """Modules and tests live to the end: no collection looks at these 600,000 objects again.
 
@@ -58,7 +53,6 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

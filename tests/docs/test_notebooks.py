@@ -24,7 +24,7 @@ for cell in json.load(open(sys.argv[1]))["cells"]:
             done = shell.run_cell("".join(cell["source"]))
         done.raise_error()
         print(said.stdout)
-        shown += "".join(each.data.get("text/html", "") for each in said.outputs)
+        shown += shell.display_formatter.format(done.result)[0].get("text/html", "")
 assert "data:image/png" in shown
 """
 
