@@ -115,8 +115,7 @@ def test_the_example_of_a_language_model_goes_on_when_a_rank_is_killed(
 
     def run(ranks: int, folder: Path, *options: str) -> int:
         each = Run((LANGUAGE_MODEL, folder, *options), ranks, check=False)
-        preload = ["torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict"]
-        return run_several(each, preload=preload, timeout=280)[0].returncode
+        return run_several(each, timeout=280)[0].returncode
 
     monkeypatch.setattr(language_model, "run", run)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
