@@ -4,7 +4,7 @@
 
 Clips of 8 frames out of 1 s of H.264. Each way runs in a process of its own, and prints the largest
 anonymous memory (RssAnon, looked at each 5 ms) above that after the imports and the making of the
-dataset. "no bound" takes away the bound of `shardwise.engine.batch.decoder_memory`. "of the
+dataset. "no bound" takes away the bound of `shardwise.engine.batch.prefetch`. "of the
 pictures' size" asks the loader for clips of 199 MB under `prefetch_bytes` of 1 GiB: two a batch, so
 that a batch alone takes 0.4 GB. Linux; needs ffmpeg.
 """
@@ -77,10 +77,10 @@ def measure(way: str, shard: Path, num_clips: int) -> int:
     import av  # noqa: F401
 
     import shardwise as sw
-    from shardwise.engine.batch import decoder_memory
+    from shardwise.engine.batch import prefetch
 
     if "no bound" in way:
-        decoder_memory._MAX_BYTES = 1 << 60
+        prefetch._MAX_BYTES = 1 << 60
     size = None if "size" in way else 224
     data = sw.tar(shard).decode(mp4=sw.video(FRAMES, stride=2, size=size))
     num_clips = num_clips if size else num_clips // 4

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+from contextlib import ExitStack
 
 import pytest
 import torch  # noqa: F401 - imported before a first batch is timed: that takes seconds
 
 import shardwise as sw
 from shardwise.extensions.remote.requests.event_loop import runtime
+from tests.support.batch_servers import addresses, serving
 from tests.support.fault_proxy import FaultProxy
 from tests.support.remote_shards import (
     body,
@@ -131,4 +133,40 @@ def test_an_iterator_that_was_dropped_leaves_no_request(s3, executor):
     # The store is away: a request that is left is retried for five minutes.
     del data, batches
     gc.collect()
+    wait_for(lambda: not asyncio.all_tasks(loop) - before)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_workers_of_a_dropped_loader_end_while_the_store_is_away(s3, tmp_path, cached):
+    urls = put_indexed_shards(s3, f"workers-{cached}", [200], num_bytes=50_000)
+    loop = runtime(obstore=True).loop
+    before = asyncio.all_tasks(loop)
+    with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=5e6) as proxy:
+        cache = sw.CacheSettings(tmp_path, block_bytes=256 << 10) if cached else None
+        data = sw.tar(urls, storage=s3.behind(proxy.url).config, cache=cache)
+        whole = loader(data, batch_size=8, output="numpy", num_workers=1)
+        batches = iter(whole)
+        next(batches)
+        workers = [*whole._maker.executor._session.pool._processes.values()]
+    # Workers have tasks, and announced reads, that would be retried for five minutes.
+    del data, batches, whole
+    gc.collect()
+    wait_for(lambda: all(worker.poll() is not None for worker in workers))
+    wait_for(lambda: not asyncio.all_tasks(loop) - before)
+
+
+def test_a_server_of_batches_that_ends_leaves_no_request(s3):
+    urls = put_indexed_shards(s3, "served", [200], num_bytes=50_000)
+    loop = runtime(obstore=True).loop
+    before = asyncio.all_tasks(loop)
+    with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=5e6) as proxy:
+        data = sw.tar(urls, storage=s3.behind(proxy.url).config)
+        with ExitStack() as stack:
+            servers = stack.enter_context(serving(data, num_threads=1))
+            service = sw.service(addresses(servers))
+            batches = iter(loader(data, batch_size=8, output="numpy", executor=service))
+            next(batches)
+            del batches
+            gc.collect()
+            proxy.leave()
     wait_for(lambda: not asyncio.all_tasks(loop) - before)

@@ -76,6 +76,12 @@ def test_256_ranks_list_once_and_read_one_manifest(s3: S3Server, as_rank):
     assert set(found) == {b"x" * 100_000}
     assert reads() == 1
 
+    listed = s3.put("job/train.swm.csv", b"path\na.txt\nb.txt\n")
+    found = as_rank(lambda: sw.files(listed, storage=s3.config).source.listing.opened_ns, WORLD)
+    # One time, too: the ranks share what a cache notes of the files.
+    assert len(set(found)) == 1
+    assert reads() == 2
+
 
 def test_each_call_is_made_anew_and_a_maker_that_fails_costs_the_others_nothing(as_rank):
     made = []

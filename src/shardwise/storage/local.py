@@ -72,7 +72,7 @@ class LocalFile:
     def open(self) -> None:
         self._descriptor()
 
-    def stat(self) -> FileStat:
+    def stat(self, since: int = 0) -> FileStat:  # noqa: ARG002
         try:
             status = os.stat(self.url)  # noqa: PTH116 - twice as fast as by way of a Path
         except OSError as error:

@@ -39,6 +39,10 @@ class ByteRange(NamedTuple):
             start = stop
 
 
+# Stands for all of a file of unknown version where it is announced.
+WHOLE = ByteRange(0, 256 << 10, 0)
+
+
 class ReadRequest(NamedTuple):
     """Ranges of one file that a reader waits for.
 
@@ -89,8 +93,8 @@ class File(Protocol):
     def open(self) -> None:
         """Find out now, rather than at the first read, whether the file can be read."""
 
-    def stat(self) -> FileStat:
-        """The version that is under the name now: asked each time."""
+    def stat(self, since: int = 0) -> FileStat:
+        """The version that is there now; or that a cache noted for a list read at `since`."""
 
     def pin(self, stat: FileStat) -> None:
         """Allow this version only: reads of another one raise StaleIndexError from now on.
@@ -157,7 +161,7 @@ class RemoteReads(ABC):
     def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
         """Fetch ranges of files of this class, in order, before they are read.
 
-        They are kept until the owner withdraws them. A file of unknown version is left out.
+        They are kept until the owner withdraws them. Of a file of unknown version only `WHOLE` is.
         """
         del owner, requests  # files that keep nothing read on request
 

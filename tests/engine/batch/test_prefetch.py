@@ -14,8 +14,7 @@ import shardwise as sw
 from shardwise.engine.batch import prefetch as prefetch_module
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch
-from shardwise.engine.batch.decoder_memory import PictureMemory
-from shardwise.engine.batch.prefetch import DepthGrowth, PrefetchBound, num_bytes
+from shardwise.engine.batch.prefetch import DepthGrowth, PictureMemory, PrefetchBound, num_bytes
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.threads import ThreadExecutor
 

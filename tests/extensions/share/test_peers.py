@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from shardwise.extensions.remote.cache.cache import Cache
+from shardwise.extensions.remote.cache import cache_of
 from shardwise.extensions.remote.cache.homes import HOME, LoaderFile, keys_of_names
 from shardwise.extensions.service import frames
 from shardwise.extensions.service.greeting import welcome
@@ -272,11 +272,11 @@ def test_files_of_killed_loaders_are_ignored_and_removed_by_the_next_loader(
 
 
 def test_a_cache_that_is_opened_removes_no_file_of_a_loader_that_starts(tmp_path) -> None:
-    cache = Cache(CacheSettings(tmp_path))
+    cache = cache_of(CacheSettings(tmp_path))
     new = Path(cache.folder, "homes", "new")
     new.parent.mkdir(parents=True)
     new.touch()  # its loader is about to lock it
-    Cache(CacheSettings(tmp_path)).usage_file()
+    cache_of(CacheSettings(tmp_path)).usage_file()
     assert new.exists()
 
 

@@ -162,6 +162,7 @@ class _Worker:
                 task, memory = self._parked.popleft()
                 if task.run == self.status.run:
                     return task, memory
+                self._reads.finish(task.request)
         return None
 
     def _is_sent(self, packed: Packed) -> bool:

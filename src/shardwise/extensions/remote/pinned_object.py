@@ -79,24 +79,28 @@ class PinnedObject:
         self.is_known = True
         return stat
 
-    async def get(self, start: int, stop: int) -> Reply:
-        """Bytes of the version that is pinned, all of them."""
+    async def get(self, start: int, stop: int, *, may_end: bool = False) -> Reply:
+        """Bytes of the version that is pinned: all of them, unless the file `may_end` before."""
         try:
             reply = await self.client().get(
                 self.url, self.key, start, stop, self._etag, is_known=self.is_known
             )
         except DataError as error:
-            raise await self._explain_error(error, start, stop) from None
+            # An empty file has no first byte: stores answer with HTTP 416.
+            is_empty = may_end and type(error) is DataError
+            if not is_empty or (current := await self.current()).num_bytes:
+                raise await self._explain_error(error, start, stop) from None
+            reply = Reply(memoryview(b""), current, 0.0)
         self.is_known = True
         self.check(reply.stat)
-        if len(reply.data) < stop - start:
+        if len(reply.data) < stop - start and not may_end:
             raise _range_error(start, stop, reply.stat.num_bytes, self.url)
         return reply
 
     async def stream(self, start: int, stop: int, take: Callable[[Reply], None]) -> None:
         """The same, passed to `take` as the bytes arrive where the range is long."""
         if stop - start <= _MAX_UNSTREAMED_BYTES:
-            take(await self.get(start, stop))
+            take(await self.get(start, stop, may_end=self.stat is None))
             return
 
         def check(reply: Reply) -> None:

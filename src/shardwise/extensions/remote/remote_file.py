@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.pinned_object import PinnedObject
-from shardwise.extensions.remote.prefetch.planned import PlannedReads
+from shardwise.extensions.remote.prefetch.planned import PIECE_BYTES, PlannedReads
 from shardwise.extensions.remote.requests.event_loop import gather_or_cancel
 from shardwise.extensions.remote.requests.ranges import (
     RangeRequest,
@@ -25,7 +25,7 @@ from shardwise.extensions.remote.requests.ranges import (
 from shardwise.storage.client import ObjectRange
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import ByteRange, FileStat, ReadRequest, RemoteReads
+from shardwise.storage.protocol import WHOLE, ByteRange, FileStat, ReadRequest, RemoteReads
 
 # GetBatch for fewer ranges is not faster than one request per range.
 _MIN_BATCH_RANGES = 4
@@ -62,8 +62,8 @@ class RemoteFile(RemoteReads):
     def open(self) -> None:
         self.stat()
 
-    def stat(self) -> FileStat:
-        current = self._object.process.run(self._object.current())
+    def stat(self, since: int = 0) -> FileStat:  # noqa: ARG002
+        current = self._object.process.run(self._current())
         if self._object.stat is None:
             self._object.stat = current
         return current
@@ -91,8 +91,11 @@ class RemoteFile(RemoteReads):
             planned = self._get_planned_reads()
             for file, ranges in requests:
                 pinned = file._object.stat
+                if [*ranges] == [WHOLE]:
+                    whole = ByteRange(0, PIECE_BYTES, 0)
+                    planned.add(owner, file._whole_name(), file._object, [whole])
                 # A batch of a store that takes many ranges is one request.
-                if pinned is not None and not file._object.client().client.has_many:
+                elif pinned is not None and not file._object.client().client.has_many:
                     within = [each for each in ranges if each.stop <= pinned.num_bytes]
                     planned.add(owner, file._version_name(pinned), file._object, within)
             planned.fetch()
@@ -109,9 +112,9 @@ class RemoteFile(RemoteReads):
         """Take what was announced, and plan the requests for the rest."""
         most, pinned = self._object.client().latency.max_request_bytes, self._object.stat
         received: list[ReceivedBytes] = []
-        if pinned is not None and self._options.cache is None:
-            name = self._version_name(pinned)
-            received, ranges = await self._get_planned_reads().read(name, ranges)
+        for name in () if pinned is None else (self._version_name(pinned), self._whole_name()):
+            found, ranges = await self._get_planned_reads().read(name, ranges)
+            received += found
         requests = coalesce(ranges, gap_bytes=_GAP_BYTES, max_request_bytes=most)
         if requests:
             IO_COUNTS.add(waits=1)
@@ -125,6 +128,19 @@ class RemoteFile(RemoteReads):
         for request, reply in zip(progress.requests, replies, strict=True):
             progress.received.extend(received_for(request, reply.data))
         return progress.received
+
+    async def _current(self) -> FileStat:
+        """The version that is there now, or that of the file which was announced."""
+        planned, name = self._get_planned_reads(), self._whole_name()
+        if (announced := planned.object_of(name)) is None:
+            return await self._object.current()
+        await planned.read(name, [ByteRange(0, 1, 0)])
+        self._object = announced
+        return announced.stat or await announced.current()
+
+    def _whole_name(self) -> str:
+        # One URL may name files of several stores.
+        return f"{self.url}\n{id(self._object.client())}"
 
     def _version_name(self, version: FileStat) -> str:
         return f"{self.url}\n{version.etag}\n{version.num_bytes}"

@@ -14,10 +14,11 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from shardwise.base.errors import DataError, MissingShardError, StorageError
+from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.base.process_group import made_once
 from shardwise.extensions.remote.cache import CachedFile, cache_of
 from shardwise.extensions.remote.pinned_object import PinnedObject
+from shardwise.extensions.remote.prefetch.planned import PIECE_BYTES
 from shardwise.extensions.remote.remote_file import RemoteFile, receive
 from shardwise.extensions.remote.requests.event_loop import gather_or_cancel
 from shardwise.extensions.remote.requests.ranges import payloads_of
@@ -98,9 +99,6 @@ def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
     return fnmatchcase(names[0], first) and _matches(names[1:], others)
 
 
-# Requested without knowing the length. Longer requests would be late and sent again, and through
-# fsspec not be over within `attempt_timeout_s`: the rest of a file is read in several at once.
-_FIRST_BYTES = 8 << 20
 # A store joins the parts of a large object before it answers.
 _MIN_ATTEMPT_S = 60.0
 _MIN_REQUEST_S = 300.0
@@ -116,23 +114,14 @@ class _Stores:
         return remote if options.cache is None else CachedFile(remote, cache_of(options.cache))
 
     def read_whole(self, url: str, options: StorageOptions, *, once: bool = False) -> bytes:
-        """Read the first 8 MiB, whose reply has the file's length, and then the rest at once."""
+        """Read the first 4 MiB, whose reply has the file's length, and then the rest at once."""
         if once:
             return made_once(f"shardwise/read {url}", lambda: self.read_whole(url, options))
         remote = PinnedObject(url, options)
 
         async def read() -> bytes:
-            try:
-                first = await remote.client().get(url, remote.key, 0, _FIRST_BYTES, "")
-            except DataError as error:
-                # An empty file has no first byte: stores answer with HTTP 416.
-                if type(error) is not DataError or (await remote.current()).num_bytes:
-                    raise
-                return b""
-            remote.check(first.stat)
+            first = await remote.get(0, PIECE_BYTES, may_end=True)
             num_bytes = first.stat.num_bytes
-            if len(first.data) >= num_bytes:
-                return bytes(first.data)
             size = remote.client().latency.max_request_bytes
             starts = range(len(first.data), num_bytes, size)
             rest = await gather_or_cancel(

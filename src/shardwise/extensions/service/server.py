@@ -130,9 +130,9 @@ class BatchServer:
         """End all connections and threads."""
         self._reception.close()
         with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            connection.close()
+            ended: list[Any] = [*self._connections, *(job.reads for job in self._jobs.values())]
+        for each in ended:
+            each.close()
         self._pool.close(timeout_s=1.0)
 
     def _take(self, connection: Connection, admission: Admission) -> None:

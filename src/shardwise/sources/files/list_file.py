@@ -24,6 +24,7 @@ import numpy as np
 from shardwise.base.columns import Column
 from shardwise.base.errors import DataError, MissingShardError
 from shardwise.base.foreign_bytes import as_data_error
+from shardwise.base.process_group import shared_name
 from shardwise.base.shown import base_name, without_query
 from shardwise.sources.files.folder import Listing, Names, field_of, runs_of
 from shardwise.storage import StorageOptions, read_whole
@@ -135,8 +136,9 @@ def read_list(
     an empty value is missing. In JSONL the values are as they are, numbers of one type in an array.
     Rows with other suffixes than those named are an error.
     """
-    opened_ns = time.time_ns()
-    read = partial(read_whole, options=storage)
+    now = str(time.time_ns())
+    opened_ns = int(shared_name(f"shardwise/files {url}", now, is_new=True) or now)
+    read = partial(read_whole, options=storage, once=True)
     if base_name(url) == "wav.scp":
         rows = kaldi_rows(url, read)
     else:

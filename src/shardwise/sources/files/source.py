@@ -6,8 +6,9 @@ Lists at the first use, once per process.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,15 +24,18 @@ from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
 from shardwise.sources.protocol import SourceTraits
 from shardwise.storage import (
+    FilePool,
     FileStat,
+    PoolRanges,
     StorageOptions,
+    Upcoming,
     is_local,
     local_path,
     open_file,
     require_not_written_since,
 )
 from shardwise.storage.missing import near_names
-from shardwise.storage.protocol import File
+from shardwise.storage.protocol import WHOLE, File
 
 
 class FilesSource:
@@ -117,7 +121,7 @@ class FilesSource:
             if name not in known:
                 raise ValueError(no_such_field(name, known))
             if name == listing.field:
-                data = PayloadColumn(list(map(self._read_file, ids.tolist())))
+                data = PayloadColumn(self._read_files(ids))
                 columns[name], num_bytes = data, num_bytes + int(data.lengths.sum())
                 continue
             if name in listing.beside:
@@ -138,6 +142,24 @@ class FilesSource:
         stat = None if listing.stats is None else FileStat(*listing.stats[sample].tolist())
         return key, f"{listing.base.rstrip('/')}/{key}", stat
 
+    def ranges(
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **_: int
+    ) -> Iterable[PoolRanges] | None:
+        if is_local(self.listing.base):
+            return None
+        is_read = fields is None or self.listing.field in fields
+        urls = dict.fromkeys(self.file_of(i)[1] for i in (ids.tolist() if is_read else ()))
+        # A new pool, which knows no version; the reader caches what it fetches.
+        pool = FilePool(options=self.storage and replace(self.storage, cache=None))
+        opened = ((url, open_file(url, options=self.storage)) for url in urls)
+        new = [url for url, file in opened if not getattr(file, "is_noted", False)]
+        return [(pool, [(url, [0], [WHOLE.stop], 0) for url in new])]
+
+    def _read_files(self, ids: NDArray[np.int64]) -> list[bytes | None]:
+        with closing(Upcoming()) as upcoming:
+            upcoming.announce(0, self.ranges(ids) or ())
+            return list(map(self._read_file, ids.tolist()))
+
     def _read_file(self, index: int) -> bytes:
         with self.opened_file(index) as (file, stat):
             return file.read(0, stat.num_bytes)
@@ -151,12 +173,9 @@ class FilesSource:
         with self._open_file(index, url, listed) as (file, stat):
             return file.read(0, stat.num_bytes)
 
-    @contextmanager
-    def opened_file(self, index: int) -> Iterator[tuple[File, FileStat]]:
+    def opened_file(self, index: int) -> AbstractContextManager[tuple[File, FileStat]]:
         """A sample's file, held to the version that was listed, and its stat; closed at the end."""
-        _, url, stat = self.file_of(index)
-        with self._open_file(index, url, stat) as opened:
-            yield opened
+        return self._open_file(index, *self.file_of(index)[1:])
 
     @contextmanager
     def _open_file(
@@ -166,7 +185,7 @@ class FilesSource:
             file = open_file(url, options=self.storage)
             try:
                 if stat is None:
-                    stat = file.stat()
+                    stat = file.stat(self.listing.opened_ns)
                     require_not_written_since(self.listing.opened_ns, stat, url)
                 file.pin(stat)
                 yield file, stat

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from shardwise.engine.batch.decoder_memory import PictureMemory, decoder_bytes, picture_memory
+from shardwise.engine.batch.prefetch import PictureMemory, decoder_bytes, picture_memory
 from shardwise.extensions.media.files import frames as frames_module
 from tests.support.forks import in_child
 from tests.support.media import decode, zeroed

@@ -191,3 +191,25 @@ async def test_idle_connections_share_what_is_announced():
     planned.fetch()
     assert not await read(planned, 0, 32 << 20)
     assert sorted(source.asked) == [(at, at + (8 << 20)) for at in range(0, 32 << 20, 8 << 20)]
+
+
+@in_event_loop
+async def test_a_file_shorter_than_what_was_requested_of_it_counts_as_what_it_is():
+    class Short(Object):
+        async def stream(self, start, stop, take):
+            self.asked.append((start, stop))
+            take(Reply(memoryview(content(0, 1000)), FileStat(1000, 0), 0.001))
+
+    planned, source = PlannedReads(8 << 20, 64), Short()
+    for owner in range(3):
+        announce(planned, owner, source, (0, 4 << 20), name=f"f{owner % 2}")
+    assert planned.object_of("f0") is source
+    # One announced twice is fetched once.
+    assert await read(planned, 0, 1000, name="f0") == []
+    assert await read(planned, 0, 1000, name="f1") == []
+    assert planned.num_bytes == 2000
+    assert len(source.asked) == 2
+    for owner in range(3):
+        planned.withdraw(owner)
+    assert planned.num_bytes == 0
+    assert planned.object_of("f0") is None

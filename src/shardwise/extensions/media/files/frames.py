@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shardwise.base import plugins
 from shardwise.base.arguments import near_name
 from shardwise.base.errors import DataError
-from shardwise.engine.batch.decoder_memory import decoder_bytes, picture_memory
+from shardwise.engine.batch.prefetch import decoder_bytes, picture_memory
 from shardwise.extensions.media.files.byte_reader import RangeReader
 from shardwise.extensions.media.files.coded_frames import read_segments, with_payloads
 from shardwise.extensions.media.files.coded_run import CodedRun, VideoBackend

@@ -26,6 +26,7 @@ from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
     BlockLock,
     LockDenied,
+    chunk_digests,
     holds_bytes,
     make_part,
     require_space,
@@ -154,6 +155,13 @@ class Cache:
         except OSError as error:
             self._degrade(error)
         return False
+
+    def put(self, name: str, info: BlockInfo, payload: bytes) -> None:
+        """Cache a block of bytes, in place of what it was."""
+        self.drop(name)
+        lock = self.lock_block(name, info)
+        if isinstance(lock, BlockLock) and self.write(lock, memoryview(payload), 0):
+            self.publish(lock, chunk_digests(memoryview(payload)))
 
     def holds(self, name: str) -> bool:
         """Whether a block seems to be cached."""

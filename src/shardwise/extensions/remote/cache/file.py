@@ -5,6 +5,7 @@ Keeps I6: a block belongs to one version of one file, by URL and ETag, so a read
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,13 +17,10 @@ from shardwise.extensions.remote.cache.fetch import CacheAhead, MissingBlock, fe
 from shardwise.extensions.remote.remote_file import RemoteFile
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import CacheSettings
-from shardwise.storage.protocol import (
-    ByteRange,
-    FileStat,
-    ReadRequest,
-    RemoteReads,
-    num_bytes_of,
-)
+from shardwise.storage.protocol import ByteRange, FileStat, ReadRequest, RemoteReads, num_bytes_of
+
+# The note of a listed file's version, padded: a block of its own.
+_NOTE_BYTES = 256
 
 
 def cache_of(settings: CacheSettings) -> Cache:
@@ -75,11 +73,27 @@ class CachedFile(RemoteReads):
     def open(self) -> None:
         self._pin_version()
 
-    def stat(self) -> FileStat:
+    def stat(self, since: int = 0) -> FileStat:
+        name, data = self._note_name(), memoryview(bytearray(_NOTE_BYTES if since else 0))
+        if data and self._cache.read(name, [ByteRange(0, _NOTE_BYTES, 0)], data):
+            noted, *stat = json.loads(bytes(data))
+            if noted == since:
+                return FileStat(*stat)
         current = self._file.stat()
         if self._version is None:
             self._use(current)
+        note = json.dumps([since, *current]).encode().ljust(_NOTE_BYTES)
+        if data and current.etag and len(note) == _NOTE_BYTES:
+            self._cache.put(name, BlockInfo(shown(self.url), "note", 0, 0, _NOTE_BYTES), note)
         return current
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether the bytes of a listed file may be cached, here or by another node."""
+        return self._cache.peers is not None or self._cache.holds(self._note_name())
+
+    def _note_name(self) -> str:
+        return block_name(version_id(self.url, "note", 0, _NOTE_BYTES), 0)
 
     def pin(self, stat: FileStat) -> None:
         self._file.pin(stat)

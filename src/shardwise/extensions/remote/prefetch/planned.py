@@ -20,8 +20,8 @@ from shardwise.storage.client import Reply
 from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.protocol import ByteRange
 
-# A range longer than 4 MiB is freed in parts while it is read.
-_PIECE_BYTES = 4 << 20
+# A range longer than 4 MiB is freed in parts; so much is requested of a file of unknown length.
+PIECE_BYTES = 4 << 20
 # Headers between payloads are read along; more would be paid for and not used.
 _GAP_BYTES = 4 << 10
 # A request costs a store 4 ms, and large stores send 50 to 100 MB/s a reply: what is announced is
@@ -51,13 +51,12 @@ class Piece:
     num_readers: int = 0
     is_over: bool = False
     error: BaseException | None = None
+    num_bytes: int = field(init=False)
     _ready: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _parts: list[tuple[int, memoryview]] = field(init=False, default_factory=list)
 
-    @property
-    def num_bytes(self) -> int:
-        """Its length, which counts against the bound as soon as it is requested."""
-        return self.stop - self.start
+    def __post_init__(self) -> None:
+        self.num_bytes = self.stop - self.start  # counts against the bound once it is requested
 
     @property
     def is_done(self) -> bool:
@@ -112,8 +111,8 @@ class PlannedReads:
         pieces = self._pieces.setdefault(name, [])
         owned = self._owned.setdefault(owner, [])
         for whole in ranges:
-            for begin in range(whole.start, whole.stop, _PIECE_BYTES):
-                start, stop = begin, min(begin + _PIECE_BYTES, whole.stop)
+            for begin in range(whole.start, whole.stop, PIECE_BYTES):
+                start, stop = begin, min(begin + PIECE_BYTES, whole.stop)
                 at = bisect_right(pieces, start, key=_start_of)
                 before = pieces[at - 1] if at else None
                 if before is not None and stop <= before.stop:
@@ -180,6 +179,9 @@ class PlannedReads:
                     self._drop(piece)
         return received, rest
 
+    def object_of(self, name: str) -> PinnedObject | None:
+        return pieces[0].object if (pieces := self._pieces.get(name)) else None
+
     def withdraw(self, owner: Hashable) -> None:
         for piece in self._owned.pop(owner, ()):
             if piece.owner == owner:
@@ -199,7 +201,7 @@ class PlannedReads:
         low = pieces.index(first, bisect_left(pieces, first.start, key=_start_of))
         high = low + 1
         share = self._num_queued_bytes // max(1, _CONNECTIONS - self._num_in_flight)
-        most = min(_REQUEST_BYTES, max(2 * _PIECE_BYTES, share), self._limit_bytes - self.num_bytes)
+        most = min(_REQUEST_BYTES, max(2 * PIECE_BYTES, share), self._limit_bytes - self.num_bytes)
         room = max(0, most - first.num_bytes)
         while high < len(pieces) and pieces[high].task is None and room >= 0:
             room -= pieces[high].stop - pieces[high - 1].stop
@@ -223,8 +225,12 @@ class PlannedReads:
                     break
                 piece.add(at, reply.data)
             at += len(reply.data)
-            while due and due[0].stop <= at:
-                due.popleft().finish()
+            while due and min(due[0].stop, reply.stat.num_bytes) <= at:
+                piece = due.popleft()
+                # A file of unknown length may be shorter than what was requested of it.
+                self.num_bytes -= max(0, piece.stop - at)
+                piece.num_bytes -= max(0, piece.stop - at)
+                piece.finish()
 
         def finish(task: asyncio.Task[None]) -> None:
             self._num_in_flight -= 1
