@@ -30,10 +30,13 @@ from tests.support.forks import in_child
 NAMES = [f"{n}" * 32 + "-00000000.block" for n in range(3)]
 TOKEN = "t" * 32
 DATA = np.arange(100, dtype=np.uint8)
+CACHE = SimpleNamespace(
+    room=7, take_memory=lambda size: np.empty(size, np.uint8), spare_memory=lambda _: None
+)
 
 
 def block(number: int = 0, *, for_peer: bool = False) -> SimpleNamespace:
-    return SimpleNamespace(name=NAMES[number], for_peer=for_peer)
+    return SimpleNamespace(name=NAMES[number], for_peer=for_peer, nodes=None)
 
 
 @pytest.fixture
@@ -46,11 +49,15 @@ def asking(tmp_path: Path, monkeypatch) -> Peers:
 
 @contextmanager
 def homes(
-    folder: Path, *, me: int = 1, addresses: tuple[str, ...] = ("tcp://a:1", "tcp://b:1")
+    folder: Path,
+    *,
+    me: int = 1,
+    addresses: tuple[str, ...] = ("tcp://a:1", "tcp://b:1"),
+    warm: object = -1,
 ) -> Iterator[LoaderFile]:
     """A loader's file: node 0 holds all blocks."""
     rows = np.zeros(len(NAMES), HOME)
-    rows["key"], rows["before"] = keys_of_names(NAMES), -1
+    rows["key"], rows["before"], rows["warm"] = keys_of_names(NAMES), -1, warm
     facts = {"addresses": addresses, "me": me, "token": TOKEN, "warm": []}
     file = LoaderFile(str(folder), "homes", nullcontext)
     file.fill(rows.tobytes() + json.dumps(facts).encode(), 0, len(rows))
@@ -107,33 +114,36 @@ def test_a_host_that_is_no_server_costs_a_miss(asking: Peers, harm) -> None:
         thread.join()
 
 
-def _answer(server: BlockServer, name: str, data: np.ndarray, numbers: list) -> None:
-    digests = [block_digest(name, data) for _ in numbers]
-    server._answer = lambda _: frames.encoded([numbers, digests], [data for _ in numbers])
+def _answer(server: BlockServer, body: object, *arrays: np.ndarray) -> None:
+    server._answers = lambda _: [frames.encoded(body, arrays)]
 
 
 def _answer_truly(server: BlockServer) -> None:
-    _answer(server, NAMES[0], DATA, [0])
+    _answer(server, block_digest(NAMES[0], DATA), DATA)
 
 
 def _answer_another_block(server: BlockServer) -> None:
-    _answer(server, NAMES[1], DATA, [0])
+    _answer(server, block_digest(NAMES[1], DATA), DATA)
 
 
 def _answer_twice(server: BlockServer) -> None:
-    _answer(server, NAMES[0], DATA, [0, 0])
+    _answer(server, block_digest(NAMES[0], DATA), DATA[:32], DATA[:32])
 
 
-def _answer_other_numbers(server: BlockServer) -> None:
-    _answer(server, NAMES[0], DATA, [-1])
+def _answer_other_types(server: BlockServer) -> None:
+    _answer(server, block_digest(NAMES[0], DATA), DATA.view("u4"))
 
 
 def _answer_fewer_bytes(server: BlockServer) -> None:
-    _answer(server, NAMES[0], DATA[:50], [0])
+    _answer(server, block_digest(NAMES[0], DATA[:50]), DATA[:50])
 
 
-def _answer_without_numbers(server: BlockServer) -> None:
-    server._answer = lambda _: frames.encoded("blocks", [DATA])
+def _answer_more_bytes(server: BlockServer) -> None:
+    _answer(server, block_digest(NAMES[0], DATA), np.empty(1 << 20, np.uint8))
+
+
+def _answer_without_a_digest(server: BlockServer) -> None:
+    _answer(server, "blocks", DATA)
 
 
 def _cut_the_answer(server: BlockServer) -> None:
@@ -152,9 +162,10 @@ def _cut_the_answer(server: BlockServer) -> None:
         _answer_truly,
         _answer_another_block,
         _answer_twice,
-        _answer_other_numbers,
+        _answer_other_types,
         _answer_fewer_bytes,
-        _answer_without_numbers,
+        _answer_more_bytes,
+        _answer_without_a_digest,
         _cut_the_answer,
     ],
 )
@@ -164,7 +175,7 @@ def test_an_answer_that_is_not_of_the_block_costs_a_miss(
     monkeypatch.setattr(peers, "_ANSWER_S", 60.0)
     monkeypatch.setattr(peers, "CONNECT_S", 60.0)
     listener = TcpListener("127.0.0.1", 0)
-    server = BlockServer(listener, TOKEN.encode(), room=1, files={})
+    server = BlockServer(listener, TOKEN.encode(), cache=CACHE, files={})
     try:
         answer(server)
         assert read(asking, listener.address) is (answer is _answer_truly)
@@ -176,7 +187,7 @@ def test_a_forked_child_that_ends_leaves_the_server_of_its_parent(asking, monkey
     monkeypatch.setattr(peers, "_ANSWER_S", 60.0)
     monkeypatch.setattr(peers, "CONNECT_S", 60.0)
     listener = TcpListener("127.0.0.1", 0)
-    server = BlockServer(listener, TOKEN.encode(), room=1, files={})
+    server = BlockServer(listener, TOKEN.encode(), cache=CACHE, files={})
     try:
         in_child(server.close)
         _answer_truly(server)
@@ -185,9 +196,74 @@ def test_a_forked_child_that_ends_leaves_the_server_of_its_parent(asking, monkey
         server.close()
 
 
+@pytest.mark.parametrize("size", [100, 128])
+def test_blocks_that_arrived_before_a_node_fails_are_kept(asking: Peers, size: int) -> None:
+    data = np.arange(size, dtype=np.uint8)
+    listener = TcpListener("127.0.0.1", 0)
+    with closing(BlockServer(listener, TOKEN.encode(), cache=CACHE, files={})) as server:
+        right = frames.encoded(block_digest(NAMES[0], data), [data])
+        server._answers = lambda _: [right, right]
+        asking._holders = lambda blocks: [[(listener.address, TOKEN, True)] for _ in blocks]
+        wanted = [(block(n), [ByteRange(0, size, n * size)]) for n in range(2)]
+        buffer = memoryview(bytearray(2 * size))
+        assert asking.read(wanted, buffer) == wanted[1:]
+        assert buffer[:size] == data.data
+
+
+def test_the_nodes_of_a_block_are_looked_up_once(asking: Peers, tmp_path: Path) -> None:
+    with homes(tmp_path):
+        one, lookups, known = block(), [], asking._known_homes
+        asking._known_homes = lambda: lookups.append(1) or known()
+        asking._ask = lambda *_: []
+        assert asking.know([one]) == asking.ask_holders([one]) == [True]
+        wanted = [(one, [ByteRange(0, 100, 0)])]
+        assert asking.read(wanted, memoryview(bytearray(100))) == wanted
+        assert len(lookups) == 1
+
+
+def test_a_node_from_an_earlier_job_is_asked_for_blocks_that_it_has(asking, tmp_path) -> None:
+    addresses = ("tcp://a:1", "tcp://b:1", "tcp://c:1", "tcp://d:1")
+    with homes(tmp_path, addresses=addresses, warm=[3, -1, 1]):
+        nodes = asking._holders([block(n) for n in range(3)])
+    assert [[address for address, *_ in each] for each in nodes] == [
+        ["tcp://a:1", "tcp://d:1"],
+        ["tcp://a:1"],
+        ["tcp://a:1"],
+    ]
+
+
+def test_a_node_names_its_blocks_and_its_room(asking: Peers, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(peers, "CONNECT_S", 60.0)
+    (tmp_path / "blocks").mkdir()
+    for name in (*NAMES[:2], "a.tmp"):
+        (tmp_path / "blocks" / name).touch()
+    cache = SimpleNamespace(room=7, folder=str(tmp_path))
+    listener = TcpListener("127.0.0.1", 0)
+    with closing(BlockServer(listener, TOKEN.encode(), cache=cache, files={})):
+        room, keys = asking._ask_room(listener.address, TOKEN, time.monotonic() + 60)
+    assert room == 7
+    assert sorted(keys) == sorted(keys_of_names(NAMES[:2]))
+
+
+def test_a_node_that_greets_late_is_waited_for(asking: Peers, monkeypatch) -> None:
+    monkeypatch.setattr(peers, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(peers, "CONNECT_S", 0.1)
+    listener, servers = TcpListener("127.0.0.1", 0), []
+
+    def serve() -> None:
+        servers.append(BlockServer(listener, TOKEN.encode(), cache=CACHE, files={}))
+        _answer_truly(servers[0])
+
+    late = threading.Timer(0.4, serve)
+    late.start()
+    assert read(asking, listener.address)
+    late.join()
+    servers[0].close()
+
+
 def test_an_old_token_is_refused(asking: Peers) -> None:
     listener = TcpListener("127.0.0.1", 0)
-    server = BlockServer(listener, TOKEN.encode(), room=1, files={})
+    server = BlockServer(listener, TOKEN.encode(), cache=CACHE, files={})
     try:
         assert not read(asking, listener.address, token="o" * 32)
     finally:
@@ -217,13 +293,15 @@ def test_a_node_answers_while_a_fetch_for_others_hangs(monkeypatch) -> None:
     is_over = threading.Event()
     monkeypatch.setattr(block_server, "_FETCH_S", 0.02)
     monkeypatch.setattr(block_server, "fetch_or_wait", lambda *_: is_over.wait(60))
-    server = BlockServer(TcpListener("127.0.0.1", 0), b"t" * 32, room=1, files={})
+    server = BlockServer(TcpListener("127.0.0.1", 0), b"t" * 32, cache=CACHE, files={})
     try:
         known = SimpleNamespace(know=lambda blocks: [True] * len(blocks))
         cache = SimpleNamespace(read=lambda *_: False, peers=known)
-        server._find_block = lambda *_: SimpleNamespace(cache=cache, name=NAMES[0], ranges=())
-        answer = server._answer([True, [[NAMES[0], [0], [100]]]])
-        assert json.loads(answer.header)["body"] == [[], []]
+        server._find_block = lambda *_: SimpleNamespace(
+            cache=cache, name=NAMES[0], ranges=(), is_cached=False
+        )
+        [answer] = server._answers([True, [[NAMES[0], [0], [100]]]])
+        assert json.loads(answer.header) == {"arrays": [], "body": None}
     finally:
         is_over.set()
         server.close()
@@ -234,13 +312,17 @@ def test_a_node_without_a_plan_gives_what_it_has_and_fetches_nothing(monkeypatch
         raise AssertionError("it fetches")
 
     monkeypatch.setattr(block_server, "fetch_or_wait", fail)
-    with closing(BlockServer(TcpListener("127.0.0.1", 0), b"t" * 32, room=1, files={})) as server:
+    with closing(
+        BlockServer(TcpListener("127.0.0.1", 0), b"t" * 32, cache=CACHE, files={})
+    ) as server:
         between = SimpleNamespace(know=lambda blocks: [False] * len(blocks))
         cache = SimpleNamespace(read=lambda name, *_: name == NAMES[0], peers=between)
-        server._find_block = lambda name, _: SimpleNamespace(cache=cache, name=name, ranges=())
+        server._find_block = lambda name, _: SimpleNamespace(
+            cache=cache, name=name, ranges=(), is_cached=name == NAMES[0]
+        )
         asked = [[name, [0], [100]] for name in NAMES[:2]]
-        answer = server._answer([True, asked])
-        assert json.loads(answer.header)["body"][0] == [0]
+        answers = [json.loads(each.header)["body"] for each in server._answers([True, asked])]
+        assert [each is None for each in answers] == [False, True]
 
 
 def test_a_read_of_known_blocks_waits_for_no_other_loader(asking, tmp_path, monkeypatch) -> None:
@@ -252,7 +334,7 @@ def test_a_read_of_known_blocks_waits_for_no_other_loader(asking, tmp_path, monk
         times = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=fail)
         monkeypatch.setattr(peers, "time", times)
         assert asking.ask_holders([block(n) for n in range(3)]) == [True] * 3
-        unknown = SimpleNamespace(name="9" * 32 + "-00000000.block", for_peer=False)
+        unknown = SimpleNamespace(name="9" * 32 + "-00000000.block", for_peer=False, nodes=None)
         with pytest.raises(AssertionError, match="it waits"):
             asking.ask_holders([unknown])
         new.close()

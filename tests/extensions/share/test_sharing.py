@@ -7,9 +7,11 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -166,32 +168,37 @@ def _close_server(server: BlockServer, answer: Any) -> None:
 
 
 def _flip_a_bit(server: BlockServer, answer: Any) -> None:
-    def lie(body: Any) -> frames.Encoded:
-        true = answer(body)
-        wrong = np.frombuffer(true.buffers[0], np.uint8).copy() if true.buffers else None
-        if wrong is None:
-            return true
-        wrong[len(wrong) // 2] ^= 1
-        return replace(true, buffers=(wrong.data, *true.buffers[1:]))
+    def lie(body: Any) -> Iterator[frames.Encoded]:
+        for true in answer(body):
+            wrong = [np.frombuffer(each, np.uint8).copy() for each in true.buffers]
+            for each in wrong[:1]:
+                each[len(each) // 2] ^= 1
+            yield replace(true, buffers=tuple(wrong))
 
-    server._answer = lie
+    server._answers = lie
 
 
 def _send_other_blocks(server: BlockServer, answer: Any) -> None:
-    server._answer = lambda _: frames.encoded([[0, 0], 7], [np.zeros(10, np.uint8)])
+    server._answers = lambda _: [frames.encoded(7, [np.zeros(10, np.uint8)])]
 
 
-def _say_nothing(server: BlockServer, answer: Any) -> None:
-    server._answer = lambda _: threading.Event().wait()
+def _stop_after_a_block(server: BlockServer, answer: Any) -> None:
+    def stop(body: Any) -> Iterator[frames.Encoded]:
+        yield from islice(answer(body), 1)
+        threading.Event().wait()
+
+    server._answers = stop
 
 
 def _lose_all(server: BlockServer, answer: Any) -> None:
-    server._answer = lambda _: frames.encoded([[], []])
+    server._answers = lambda body: (
+        answer(body) if body is None else [frames.encoded(None) for _ in body[1]]
+    )
 
 
 @pytest.mark.parametrize(
     "harm",
-    [_close_server, _flip_a_bit, _say_nothing]
+    [_close_server, _flip_a_bit, _stop_after_a_block]
     + [pytest.param(each, marks=pytest.mark.long) for each in (_send_other_blocks, _lose_all)],
 )
 def test_a_node_that_fails_costs_what_it_held_and_no_byte(s3, tmp_path, monkeypatch, harm) -> None:
@@ -201,7 +208,7 @@ def test_a_node_that_fails_costs_what_it_held_and_no_byte(s3, tmp_path, monkeypa
     with nodes(s3, urls, tmp_path, ["a", "b", "c"], shuffle="full") as loaders:
         assert read_epoch(loaders) == EXPECTED
         server = loaders[0].dataset.source._pool.options.cache.opened.peers._server
-        harm(server, server._answer)
+        harm(server, server._answers)
         before = sent(s3, prefix)
         assert read_epoch(loaders) == EXPECTED
     # It holds a third, which two others fetch, one of them in its place for the other.

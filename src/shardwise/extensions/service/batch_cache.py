@@ -26,7 +26,6 @@ class BatchCache:
         self._num_bytes = 0
 
     def get(self, key: bytes, build: Callable[[Future[Answer]], None]) -> Future[Answer]:
-        """The answer of a key."""
         with self._lock:
             future = self._answers.get(key)
             if future is not None:

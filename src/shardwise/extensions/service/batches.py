@@ -34,7 +34,6 @@ class Encoder:
         self._numbers: dict[int, tuple[int, Any]] = {}
 
     def array(self, array: NDArray[Any]) -> int:
-        """The number of an array."""
         known = self._numbers.get(id(array))
         if known is not None:
             return known[0]
@@ -46,7 +45,6 @@ class Encoder:
         return number
 
     def value(self, value: Any) -> Any:  # noqa: PLR0911 - one for each type
-        """A value as JSON: plain ones and lists as they are, others as an object with one entry."""
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -97,13 +95,11 @@ class Decoder:
         self._arrays = arrays
 
     def array(self, number: int) -> NDArray[Any]:
-        """The array that `Encoder.array` gave this number."""
         if type(number) is not int or number < 0:
             raise ValueError(number)
         return self._arrays[number]
 
     def value(self, code: Any) -> Any:  # noqa: PLR0911, PLR0912 - one for each type
-        """The value that this JSON stands for."""
         if type(code) is list:
             if set(map(type, code)) <= _PLAIN:
                 return code

@@ -69,11 +69,9 @@ class Dispatcher:
 
     @property
     def depth(self) -> int:
-        """Works that are under way at most: what all servers take."""
         return max(2, sum(server.credits or _DEFAULT_CREDITS for server in self.servers))
 
     def submit(self, request: BatchRequest) -> Work:
-        """Have a batch made."""
         shard = 0
         if len(request.ids):
             shard = int(np.searchsorted(self._ends, request.ids[0], side="right"))
@@ -128,7 +126,6 @@ class Dispatcher:
                 self._make_here(work)
 
     def trouble(self) -> str:
-        """The servers, and why each does not answer."""
         troubles = [
             f"{server.address} ({server.refusal or server.trouble or server.silence})"
             for server in self.servers
@@ -200,7 +197,6 @@ class Dispatcher:
             return None if work is None else work.request
 
     def _take_back(self, server: Server, *, is_dead: bool) -> None:
-        """Give the works of a server that is gone to others."""
         if server.outbox is not None:
             server.outbox.put(None)
         server.outbox = None
@@ -302,7 +298,6 @@ class Dispatcher:
             self._finish(work, result)
 
     def stats(self) -> dict[str, Any]:
-        """Counts by server; JSON."""
         with self.changed:
             return {
                 "servers": {server.address: server.stats() for server in self.servers},
@@ -311,7 +306,6 @@ class Dispatcher:
             }
 
     def close(self) -> None:
-        """End what is made here."""
         with self.changed:
             pool, self._pool = self._pool, None
         if pool is not None:

@@ -114,7 +114,6 @@ class ServiceExecutor:
                 session.dispatcher.drop(pending)
 
     def service_stats(self) -> dict[str, Any]:
-        """Counts by server, as `loader.stats()["service"]` has them."""
         session = self._session
         if session is None or session.pid != os.getpid():
             dispatcher = Dispatcher(self.builder, fallback=False)
@@ -124,7 +123,6 @@ class ServiceExecutor:
         return session.dispatcher.stats()
 
     def close(self) -> None:
-        """Close the connections; a later run opens them again."""
         session, self._session = self._session, None
         if session is not None:
             session.close()

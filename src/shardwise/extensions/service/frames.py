@@ -123,7 +123,6 @@ class Encoded:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that it keeps in memory."""
         return len(self.header) + self.num_payload
 
 

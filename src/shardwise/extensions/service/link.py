@@ -49,7 +49,6 @@ class Links:
         self._is_closed = False
 
     def set_servers(self, addresses: Sequence[str], token: bytes | None) -> None:
-        """Open and close links, so that there is one for each address."""
         with self._lock:
             if self._is_closed:
                 return

@@ -60,7 +60,6 @@ class RayDirectory:
 
     @property
     def num_wanted(self) -> int:
-        """The requested number of servers, as far as this process knows."""
         return self._count
 
     def open(self) -> None:
@@ -85,7 +84,6 @@ class RayDirectory:
             self._join()
 
     def scale(self, count: int) -> None:
-        """Have the named actor start or end servers."""
         import ray
 
         self.open()

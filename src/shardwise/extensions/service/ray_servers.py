@@ -58,7 +58,6 @@ class BatchServerActor:
         """Return once it was made; Ray raises what its making raised."""
 
     def left(self) -> None:
-        """Return once no client is connected."""
         while not self._server.idle_s:
             time.sleep(0.02)
 

@@ -88,12 +88,10 @@ class Reception:
         self._logged = deque([0.0] * _MAX_LOGGED, maxlen=_MAX_LOGGED)
 
     def start(self) -> None:
-        """Start the thread."""
         os.set_blocking(self._listener.socket.fileno(), False)
         threading.Thread(target=self._run, name="shardwise_reception", daemon=True).start()
 
     def close(self) -> None:
-        """End the thread and its connections."""
         self._is_closed = True
         self._listener.close()  # wakes it
 

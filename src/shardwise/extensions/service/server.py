@@ -113,7 +113,6 @@ class BatchServer:
 
     @property
     def address(self) -> str:
-        """The address of its listener, as clients name it: "tcp://host:port"."""
         return self._address
 
     @property
@@ -123,11 +122,9 @@ class BatchServer:
         return 0.0 if since is None else time.monotonic() - since
 
     def start(self) -> None:
-        """Start to accept connections, in separate threads."""
         self._reception.start()
 
     def close(self) -> None:
-        """End all connections and threads."""
         self._reception.close()
         with self._lock:
             ended: list[Any] = [*self._connections, *(job.reads for job in self._jobs.values())]

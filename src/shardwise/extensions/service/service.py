@@ -35,7 +35,6 @@ class Service:
     tls: TlsFiles | None = None
 
     def __call__(self, builder: BatchBuilder, *, timeout: float | None = None) -> Executor:
-        """Make the executor of a loader's batches."""
         return ServiceExecutor(
             builder,
             self.addresses,
@@ -59,7 +58,6 @@ class RayService:
 
     @property
     def num_servers(self) -> int:
-        """The requested number of servers, as far as this process knows."""
         return self._directory.num_wanted
 
     def scale(self, count: int) -> None:
@@ -78,7 +76,6 @@ class RayService:
         self._directory.scale(whole("count", count, least=0))
 
     def __call__(self, builder: BatchBuilder, *, timeout: float | None = None) -> Executor:
-        """Make the executor of a loader's batches."""
         return ServiceExecutor(
             builder, directory=self._directory, fallback=self._fallback, timeout=timeout
         )

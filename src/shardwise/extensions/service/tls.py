@@ -49,7 +49,6 @@ class TlsFiles:
     ca: str | None = None
 
     def context(self, *, is_server: bool) -> ssl.SSLContext:
-        """The context of a handshake."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         name = self.cert
@@ -98,7 +97,6 @@ class TlsConnection(TcpConnection):
         self._timeout_s = timeout_s
 
     def shake_hands(self) -> None:
-        """Do the handshake."""
         self._step(lambda: 0)
 
     def close(self) -> None:

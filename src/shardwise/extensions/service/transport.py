@@ -65,9 +65,7 @@ class Listener(Protocol):
         ...
 
     @property
-    def address(self) -> str:
-        """The address that clients use."""
-        ...
+    def address(self) -> str: ...
 
     def accept(self) -> Connection:
         """Wait for the next connection; OSError if the listener was closed."""

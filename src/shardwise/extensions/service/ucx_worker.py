@@ -69,7 +69,6 @@ class UcxWorker:
 
     @property
     def address(self) -> bytes:
-        """The address that an endpoint is made from, on any machine."""
         with self._lock:
             return bytes(memoryview(self._alive().address))
 
@@ -101,7 +100,6 @@ class UcxWorker:
             return endpoint
 
     def send(self, endpoint: Any, view: memoryview, tag: int) -> Any:
-        """Start to send a message; returns the request to wait for."""
         with self._lock:
             self._alive()
             if endpoint not in self._endpoints:

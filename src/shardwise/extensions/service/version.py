@@ -28,12 +28,10 @@ class VersionWord:
 
     @classmethod
     def of(cls, dataset: Samples) -> VersionWord:
-        """The word of a dataset."""
         return cls(cls.release_here(), dataset.fingerprint, recipe_digest(dataset))
 
     @staticmethod
     def release_here() -> str:
-        """The release that is installed here."""
         return __version__
 
     def difference(self, other: VersionWord) -> str | None:

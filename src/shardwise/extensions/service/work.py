@@ -37,7 +37,6 @@ class Work:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody still waits for a result."""
         return self.result is None and not self.is_dropped
 
 
@@ -61,7 +60,6 @@ class Server:
 
     @property
     def is_live(self) -> bool:
-        """Whether there is a connection."""
         return self.outbox is not None
 
     @property
@@ -71,7 +69,6 @@ class Server:
 
     @property
     def has_credit(self) -> bool:
-        """Whether it takes one more work now."""
         return self.outbox is not None and len(self.held) < self.credits
 
     def weight(self, shard: int) -> bytes:
@@ -79,7 +76,6 @@ class Server:
         return hashlib.blake2b(f"{self.address} {shard}".encode(), digest_size=8).digest()
 
     def send(self, work: Work) -> None:
-        """Give it a work."""
         assert self.outbox is not None
         now = time.monotonic()
         self.held[work.number] = (work, now)
@@ -99,7 +95,6 @@ class Server:
         return work
 
     def stats(self) -> dict[str, Any]:
-        """Its counts; JSON."""
         median = statistics.median(self.latencies) if self.latencies else None
         return {
             "requests": self.num_sent,

@@ -9,17 +9,17 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
+from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from shardwise.base.errors import DataError, StorageError
-from shardwise.extensions.remote.cache import CachedFile
+from shardwise.extensions.remote.cache import Cache, CachedFile
 from shardwise.extensions.remote.cache.block_file import BLOCK_NAME
 from shardwise.extensions.remote.cache.fetch import MissingBlock, fetch_or_wait
+from shardwise.extensions.remote.cache.homes import keys_of_names
 from shardwise.extensions.service import frames
 from shardwise.extensions.service.greeting import Admission, greeting_steps, welcome
 from shardwise.extensions.service.reception import Reception
@@ -45,8 +45,8 @@ class BlockServer:
     connection sends, only that connection is given up.
     """
 
-    def __init__(self, listener: Listener, token: bytes, *, room: int, files: _Files) -> None:
-        self._room, self._files, self._pid = room, files, os.getpid()
+    def __init__(self, listener: Listener, token: bytes, *, cache: Cache, files: _Files) -> None:
+        self._cache, self._files, self._pid = cache, files, os.getpid()
         greet = partial(greeting_steps, token=token, has_dataset=True)
         self._reception = Reception(listener, greet=greet, take=self._take)
         self._reception.start()
@@ -67,19 +67,23 @@ class BlockServer:
                 welcome(connection, 1)
             while version == VERSION:
                 frame = frames.read_frame(connection, frames.Limits(MAX_HEADER, 0))
-                frames.write(connection, frames.Kind.BATCH, 0, self._answer(frame.body))
-        except (frames.FrameError, EOFError, OSError, MemoryError) as error:
+                for number, answer in enumerate(self._answers(frame.body)):
+                    frames.write(connection, frames.Kind.BATCH, number, answer)
+        except (frames.FrameError, EOFError, OSError, MemoryError, ReferenceError) as error:
             _logger.debug("a connection of another node ended: %s", error)
         finally:
             connection.close()
 
-    def _answer(self, body: Any) -> frames.Encoded:
-        """The numbers of the blocks that are here with the digests of their bytes, and these.
+    def _answers(self, body: Any) -> Iterator[frames.Encoded]:
+        """The digest of each requested block's bytes, and these; None for one that is not here.
 
-        For no request, the number of blocks that this node has room for.
+        For no request, the number of blocks that this node has room for, and all their keys.
         """
         if body is None:
-            return frames.encoded(self._room)
+            names = [each.name for each in Path(self._cache.folder, "blocks").iterdir()]
+            keys = keys_of_names([*filter(BLOCK_NAME.fullmatch, names)])
+            yield frames.encoded(self._cache.room, [keys])
+            return
         asked, num_bytes = [], 0
         with frames.decoding("request"):
             through, blocks = body
@@ -90,25 +94,22 @@ class BlockServer:
                 num_bytes = ends[-1]
                 if not parts or num_bytes > MAX_BYTES or not BLOCK_NAME.fullmatch(name):
                     raise ValueError(f"{name}: {len(parts)} ranges up to byte {num_bytes}")
-        buffer, given, missing = np.empty(num_bytes, np.uint8), [], {}
-        for each, (name, parts, _) in enumerate(asked):
-            block = self._find_block(name, parts)
-            if block is not None and block.cache.read(name, parts, buffer.data):
-                given.append(each)
-            elif block is not None and through is True:
-                missing[each] = block
+        memory = self._cache.take_memory(num_bytes)
+        found = [self._find_block(name, parts) for name, parts, _ in asked]
+        missing = [each for each in found if each is not None and not each.is_cached]
         if missing:
             # Between two passes it is not known who else has them: those who ask know it.
-            know = next(iter(missing.values())).cache.peers.know([*missing.values()])
-            missing = dict(compress(missing.items(), know))
-        is_done = bool(missing) and _fetch([*missing.values()], buffer.data)
-        for each, block in missing.items():
-            if is_done or block.cache.read(block.name, block.ranges, buffer.data):
-                given.append(each)
-        given.sort()
-        data = [buffer[asked[each][2]] for each in given]
-        names = [asked[each][0] for each in given]
-        return frames.encoded([given, [*map(block_digest, names, data)]], data)
+            know = missing[0].cache.peers.know(missing) if through is True else ()
+            missing = [*compress(missing, know)]
+        is_done = not missing or _fetch(missing, memory.data)
+        for (name, parts, place), block in zip(asked, found, strict=True):
+            is_here = block and (
+                (is_done and block in missing) or block.cache.read(name, parts, memory.data)
+            )
+            data = [memory[place]] if is_here else []
+            yield frames.encoded(block_digest(name, *data) if data else None, data)
+        if is_done:
+            self._cache.spare_memory(memory)
 
     def _find_block(self, name: str, parts: Sequence[ByteRange]) -> MissingBlock | None:
         """A block of this node's version of a file; None for others'."""

@@ -7,8 +7,10 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +46,14 @@ _ANSWER_S, _HOLDER_S, CONNECT_S = 10.0, 3.0, 1.0
 _PAUSE_S, _LONG_PAUSE_S = 5.0, 60.0
 # Servers close a connection that nobody uses for 15 s.
 _MAX_IDLE_S = 5.0
-# Limits of the blocks of a request, and of its header.
-MAX_BYTES, MAX_HEADER = 1 << 30, 1 << 20
+# Limits of the blocks of a request, of its header, and of all keys of a node: for 8,388,608 blocks.
+MAX_BYTES, MAX_HEADER, _MAX_KEYS_BYTES = 1 << 30, 1 << 20, 64 << 20
 
 # Errors that may end a connection.
 FAILURES = (ServiceError, FrameError, EOFError, OSError, RuntimeError)
 # The address of a node, the job's token, and whether the node fetches a block that it lacks.
 _Node = tuple[str, str, bool]
+_Receive = Callable[[Connection], Any]
 _Wanted = tuple[Any, Sequence[ByteRange]]
 # A requested block with its ranges, and the nodes that are left to ask.
 _Ask = tuple[_Wanted, list[_Node] | None]
@@ -107,18 +110,17 @@ class Peers:
 
     def _holders(self, blocks: Sequence[Any]) -> list[list[_Node] | None]:
         """The nodes to ask for each block; waits for homes that are about to be computed."""
-        keys = keys_of_names([block.name for block in blocks])
-        while True:
+        is_pending = True
+        while is_pending and (missing := [each for each in blocks if each.nodes is None]):
             known, is_pending = self._known_homes()
-            found: list[list[_Node] | None] = [None] * len(blocks)
             for homes in known:
-                rows, are_known = homes.rows(keys)
-                for each in np.flatnonzero(are_known).tolist():
-                    if found[each] is None:
-                        found[each] = self._nodes(blocks[each], rows[each], homes.facts)
-            if not is_pending or None not in found:
-                return found
-            time.sleep(2e-3)
+                rows, are_known = homes.rows(keys_of_names([block.name for block in missing]))
+                for block, row in compress(zip(missing, rows, strict=True), are_known):
+                    if block.nodes is None:
+                        block.nodes = self._nodes(block, row, homes.facts)
+            if is_pending and any(block.nodes is None for block in missing):
+                time.sleep(2e-3)
+        return [block.nodes for block in blocks]
 
     def _known_homes(self) -> tuple[list[Homes], bool]:
         """The homes that this machine's loaders have computed, and whether others are to come."""
@@ -133,7 +135,7 @@ class Peers:
         return list(found.values()), is_pending
 
     def _nodes(self, block: Any, row: Any, facts: dict[str, Any]) -> list[_Node]:
-        """The nodes that hold a block, held it before, or may have it from an earlier job."""
+        """The nodes that hold a block, held it before, or have it from an earlier job."""
         if block.name in self.distrusted:
             return []
         addresses, me, home = facts["addresses"], facts["me"], int(row["home"])
@@ -142,7 +144,7 @@ class Peers:
             home = next((n for n in after if n == me or self._is_up(addresses[n])), home)
         return [
             (addresses[n], facts["token"], n == home and not block.for_peer)
-            for n in dict.fromkeys([home, int(row["before"]), *facts["warm"]])
+            for n in dict.fromkeys([home, int(row["before"]), int(row["warm"])])
             if n not in (-1, me)
         ]
 
@@ -154,15 +156,20 @@ class Peers:
     ) -> list[int]:
         """Ask a node for blocks; returns the numbers of the blocks that it sent."""
         address, token, through = node
-        sizes = [num_bytes_of(ranges) for _, ranges in wanted]
         body = [
             [block.name, [each.start for each in ranges],
              np.cumsum([each.stop - each.start for each in ranges]).tolist()]
             for block, ranges in wanted
         ]  # fmt: skip
+        given: list[int] = []
+
+        def receive(connection: Connection) -> None:
+            for number, (block, ranges) in enumerate(wanted):
+                given.extend([number] * _receive_block(connection, block.name, ranges, buffer))
+
         try:
-            frame = self._exchange(address, token, [through, body], sizes, until)
-            given = _check_answer(frame, [block.name for block, _ in wanted], sizes)
+            self._exchange(address, token, [through, body], receive, until)
+            self._down.pop(address, None)
         except FAILURES as error:
             _, times = self._down.get(address, (0.0, 0))
             if not times:
@@ -170,19 +177,20 @@ class Peers:
             is_wrong = isinstance(error, FrameError)
             pause_s = _LONG_PAUSE_S if is_wrong else min(_PAUSE_S * 2**times, _LONG_PAUSE_S)
             self._down[address] = time.monotonic() + pause_s, times + 1
-            return []
-        self._down.pop(address, None)
-        for number, data in zip(given, frame.arrays, strict=True):
-            begin = 0
-            for start, stop, at in wanted[number][1]:
-                buffer[at : at + stop - start] = data[begin : begin + stop - start].data
-                begin += stop - start
-        IO_COUNTS.add(peer_bytes=sum(sizes[number] for number in given))
+        IO_COUNTS.add(peer_bytes=sum(num_bytes_of(wanted[number][1]) for number in given))
         return given
 
+    def _ask_room(self, address: str, token: str, until: float) -> tuple[int, NDArray[np.uint64]]:
+        """The number of blocks that a node has room for, and the keys of those that it has."""
+        receive = partial(frames.read_frame, limits=frames.Limits(MAX_HEADER, _MAX_KEYS_BYTES))
+        frame = self._exchange(address, token, None, receive, until)
+        with frames.decoding("answer"):
+            [keys] = frame.arrays
+            return int(frame.body), keys.astype(np.uint64, casting="no")
+
     def _exchange(
-        self, address: str, token: str, body: Any, sizes: Sequence[int], until: float
-    ) -> frames.Frame:
+        self, address: str, token: str, body: Any, receive: _Receive, until: float
+    ) -> Any:
         """Send a request and receive its answer; raises `FAILURES`."""
         link: list[Connection] = []
         # A node may send a byte now and then: the connection is closed when the time is over.
@@ -199,17 +207,17 @@ class Peers:
                 connect = connect_to([address], files=tls_files(self._settings))
                 link.append(connect(address, timeout_s=CONNECT_S))
                 side = ClientSide(VERSION, {}, bytes, needs_pickle=False, token=token.encode())
+                link[0].limit(None)  # a busy node greets late
                 greet(link[0], side)
-                link[0].limit(None)
             frames.write(link[0], frames.Kind.REQUEST, 0, frames.encoded(body))
-            frame = frames.read_frame(link[0], frames.Limits(MAX_HEADER, sum(map(aligned, sizes))))
+            answer = receive(link[0])
         except FAILURES:
             _close(link)
             raise
         finally:
             timer.cancel()
         idle.append((time.monotonic(), link[0]))
-        return frame
+        return answer
 
 
 def _close(links: Sequence[Connection]) -> None:
@@ -222,14 +230,29 @@ def block_digest(name: str, data: NDArray[np.uint8]) -> int:
     return digest(data.data) ^ digest(name.encode())
 
 
-def _check_answer(frame: frames.Frame, names: Sequence[str], sizes: Sequence[int]) -> list[int]:
-    """The numbers of the blocks that a node gives; FrameError for wrong ones."""
+def _receive_block(
+    connection: Connection, name: str, ranges: Sequence[ByteRange], buffer: memoryview
+) -> bool:
+    """Receive ranges of a block into a buffer, unless the node lacks it; FrameError for others."""
+    size, begin = num_bytes_of(ranges), ranges[0].begin
+    # A frame pads its arrays.
+    is_in_place = len(ranges) == 1 and size == aligned(size)
+
+    def memory(num_bytes: int) -> NDArray[np.uint8]:
+        if is_in_place and num_bytes == size:
+            return np.frombuffer(buffer[begin : begin + size], np.uint8)
+        return np.empty(num_bytes, np.uint8)
+
+    frame = frames.read_frame(connection, frames.Limits(MAX_HEADER, aligned(size)), memory)
+    if frame.body is None:
+        return False
     with frames.decoding("answer"):
-        given, expected = frame.body
-        for number, each, data in zip(given, expected, frame.arrays, strict=True):
-            is_one = data.dtype == np.uint8 and data.shape == (sizes[number],)
-            if not is_one or block_digest(names[number], data) != each:
-                raise ValueError("it differs from its digest, or is of another block")
-        if given != sorted({*given} & {*range(len(sizes))}):
-            raise ValueError(f"blocks {given!r:.80}")
-    return list(given)
+        [data] = frame.arrays
+        is_one = data.dtype == np.uint8 and data.shape == (size,)
+        if not is_one or block_digest(name, data) != frame.body:
+            raise ValueError("it differs from its digest, or is of another block")
+    begin = 0
+    for start, stop, at in () if is_in_place else ranges:
+        buffer[at : at + stop - start] = data[begin : begin + stop - start].data
+        begin += stop - start
+    return True

@@ -131,8 +131,12 @@ class Sharing(Peers):
         rows["use"] = np.where(rows["home"] == facts["me"], again, due)
         rows.sort(order="key")
         # Later, blocks of an earlier job are where the plan puts them by now.
-        warm = facts["warm"] if epoch <= facts["epoch"] + 1 else []
-        contents = rows.tobytes() + json.dumps({**facts, "warm": warm}).encode()
+        rows["warm"], until = -1, time.monotonic() + JOIN_S / 2
+        for node in {*facts["warm"]} - {facts["me"]} if epoch <= facts["epoch"] + 1 else ():
+            with suppress(*FAILURES):
+                _, kept = self._ask_room(facts["addresses"][node], facts["token"], until)
+                rows["warm"][np.isin(rows["key"], kept)] = node
+        contents = rows.tobytes() + json.dumps(facts).encode()
         homes.fill(contents, first_step, len(rows))
 
     def _join(self, homes: LoaderFile, samples: Any, rank: int, plan: Plan) -> dict[str, Any]:
@@ -203,9 +207,9 @@ class Sharing(Peers):
         rooms: dict[str, int] = {}
         while (missing := {*peers} - {*rooms}) and time.monotonic() < until:
             for each in missing:
-                with suppress(*FAILURES, TypeError):
+                with suppress(*FAILURES):
                     soon = time.monotonic() + CONNECT_S
-                    rooms[each] = int(self._exchange(each, token.decode(), None, [], soon).body)
+                    rooms[each], _ = self._ask_room(each, token.decode(), soon)
             time.sleep(0.02)
         every = [[str(n), rooms.get(peers[n], 0), True, peers[n]] for n in nodes]
         return str(nodes[rank]), every
@@ -219,7 +223,8 @@ class Sharing(Peers):
         self._served, files = (token, []), tls_files(self._settings)
         any_host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
         listener = listen("tcp", any_host, port, files=files)
-        self._server = BlockServer(listener, token, room=self._cache.room, files=self._files)
+        cache = weakref.proxy(self._cache)  # the server ends with it
+        self._server = BlockServer(listener, token, cache=cache, files=self._files)
         weakref.finalize(self, self._server.close)
         host, store = socket.gethostname(), group_store()
         while hasattr(store, "underlying_store"):

@@ -14,8 +14,9 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,8 @@ _logger = logging.getLogger("shardwise")
 
 # Disk space of the folders and of the usage file.
 _OVERHEAD = 16 << 10
+# Memory that is kept for the next fetches, mostly of four blocks.
+_MAX_SPARE, _MAX_SPARE_BYTES = 4, 32 << 20
 
 
 class Cache:
@@ -78,6 +81,7 @@ class Cache:
         self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
         # Blocks that this process is fetching: others of its threads need not ask the disk.
         self._locked: set[str] = set()
+        self._spare: deque[NDArray[np.uint8]] = deque(maxlen=_MAX_SPARE)
         self._ahead = self._make_ahead(self._limit // self.settings.block_bytes)
         self._eviction = Eviction(self.folder)
         self._usage_file: UsageFile | None = None
@@ -99,7 +103,6 @@ class Cache:
 
     @property
     def ahead(self) -> Any:
-        """The blocks that this process will read."""
         if self._pid != os.getpid():
             self._start()
         return self._ahead
@@ -163,8 +166,18 @@ class Cache:
         if isinstance(lock, BlockLock) and self.write(lock, memoryview(payload), 0):
             self.publish(lock, chunk_digests(memoryview(payload)))
 
+    def take_memory(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Memory for a fetch; spared memory has pages that the system need not clear again."""
+        with suppress(IndexError):  # none is left
+            if (spare := self._spare.pop()).nbytes >= num_bytes:
+                return spare
+        return np.empty(num_bytes, np.uint8)
+
+    def spare_memory(self, memory: NDArray[np.uint8]) -> None:
+        if memory.nbytes <= _MAX_SPARE_BYTES:
+            self._spare.append(memory)
+
     def holds(self, name: str) -> bool:
-        """Whether a block seems to be cached."""
         return name in self._open_blocks or os.path.lexists(f"{self._blocks}/{name}")
 
     def lock_block(self, name: str, info: BlockInfo) -> BlockLock | LockDenied:
@@ -332,7 +345,6 @@ class Cache:
             _logger.warning("a block of the cache was damaged and is fetched once more: %s", path)
 
     def _degrade(self, error: OSError) -> None:
-        """Read past the cache for a while."""
         if isinstance(error, FileNotFoundError):
             self._usage_file = None  # the cache was removed: create it again
         self.bypass.note_disk(error)

@@ -125,7 +125,6 @@ class Eviction:
         return self._num_left < 0 or (not is_expected and order > self._scanned_ns)
 
     def _rescan(self, usage: Usage) -> None:
-        """Sweep, list all blocks, and correct the usage."""
         self._scanned_ns = time.time_ns()
         sweep_parts(self._folder, usage)
         self._next_uses = NextUses(self._folder)

@@ -15,9 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import numpy as np
+from typing import Any, TypeAlias
 
 from shardwise.base.errors import DataError, StorageError
 from shardwise.extensions.remote.cache.block_file import (
@@ -50,6 +48,7 @@ class MissingBlock:
         ranges: what a read needs of it.
         tries: how often it was reported as cached and was gone.
         for_peer: whether another node, which takes this one for its holder, waits for it.
+        nodes: that hold it, once they are known.
     """
 
     file: RemoteFile
@@ -60,20 +59,18 @@ class MissingBlock:
     ranges: Sequence[ByteRange]
     tries: int = 0
     for_peer: bool = False
+    nodes: Any = None
 
     @property
     def name(self) -> str:
-        """The name of the block's file."""
         return block_name(self.version, self.number)
 
     @property
     def is_cached(self) -> bool:
-        """Whether it seems to be there by now."""
         return self.cache.holds(self.name)
 
     @property
     def next_name(self) -> str:
-        """The name of the next block's file."""
         return block_name(self.version, self.number + 1)
 
 
@@ -145,13 +142,15 @@ def fetch_blocks(
 
 def _fetch_locked(locked: Sequence[_Locked], view: memoryview) -> None:
     """Fetch whole blocks at once, copy the requested ranges, publish the blocks."""
-    peers = locked[0][0].cache.peers
+    cache = locked[0][0].cache
+    peers = cache.peers
     waits = peers.ask_holders([block for block, _ in locked]) if peers is not None else []
     if 0 < sum(waits) < len(waits):
         # The holder of a block may wait for one that this node holds: that one is not kept locked.
         _fetch_locked([each for each, late in zip(locked, waits, strict=True) if not late], view)
         locked = [each for each, late in zip(locked, waits, strict=True) if late]
-    buffer = np.empty(sum(block.info.num_bytes for block, _ in locked), np.uint8).data
+    memory = cache.take_memory(sum(block.info.num_bytes for block, _ in locked))
+    buffer = memory.data
     wanted, begin = [], 0
     for block, _ in locked:
         start = block.info.offset
@@ -164,6 +163,7 @@ def _fetch_locked(locked: Sequence[_Locked], view: memoryview) -> None:
             view[at : at + stop - start] = payload[start - whole.start : stop - whole.start]
         if block.cache.write(lock, payload, 0):
             block.cache.publish(lock, chunk_digests(payload))
+    cache.spare_memory(memory)
 
 
 def _read_missing(
@@ -236,7 +236,6 @@ class CacheAhead:
         self._lock = threading.Condition()
 
     def add(self, owner: Hashable, blocks: Iterable[MissingBlock]) -> None:
-        """Announce blocks, after those that were announced before."""
         with self._lock:
             names = self._names.setdefault(owner, [])
             for block in blocks:

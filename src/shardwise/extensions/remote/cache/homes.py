@@ -25,9 +25,10 @@ from shardwise.plan.uses import NEVER
 # The step that its loader has come to, and the number of uses or blocks; 0 until they are there.
 HEAD = struct.Struct("<qq")
 _ODD = 0x9E3779B97F4A7C15
-# A block's key; the node that holds it from its first read in this epoch on; the one that held it
-# before, -1 for none; and if one of them is this node, the step up to which it holds it, else -1.
-HOME = np.dtype([("key", "<u8"), ("home", "<i4"), ("before", "<i4"), ("use", "<i8")])
+# A block's key; the nodes that hold it from its first read in this epoch on, held it before, and
+# have it from an earlier job, -1 for none; and the step up to which this node holds it, else -1.
+HOME = np.dtype("<u8,<i4,<i4,<i4,<i8")
+HOME.names = "key", "home", "before", "warm", "use"
 # Added to the steps of blocks that another node holds: they are evicted before this node's blocks.
 _FAR = 1 << 60
 
@@ -76,11 +77,9 @@ class LoaderFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether its loader still expects something."""
         return not self._file.closed
 
     def move(self, step: int) -> None:
-        """Note that all steps before this one were read."""
         with self._lock:
             if self.is_open and self.is_filled:  # readers wait for one that is new
                 struct.pack_into("<q", self._map, 0, step)

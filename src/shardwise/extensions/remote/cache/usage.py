@@ -246,14 +246,12 @@ class Hits:
         self._count = 0
 
     def add(self, hits: int, num_bytes: int) -> None:
-        """Count blocks that were read, and the bytes that their readers got."""
         IO_COUNTS.add(hits=hits, disk_bytes=num_bytes)
         self._count += hits
         if self._count >= _FLUSHED_HITS or time.monotonic() - self._flushed_at > _FLUSHED_S:
             self.flush()
 
     def take(self) -> int:
-        """The hits, for a caller that adds them to the usage file."""
         count, self._count = self._count, 0
         self._flushed_at = time.monotonic()
         return count
