@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import shardwise as sw
 
 IMAGE, VOCABULARY, WIDTH, HEADS, LENGTH = 256, 257, 64, 4, 64
-EPOCHS, TEST = 4, 100
+EPOCHS, TEST = 3, 100
 
 
 def write_chats(folder: Path, count: int = 900) -> None:
@@ -105,7 +105,7 @@ def main() -> None:
         train = chats.subset(range(TEST, len(chats)))
         model = Model()
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-        options: dict[str, Any] = {"batch_size": 32, "ragged": "pad"}
+        options: dict[str, Any] = {"batch_size": 32, "ragged": "pad", "num_workers": 0}
         with sw.DataLoader(train, shuffle=True, seed=1, remainder="drop", **options) as loader:
             for epoch in range(EPOCHS):
                 for batch in loader:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from shardwise.engine.processes.start_worker import start_worker
+from tests.support.properties import QUICK
 from tests.support.ranks import LAUNCHER, end_launcher
 from tests.support.servers import AzureServer, S3Server, azurite, s3_gateway
 from tests.support.warm_workers import WorkerLauncher
@@ -26,6 +27,7 @@ _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [Healt
 settings.register_profile("local", **_COMMON)
 settings.register_profile("ci", derandomize=True, database=None, **_COMMON)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+settings.register_profile("quick", settings.default, max_examples=QUICK)
 
 
 WORKERS = WorkerLauncher()
@@ -36,6 +38,12 @@ _START_WORKER = "shardwise.engine.processes.worker_pool.start_worker"
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 _RANK_PREFIXES = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where the long tests are left out, properties try fewer examples; see `examples`."""
+    if config.option.markexpr == "not long":
+        settings.load_profile("quick")
 
 
 def pytest_collection_finish() -> None:

@@ -14,11 +14,12 @@ from shardwise.codecs import RandomCrop, image
 from shardwise.codecs import image_backends as backends
 from shardwise.testing import check_decoder
 from tests.codecs.samples import encode, oriented, picture
+from tests.support.properties import examples
 
 _SIZES = st.integers(1, 400)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     height=_SIZES,
     width=_SIZES,

@@ -18,6 +18,7 @@ from shardwise.codecs.image_crop import CropBox
 from shardwise.codecs.image_headers import probe
 from shardwise.codecs.image_jpeg_parts import find_turbojpeg, may_end_early, read_part
 from tests.codecs.samples import encode, picture
+from tests.support.properties import examples
 
 _HEIGHT, _WIDTH = 77, 83
 _CMYK = {"quality": 90}
@@ -63,7 +64,7 @@ def test_turbojpeg_is_there_where_its_package_is():
         assert find_turbojpeg() is not None
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     draws=st.data(),
     colours=st.sampled_from(_COLOURS),

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 from shardwise.base.columns import BytesColumn
 from shardwise.codecs import array, floating, integer
 from shardwise.testing.decoders import check_decoder
+from tests.support.properties import examples
 
 digits = st.integers(-(2**63), 2**63 - 1).map(lambda value: str(value).encode())
 small = st.integers(-1000, 1000).map(lambda value: str(value).encode())
@@ -49,7 +50,7 @@ def test_a_column_of_digits_is_int_of_each_row(payloads, before):
 
 
 @given(st.lists(st.one_of(digits, small), max_size=10), bad, st.integers(0, 10))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_a_column_fails_exactly_where_int_of_64_bits_does(payloads, odd_one, place):
     payloads.insert(place, odd_one)
     try:

@@ -12,6 +12,7 @@ import pytest
 
 import shardwise.compat
 import shardwise.compat.webdataset as wds
+from tests.support.ranks import run_forked
 from tests.support.suites import unpack_package
 from tests.support.tars import make_shards
 from tests.support.torchrun import run_program
@@ -169,7 +170,7 @@ def test_the_old_list_of_shards_has_its_own_arguments_and_shuffles():
         make(urls, nodesplitter=None)
 
 
-def test_install_makes_imports_find_these_modules():
+def test_install_makes_imports_find_these_modules(tmp_path):
     code = """
 import sys
 import shardwise.compat
@@ -192,14 +193,14 @@ for package in (webdataset, wids, video2dataset):
     assert version(name) == package.__version__
 assert version("numpy")
 """
-    run_program("-c", code)
+    run_forked(tmp_path, code)
 
 
 def test_install_refuses_to_mix_with_the_other_package(tmp_path):
     (tmp_path / "webdataset.py").write_text("")
     code = "import webdataset, shardwise.compat; shardwise.compat.install()"
-    done = run_program("-c", code, env={"PYTHONPATH": str(tmp_path)}, check=False)
-    assert "call shardwise.compat.install() before the first import" in done.stdout
+    said = run_forked(tmp_path, code, check=False)
+    assert "call shardwise.compat.install() before the first import" in said
 
 
 def test_the_package_is_had_without_importing_torch():

@@ -89,8 +89,13 @@ def check_resume(make, epoch, stop):
     assert list(resumed) == epochs[epoch + 1]
 
 
-@pytest.mark.parametrize("stop", [0, 1, 7, 33, None])
-@pytest.mark.parametrize("epoch", [0, 1])
+PLACES = [(0, 1), (1, 0), (1, 7), (1, 33), (1, None)]
+OTHERS = [(0, 0), (0, 7), (0, 33), (0, None), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "stop"), [*PLACES, *(pytest.param(*each, marks=pytest.mark.long) for each in OTHERS)]
+)
 @pytest.mark.parametrize("name", IN_PROCESS)
 def test_a_pipeline_goes_on(urls, name, epoch, stop):
     check_resume(lambda: IN_PROCESS[name](urls), epoch, stop)
@@ -102,7 +107,7 @@ def test_a_loader_without_workers_goes_on(urls, name):
         check_resume(lambda: LOADERS[name](urls, 0), 1, stop)
 
 
-@pytest.mark.parametrize("stop", [3, None])
+@pytest.mark.parametrize("stop", [3, pytest.param(None, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_loader_with_workers_goes_on(urls, name, stop):
     check_resume(lambda: LOADERS[name](urls, 2), 1, stop)

@@ -15,7 +15,7 @@ import pytest
 
 from shardwise.compat.webdataset import cache, cached_files, handlers
 from shardwise.compat.webdataset.cache import FileCache, LRUCleanup, check_tar_format
-from tests.support.python_code import printed_by
+from tests.support.ranks import run_forked
 from tests.support.servers import nginx
 from tests.support.tars import make_shards, write_tar
 from tests.support.waiting import wait_for
@@ -204,7 +204,7 @@ def test_a_hit_makes_a_file_the_one_used_last(web, tmp_path):
     assert path.stat().st_mtime > 1
 
 
-def test_a_file_that_is_read_is_not_deleted(web, tmp_path):
+def test_a_file_that_is_read_is_not_deleted(web, tmp_path, tmp_path_factory):
     tiny = FileCache(tmp_path, cache_size=1)
     first, second = tiny([f"{web.url}/000.tar", f"{web.url}/001.tar"])
     assert visible(tmp_path) == ["000.tar", "001.tar"]
@@ -213,7 +213,7 @@ def test_a_file_that_is_read_is_not_deleted(web, tmp_path):
         "import sys; from shardwise.compat.webdataset.cache import LRUCleanup;"
         "LRUCleanup(sys.argv[1], 0).cleanup()"
     )
-    printed_by(code, tmp_path)
+    run_forked(tmp_path_factory.mktemp("program"), code, tmp_path)
     assert visible(tmp_path) == ["000.tar", "001.tar"]
     first["stream"].close()
     tiny.cleaner.last_run = 0

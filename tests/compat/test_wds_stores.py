@@ -6,7 +6,7 @@ of each file have another server.
 
 from __future__ import annotations
 
-from tests.support.torchrun import run_program
+from tests.support.ranks import run_forked
 
 _STREAMS = """
 import os, sys
@@ -58,12 +58,12 @@ os._exit(0)
 """
 
 
-def test_a_stream_to_a_store_is_an_object_when_it_is_closed(s3):
+def test_a_stream_to_a_store_is_an_object_when_it_is_closed(s3, tmp_path):
     urls = s3.url("written.bin"), s3.url("never.bin")
-    assert "all of it" in run_program("-c", _STREAMS, *urls, env=s3.environment).stdout
+    assert "all of it" in run_forked(tmp_path, _STREAMS, *urls, env=s3.environment)
 
 
-def test_shards_are_written_to_a_store_and_a_failed_one_is_not(s3):
+def test_shards_are_written_to_a_store_and_a_failed_one_is_not(s3, tmp_path):
     urls = s3.url("part-%03d.tar"), s3.url("never.tar")
-    assert "all of it" in run_program("-c", _SHARDS, *urls, env=s3.environment).stdout
+    assert "all of it" in run_forked(tmp_path, _SHARDS, *urls, env=s3.environment)
     assert s3.request("GET", "never.tar").status == 404

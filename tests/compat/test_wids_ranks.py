@@ -10,8 +10,9 @@ import pytest
 from shardwise.compat.wids.wids_index import make_index
 from tests.support.ranks import run_ranks
 from tests.support.tars import make_shards
+from tests.support.trainers import needs
 
-pytest.importorskip("accelerate")
+pytestmark = needs("accelerate")
 
 N, RANKS = 160, 2
 PROGRAM = Path(__file__).with_name("wids_ranks.py")

@@ -1,6 +1,6 @@
 """Damaged input gives whole values or an error of this library, whatever the damage is.
 
-About a minute in all; `python -m tests.fuzz --minutes 30` looks for longer.
+A fifth of the cases by default; `python -m tests.fuzz --minutes 30` looks for longer.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ def children():
     end_children()
 
 
+@pytest.mark.parametrize("share", [5, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("target", sorted(strategies))
-def test_damage_is_an_error_that_says_for_what(target, tmp_path):
-    @settings(max_examples=EXAMPLES.get(target, 60), suppress_health_check=list(HealthCheck))
+def test_damage_is_an_error_that_says_for_what(target, share, tmp_path):
+    @settings(
+        max_examples=EXAMPLES.get(target, 60) // share, suppress_health_check=list(HealthCheck)
+    )
     @given(strategies[target]())
     def attempt(case: Case) -> None:
         check(target, case, tmp_path)

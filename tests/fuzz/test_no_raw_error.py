@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.compat.video2dataset import get_video_dataset
 from tests.support.commands import CliRunner, cli
+from tests.support.properties import examples
 
 FOREIGN = Path(__file__).parents[1] / "extensions" / "formats" / "foreign" / "data"
 MEANT = (sw.ShardwiseError, ValueError, TypeError)
@@ -233,7 +234,7 @@ DOORS: dict[str, tuple[Callable[..., Any], list[str], bool]] = {
 CALLS = [(door, argument) for door, (_, names, _) in DOORS.items() for argument in names]
 
 
-@settings(max_examples=500, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(500), suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(CALLS), HOSTILE)
 @example(("tar", "index"), "s3://")
 @example(("tar", "index"), "http://[")
@@ -286,7 +287,7 @@ WORDS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(COMMANDS), st.lists(st.sampled_from(OPTIONS) | WORDS, max_size=4))
 @example("index", ["--index", "\ud800"])
 @example("verify", ["--index", "s3://", "sound.tar"])

@@ -97,6 +97,7 @@ def test_ray_trains_new_workers_go_on_where_the_failed_ones_were(
         assert [line["epoch"] for line in ledger] == [0] * 15 + [1] * 15
 
 
+@pytest.mark.long
 @needs("deepspeed")
 def test_deepspeed_keeps_the_position_in_its_checkpoint(shards: Path, tmp_path: Path) -> None:
     launch("with_deepspeed", shards, tmp_path, stop_after=STOP_AFTER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import warnings
 from itertools import islice
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributed import checkpoint
 
 import shardwise as sw
 from shardwise.base.errors import StateError
@@ -66,11 +66,17 @@ def loader_of(order: str, rank: int, world_size: int) -> sw.DataLoader:
     )
 
 
+@pytest.fixture(scope="module")
+def checkpoint():
+    """torch's distributed checkpoints: an import of 2 s, for the process that has these tests."""
+    return importlib.import_module("torch.distributed.checkpoint")
+
+
 @pytest.mark.parametrize("order", _ORDERS)
 @given(position=st.integers(0, 9), behind=st.integers(0, 9), ranks=st.sampled_from([1, 2, 3]))
 @settings(max_examples=4, deadline=None)
 def test_a_checkpoint_is_loaded_at_any_position_by_any_number_of_ranks(
-    order, position, behind, ranks
+    checkpoint, order, position, behind, ranks
 ):
     with warnings.catch_warnings(), TemporaryDirectory() as directory:
         warnings.simplefilter("ignore")
@@ -109,7 +115,7 @@ class Program:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_the_state_of_a_mixture_is_loaded_through_a_stateful_of_the_programs(tmp_path):
+def test_the_state_of_a_mixture_is_loaded_through_a_stateful_of_the_programs(checkpoint, tmp_path):
     first, second = (Program(loader_of("mixture", 0, 1)) for _ in range(2))
     first.step = len(list(islice(first.loader, 3)))
     checkpoint.save({"program": first}, checkpoint_id=tmp_path, no_dist=True)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed import checkpoint as distributed_checkpoint
 
 import shardwise as sw
 from shardwise import DataLoader
@@ -153,14 +152,16 @@ def test_any_chain_of_world_sizes_gives_the_uninterrupted_order(cuts, worlds, sh
 
 @pytest.mark.parametrize("by_torch", [False, True])
 def test_a_state_is_taken_up_with_another_batch_size_exactly_once(by_torch, tmp_path):
+    from torch.distributed import checkpoint  # 2 s of CPU time
+
     first = make(batch_size=16, shuffle="full", remainder="uneven")
     iterator = iter(first)
     given = [i for _ in range(3) for i in next(iterator)["__index__"].tolist()]
-    distributed_checkpoint.save({"loader": first}, checkpoint_id=tmp_path, no_dist=True)
+    checkpoint.save({"loader": first}, checkpoint_id=tmp_path, no_dist=True)
     for rank in range(3):
         second = make(batch_size=5, shuffle="full", remainder="uneven", rank=rank, world_size=3)
         if by_torch:
-            distributed_checkpoint.load({"loader": second}, checkpoint_id=tmp_path, no_dist=True)
+            checkpoint.load({"loader": second}, checkpoint_id=tmp_path, no_dist=True)
         else:
             second.load_state_dict(first.state_dict())
         given += [i for batch in ids(second) for i in batch]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.torchrun import run_program
+from tests.support.ranks import Run, run_several
 
 PROGRAM = Path(__file__).parent / "programs" / "travelled.py"
 FOUND = ("loader", "iterable", "iterable in workers", "batch sampler", "sampler")
@@ -15,7 +15,7 @@ FOUND = ("loader", "iterable", "iterable in workers", "batch sampler", "sampler"
 def ranks(request, tmp_path_factory):
     """What both ranks read, by name: `(length, batches)`, or an error's name and message."""
     out = tmp_path_factory.mktemp(request.param)
-    run_program(PROGRAM, request.param, out, env={"GLOO_SOCKET_IFNAME": "lo"})
+    run_several(Run((PROGRAM, request.param, out), None))
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
 
 

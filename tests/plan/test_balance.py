@@ -14,6 +14,7 @@ import shardwise as sw
 from shardwise.plan import FullSampler, Plan
 from shardwise.plan.balance import deal_rows
 from tests.plan.test_global_batch import batches_of, rows_of
+from tests.support.properties import examples
 
 # Packs of 128k tokens: documents of a lognormal length, most of the work is attention.
 LENGTH, HIDDEN = 131_072, 4096
@@ -64,7 +65,7 @@ def balanced(draw: st.DrawFn) -> tuple[Plan, Plan]:
 
 
 @given(balanced(), st.integers(0, 2))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_global_batches_and_shares_are_those_without_balance(
     plans: tuple[Plan, Plan], epoch: int
 ) -> None:
@@ -97,7 +98,7 @@ def test_a_resume_on_another_world_has_the_rest_once(
     st.lists(st.floats(0, 1e300), min_size=40, max_size=40),
 )
 @example(24, 5, [1.0] * 40)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_dealt_batch_is_within_one_row_of_the_mean(
     size: int, world_size: int, values: list[float]
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.plan import Plan
 from shardwise.testing import check_sampler
+from tests.support.properties import examples
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def plans(draw: st.DrawFn) -> tuple[Plan, np.ndarray, np.ndarray | None, float |
 
 
 @given(plans(), st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_each_position_comes_once_in_equal_steps_or_is_counted(made, epoch) -> None:
     plan, lengths, groups, budget = made
     plan = plan.resumed(plan.start, epoch=epoch)
@@ -112,7 +113,7 @@ def test_each_position_comes_once_in_equal_steps_or_is_counted(made, epoch) -> N
 
 
 @given(plans(), st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @example(
     (Plan(90, batch_size=4, world_size=2, batch_by=sw.buckets(np.ones(90), shape=[0, 1] * 45),
           remainder="uneven"), np.ones(90), None, None),

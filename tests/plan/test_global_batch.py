@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.plan import Partition, Plan
+from tests.support.properties import examples
 
 REMAINDERS = st.sampled_from(["drop", "pad", "uneven"])
 
@@ -54,7 +55,7 @@ def test_24_samples_over_5_ranks_are_5_5_5_5_and_4() -> None:
     st.sampled_from(KINDS), st.integers(1, 150), st.integers(1, 40), REMAINDERS, st.integers(0, 2)
 )
 @example("buckets", 100, 24, "pad", 0)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_global_batches_are_those_of_one_rank_for_any_world_size(
     kind: str, count: int, size: int, remainder: Any, epoch: int
 ) -> None:
@@ -78,7 +79,7 @@ def test_global_batches_are_those_of_one_rank_for_any_world_size(
     st.lists(st.tuples(st.integers(1, 24), st.integers(0, 4)), max_size=5),
     REMAINDERS,
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_a_chain_of_worlds_continues_at_the_same_global_step(
     kind: str, chain: list[tuple[int, int]], remainder: Any
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.plan.id_word import MODULUS, IdWord
+from tests.support.properties import examples
 
 IDS = st.lists(st.integers(0, 2**40), max_size=30)
 WORD = IdWord("0123456789abcdef", 3)
@@ -21,7 +22,7 @@ def brute(word: IdWord, ids: list[int]) -> int:
 
 
 @given(ids=IDS, fingerprint=st.text(max_size=5), epoch=st.integers(0, 10))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_the_word_is_the_sum_of_powers(ids: list[int], fingerprint: str, epoch: int) -> None:
     word = IdWord(fingerprint, epoch)
     assert word.of(np.array(ids, dtype=np.int64)) == brute(word, ids)
@@ -54,7 +55,7 @@ def test_a_range_has_the_word_of_its_ids_at_any_length(start: int, count: int, m
 
 
 @given(ids=IDS.filter(len), data=st.data())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_order_and_parts_do_not_matter_and_a_change_does(
     ids: list[int], data: st.DataObject
 ) -> None:

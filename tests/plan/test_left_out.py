@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shardwise.plan import Plan, Remainder, WindowSampler, buckets
 from shardwise.plan.left_out import Excluded
+from tests.support.properties import examples
 
 REMAINDERS = st.sampled_from(["drop", "pad", "uneven"])
 Make = Callable[[int, int, int, Remainder], Plan]
@@ -50,7 +51,7 @@ def given_at(plan: Plan, epoch: int, step: int) -> list[int]:
 
 @pytest.mark.parametrize("kind", PLANS)
 @given(data=st.data(), n=st.integers(30, 200), remainder=REMAINDERS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_the_others_come_once_and_the_past_stays(
     kind: str, data: st.DataObject, n: int, remainder: Remainder
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shardwise.plan import Partition, Plan
 from shardwise.plan.partition import in_lane_order
+from tests.support.properties import examples
 
 REMAINDERS = ("drop", "pad", "uneven")
 
@@ -50,7 +51,7 @@ def rows_of(partition: Partition, step: int, shift: int = 0) -> tuple[np.ndarray
 @given(partitions(), st.integers(0, 2_000))
 @example(Partition(1, 33, 64, "pad"), 0)
 @example(Partition(300, 1, 7, "pad", 299), 0)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_step_has_the_next_positions_lane_after_lane_over_the_ranks_and_padding_last(
     p: Partition, shift: int
 ) -> None:
@@ -77,7 +78,7 @@ def test_a_step_has_the_next_positions_lane_after_lane_over_the_ranks_and_paddin
 
 
 @given(partitions())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_batches_are_full_but_in_the_last_step_of_uneven(partition: Partition) -> None:
     for step in range(partition.num_steps):
         lengths = [len(batch_of(partition, step, r)[0]) for r in range(partition.world_size)]
@@ -98,7 +99,7 @@ def test_batches_are_full_but_in_the_last_step_of_uneven(partition: Partition) -
 )
 @example(1000, 0, 1024, [0])
 @example(1016, 62, 1024, [0])
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_nodes_of_eight_ranks_share_one_lane_at_most_wherever_batches_begin(
     world_size: int, more: int, lanes: int, begins: list[int]
 ) -> None:
@@ -121,7 +122,7 @@ def test_nodes_of_eight_ranks_share_one_lane_at_most_wherever_batches_begin(
 )
 @example(2039, 1, 1024, 10**9 + 7)
 @example(1021, 1, 16_384, 5)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_any_rank_keeps_to_one_run_of_lanes_also_of_batches_smaller_than_the_lanes(
     world_size: int, batch_size: int, lanes: int, start: int
 ) -> None:
@@ -140,7 +141,7 @@ def test_any_rank_keeps_to_one_run_of_lanes_also_of_batches_smaller_than_the_lan
         assert seen.max() < -(-lanes * (rank + 1) // world_size)
 
 
-@pytest.mark.parametrize("num_epochs", [1, 9.7])
+@pytest.mark.parametrize("num_epochs", [1, 2.7, pytest.param(9.7, marks=pytest.mark.long)])
 def test_few_nodes_read_a_shard_also_in_virtual_epochs(num_epochs: float) -> None:
     sizes = np.random.default_rng(0).integers(50, 150, 10_240)
     num_samples, world_size, batch_size = int(sizes.sum()), 1000, 2
@@ -171,7 +172,7 @@ def test_few_nodes_read_a_shard_also_in_virtual_epochs(num_epochs: float) -> Non
     share=st.floats(0, 1),
     lanes=st.sampled_from([1, 7, 64]),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_global_batches_are_the_same_for_every_world_size_of_one_global_batch(
     n: int, size: int, remainder: Any, share: float, lanes: int
 ) -> None:

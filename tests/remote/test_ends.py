@@ -26,8 +26,8 @@ def urls(s3):
 @pytest.mark.parametrize(
     ("way", "times"),
     [
-        ("plain", 3), ("exit", 1), ("raise", 1), ("ahead", 3), ("thread", 2), ("threads", 2),
-        ("processes", 1), ("torch", 1),
+        ("plain", 2), ("exit", 1), ("raise", 1), ("ahead", 2), ("thread", 1), ("threads", 1),
+        ("processes", 1), ("spawned", 1), pytest.param("torch", 1, marks=pytest.mark.long),
         *(
             pytest.param(way, times, marks=pytest.mark.long)
             for way, times in {

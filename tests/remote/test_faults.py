@@ -23,8 +23,8 @@ from tests.support.remote_shards import (
 from tests.support.servers import S3Server, s3_gateway
 
 EXECUTORS = ({"num_threads": 4}, {"num_workers": 2, "num_threads": 2})
-# 300 shards of three samples: as many openings, indexes and ends of shards as of large ones.
-SIZES = [3] * 300
+# 100 shards of three samples: as many openings, indexes and ends of shards as of large ones.
+SIZES = [3] * 100
 
 
 def reached(server: S3Server, **options: object) -> StorageOptions:
@@ -33,7 +33,7 @@ def reached(server: S3Server, **options: object) -> StorageOptions:
 
 @pytest.fixture(scope="module")
 def shards(s3, tmp_path_factory) -> list[str]:
-    """300 shards with indexes beside them."""
+    """100 shards with indexes beside them."""
     urls = put_shards(s3, "many", SIZES)
     folder = tmp_path_factory.mktemp("shards")
     for number, url in enumerate(urls):
@@ -48,7 +48,7 @@ def shards(s3, tmp_path_factory) -> list[str]:
 
 
 # Each fault by itself is in tests/remote/test_streams.py.
-FAULTS = {"cut_share": 0.03, "error_share": 0.05, "stall_share": 0.01, "latency_s": 0.01}
+FAULTS = {"cut_share": 0.06, "error_share": 0.1, "stall_share": 0.02, "latency_s": 0.01}
 
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=["threads", "processes"])
@@ -69,7 +69,7 @@ def test_an_epoch_over_a_bad_line_has_every_sample(s3, shards, executor):
             check_epoch(timed(iter(batches)), sum(SIZES))  # type: ignore[arg-type]
             stats = batches.stats()
         counts = proxy.counts()
-    assert stats["requests"] >= 300
+    assert stats["requests"] >= 100
     assert stats["bytes_fetched"] > 0
     assert counts["cut"]
     assert counts["error"]
@@ -113,7 +113,11 @@ def test_a_server_without_etags_is_read(tmp_path):
             check_epoch(batches, 20)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS, ids=["threads", "processes"])
+@pytest.mark.parametrize(
+    "executor",
+    [EXECUTORS[0], pytest.param(EXECUTORS[1], marks=pytest.mark.long)],
+    ids=["threads", "processes"],
+)
 def test_a_shard_that_is_replaced_during_an_epoch_ends_it(s3, executor):
     # So many that the loader can't have read the last ones when the first batch is there.
     urls = put_shards(s3, f"swapped-{len(executor)}", [40] * 40, num_bytes=10_000)

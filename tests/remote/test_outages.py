@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
+from shardwise.extensions.remote.requests import outage
 from shardwise.storage import outages
 from tests.support.fault_proxy import FaultProxy
 from tests.support.ranks import run_ranks
@@ -74,6 +75,38 @@ def wait_until_said(output, ended, text, times):
     wait_for(is_said)
 
 
+def waiting(s3):
+    """The outages of this file's shards: others may belong to what an earlier test left behind."""
+    return [each for each in outages() if s3.url("away/") in each]
+
+
+def test_an_epoch_waits_for_a_store_and_is_exact(s3, urls, monkeypatch, caplog):
+    monkeypatch.setattr(outage, "_WARN_AFTER_S", 0.5)
+    ids, begun = [], threading.Event()
+
+    def read(loader):
+        for batch in loader:
+            ids.extend(batch["__index__"].tolist())
+            assert {len(each) for each in batch["bin"]} == {NUM_BYTES}
+            begun.set()
+
+    with FaultProxy(s3.endpoint, bandwidth=3e6) as proxy, ThreadPoolExecutor(1) as pool:
+        data = sw.tar(urls, storage={**s3.behind(proxy.url).config, "prefetch_bytes": 4 << 20})
+        with sw.DataLoader(data, batch_size=2, shuffle=True, num_threads=2, output="numpy") as made:
+            ended = pool.submit(read, made)
+            wait_for(lambda: begun.is_set() or ended.done())
+            proxy.leave()
+            wait_for(lambda: "/away/" in caplog.text or ended.done())
+            proxy.come_back()
+            ended.result()
+            assert made.stats()["outage_s"] > 0.4
+    assert sorted(ids) == list(range(NUM_SAMPLES))
+    said = [each.message for each in caplog.records if "/away/" in each.message]
+    assert ["has not answered" in each for each in said] == [True, False], said
+    assert "answers again" in said[1]
+
+
+@pytest.mark.long
 def test_an_epoch_on_two_ranks_waits_for_a_store_and_is_exact(s3, urls, tmp_path):
     output = tmp_path / "0.out"
     # Thin, so that the epoch is not over before the store goes away.
@@ -120,7 +153,7 @@ def test_a_loader_with_a_shorter_timeout_names_the_store(s3, urls):
         with pytest.raises(sw.StallError, match=r"for 's3://.*/away/.*: connection refused"):
             list(loader)
         # The thread that waited has given its request up, which would be retried for 300 s.
-        wait_for(lambda: not outages())
+        wait_for(lambda: not waiting(s3))
         loader.close()
 
 
@@ -133,7 +166,7 @@ def test_close_does_not_wait_for_a_store(s3, urls, executor):
         next(batches)
         proxy.leave()
         if "num_threads" in executor:
-            wait_for(outages)
+            wait_for(lambda: waiting(s3))
         began = time.monotonic()
         loader.close()
         # Far from the 300 s of a request; a bound that a busy machine meets.
@@ -155,7 +188,7 @@ def test_close_ends_what_a_cache_fetches_ahead(s3, urls, tmp_path):
         batches = iter(loader)
         next(batches)
         proxy.leave()
-        wait_for(lambda: outages() and fetching())
+        wait_for(lambda: waiting(s3) and fetching())
         held = fetching()
         loader.close()
         for thread in held:

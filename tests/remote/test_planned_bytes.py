@@ -16,14 +16,19 @@ SAMPLE_BYTES = 60_000
 SIZES = [40] * 4
 
 
-def sent(s3: S3Server, prefix: str) -> int:
+@pytest.fixture(scope="module")
+def urls(s3: S3Server) -> list[str]:
+    return put_indexed_shards(s3, "planned", SIZES, num_bytes=SAMPLE_BYTES)
+
+
+def sent(s3: S3Server) -> int:
     """Bytes of shards that the store sent."""
     return sum(
         seen["num_bytes"]
         for seen in s3.requests()
         if seen["method"] == "GET"
         and seen["path"].partition("?")[0].endswith(".tar")
-        and f"/{prefix}/" in seen["path"]
+        and "/planned/" in seen["path"]
     )
 
 
@@ -45,58 +50,55 @@ EXECUTORS = (
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=str)
 @pytest.mark.parametrize("shuffle", [False, "window", "full"])
-def test_ranks_without_a_cache_fetch_what_they_use(s3: S3Server, shuffle, executor):
-    prefix = f"used-{shuffle}-{len(executor)}-{next(iter(executor))}"
-    urls = put_indexed_shards(s3, prefix, SIZES, num_bytes=SAMPLE_BYTES)
+def test_ranks_without_a_cache_fetch_what_they_use(s3: S3Server, urls, shuffle, executor):
     data = sw.tar(urls, storage=s3.unhedged).select("bin")
     assert len(data) == sum(SIZES)  # opened
-    before = sent(s3, prefix)
+    before = sent(s3)
     ranks = [
         loader(data, batch_size=8, shuffle=shuffle, rank=rank, world_size=WORLD, **executor)
         for rank in range(WORLD)
     ]
     read_epoch(ranks)
     used = sum(SIZES) * SAMPLE_BYTES
-    assert used <= sent(s3, prefix) - before <= 1.05 * used
+    assert used <= sent(s3) - before <= 1.05 * used
     for each in ranks:
         each.close()
 
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=str)
 @pytest.mark.parametrize("shuffle", ["window", "full"])
-def test_ranks_that_share_a_cache_fetch_the_data_once(s3: S3Server, tmp_path, shuffle, executor):
-    prefix = f"once-{shuffle}-{next(iter(executor))}"
-    urls = put_indexed_shards(s3, prefix, SIZES, num_bytes=SAMPLE_BYTES)
+def test_ranks_that_share_a_cache_fetch_the_data_once(
+    s3: S3Server, urls, tmp_path, shuffle, executor
+):
     cache = sw.CacheSettings(tmp_path / "cache", block_bytes=256 << 10)
     data = sw.tar(urls, storage=s3.unhedged, cache=cache)
     assert len(data) == sum(SIZES)  # opened
-    before = sent(s3, prefix)
+    before = sent(s3)
     ranks = [
         loader(data, batch_size=8, shuffle=shuffle, rank=rank, world_size=WORLD, **executor)
         for rank in range(WORLD)
     ]
     read_epoch(ranks)
     stored = int(data.manifest.shard_bytes.sum())
-    first = sent(s3, prefix) - before
+    first = sent(s3) - before
     assert first <= 1.03 * stored
     read_epoch(ranks)
-    assert sent(s3, prefix) - before - first <= 0.03 * stored
+    assert sent(s3) - before - first <= 0.03 * stored
     found = [each.stats()["bytes_from"] for each in ranks]
     assert all(each["disk"] > 0 and each["peers"] == 0 for each in found)
     for each in ranks:
         each.close()
 
 
-def test_reads_are_announced_once_and_a_batch_of_any_kind_is_right(s3: S3Server):
-    urls = put_indexed_shards(s3, "mixed-kinds", SIZES, num_bytes=SAMPLE_BYTES)
+def test_reads_are_announced_once_and_a_batch_of_any_kind_is_right(s3: S3Server, urls):
     storage = s3.unhedged
     one, two = (sw.tar(urls[at], storage=storage).select("bin") for at in (0, 1))
     subset = sw.tar(urls, storage=storage).select("bin").subset(np.arange(0, 160, 3))
     for data in (sw.concat([one, two]), sw.mix({"a": (one, 0.5), "b": (two, 0.5)}), subset):
         assert len(data)  # opened
-        before = sent(s3, "mixed-kinds")
+        before = sent(s3)
         with loader(data, batch_size=8, executor="inline") as batches:
             rows = sum(len(batch["__index__"]) for batch in batches)
         used = rows * SAMPLE_BYTES
         assert rows
-        assert used <= sent(s3, "mixed-kinds") - before <= 1.05 * used
+        assert used <= sent(s3) - before <= 1.05 * used

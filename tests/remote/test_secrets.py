@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +15,7 @@ from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import merge_indexes
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from tests.support.commands import run
+from tests.support.ranks import Run, run_several
 from tests.support.servers import nginx
 from tests.support.tars import make_shards
 
@@ -74,20 +73,17 @@ def scan(private: Path, *, printed: bytes) -> None:
 
 # It waits for servers that are not there, each for its time.
 @pytest.mark.timeout(700)
-def test_no_door_of_the_library_lets_a_secret_out(server, private):
+def test_no_door_of_the_library_lets_a_secret_out(server, private, monkeypatch):
     out = private / "out"
     out.mkdir()
-    done = subprocess.run(
-        [sys.executable, PROGRAM, server.url, out],
-        capture_output=True, check=False, timeout=600, cwd=private,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    scan(private, printed=done.stdout + done.stderr)
+    monkeypatch.chdir(private)
+    [done] = run_several(Run((PROGRAM, server.url, out), None), timeout=600)
+    scan(private, printed=done.stdout.encode())
     # It did what it was to do: indexes, blocks and errors were written, and errors shown.
     assert len(list(private.rglob("*.swi"))) >= 4
     assert list(private.rglob("*.block"))
     assert len(list(out.glob("error-*.pickle"))) > 50
-    assert b"/train-000.tar?..." in done.stdout
+    assert "/train-000.tar?..." in done.stdout
     # Coverage of signed manifests, with a lost sample that is named.
     for lines in (out / "coverage").glob("*.jsonl"):
         line = json.loads(lines.read_text().splitlines()[0])

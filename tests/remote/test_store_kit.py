@@ -220,13 +220,13 @@ def test_odd_names_are_read(store):
 
 
 def test_a_shard_that_is_replaced_in_mid_epoch_and_between_two_openings_is_told(store):
-    urls = put_shards(store, "stale", [300, 300])
+    urls = put_shards(store, "stale", [100, 100])
     written_s = int(time.time())
     data = sw.tar(urls, storage={**store.config, "prefetch_bytes": 0})
     made = loader(data, batch_size=8, shuffle="full", num_threads=1)
     batches = iter(made)
     next(batches)
-    another = numbered_tar(1000, 300, 1000)
+    another = numbered_tar(1000, 100, 1000)
     # Of the same size, and of another time where times have whole seconds.
     while int(time.time()) == written_s:
         time.sleep(0.01)
@@ -238,7 +238,7 @@ def test_a_shard_that_is_replaced_in_mid_epoch_and_between_two_openings_is_told(
                 batches = iter(made)
     with pytest.raises(sw.StaleIndexError):
         list(loader(data, num_threads=1))
-    assert len(sw.tar(urls, storage=store.config)) == 600
+    assert len(sw.tar(urls, storage=store.config)) == 200
 
 
 def test_the_cache_serves_the_second_epoch(store, tmp_path):

@@ -98,6 +98,23 @@ def run_several(
     return done
 
 
+def run_forked(
+    folder: Path,
+    code: str,
+    *args: str | Path,
+    env: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> str:
+    """Run code, written to `folder`, as the program of a process whose imports are paid.
+
+    What it printed on stdout and stderr comes back.
+    """
+    program = folder / "program.py"
+    program.write_text(code)
+    [done] = run_several(Run((program, *args), None, check), env=env)
+    return done.stdout
+
+
 @functools.cache
 def _launcher() -> subprocess.Popen[bytes]:
     """The one of this process: it imports torch before it reads its first call."""

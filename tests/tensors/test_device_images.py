@@ -319,11 +319,13 @@ def test_an_iterator_that_is_given_up_ends_its_threads_and_what_it_took(stand_in
         finally:
             closed.append(True)
 
+    before = set(threading.enumerate())
     batches = stage().run(made())
     next(batches)
     batches.close()
     assert closed
-    assert not [t for t in threading.enumerate() if t.name == "shardwise-images"]
+    left = set(threading.enumerate()) - before
+    assert not [t for t in left if t.name == "shardwise-images"]
 
 
 def test_on_cuda_a_batch_is_decoded_on_a_stream_and_kept_for_the_programs(stand_in, monkeypatch):

@@ -133,7 +133,7 @@ def take_2_ms(sample):
 
 def test_a_killed_worker_is_an_error_with_its_exit_code_and_the_loader_goes_on_from_its_state():
     # The trainer is faster than the workers: it waits, and so sees that one has died.
-    with loader(squares(400).map(take_2_ms), num_workers=2, batch_size=8) as made:
+    with loader(squares(200).map(take_2_ms), num_workers=2, batch_size=8) as made:
         batches = iter(made)
         given = next(batches)["__index__"].tolist()
         workers()[0].send_signal(signal.SIGKILL)
@@ -146,7 +146,7 @@ def test_a_killed_worker_is_an_error_with_its_exit_code_and_the_loader_goes_on_f
         made.load_state_dict(state)
         for batch in made:
             given += batch["__index__"].tolist()
-    assert given == list(range(400))
+    assert given == list(range(200))
 
 
 def test_a_dataset_that_workers_can_not_load_is_an_error_that_says_so():
@@ -179,15 +179,15 @@ def test_a_late_batch_raises_stall_error_that_names_the_worker_and_the_sample():
 def test_abandoned_iterators_and_closed_loaders_leave_nothing_behind():
     me = psutil.Process()
     with loader(squares(4000), num_workers=2) as made:
-        for _ in range(20):
+        for _ in range(10):
             next(iter(made))
         gc.collect()
         before = me.num_fds()
-        for _ in range(60):
+        for _ in range(30):
             next(iter(made))
         gc.collect()
         assert me.num_fds() <= before + 8
-        assert len(workers()) == 2
+        wait_for(lambda: len(workers()) == 2)
     for _ in range(3):
         next(iter(loader()))
     gc.collect()
@@ -202,7 +202,8 @@ def test_a_loader_dropped_without_close_gives_its_batch_memory_back():
 
     before = num_memory_files()
     assert sum(1 for _ in loader()) == 4
-    assert num_memory_files() == before
+    # Those of a loader that another test left may be gone by now.
+    assert num_memory_files() <= before
 
 
 def run_program(program, *, tmp_path, cwd=None, before=()):
@@ -240,7 +241,7 @@ PROGRAM = """
 
     dataset = Dataset(MemorySource(numbered_samples(2000))).decode(cls=int).map(double)
     loader = sw.DataLoader(
-        dataset, batch_size=10, num_workers=2, rank=0, world_size=1, output="numpy"
+        dataset, batch_size=10, num_workers=1, rank=0, world_size=1, output="numpy"
     )
 """
 
@@ -267,7 +268,8 @@ def test_a_file_in_the_working_directory_is_no_module_of_the_workers(tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_trainer_that_is_ended_leaves_no_process_behind(how, tmp_path):
-    program = PROGRAM.replace("numbered_samples(2000)", "numbered_samples(100000)")
+    program = PROGRAM.replace("numbered_samples(2000)", "numbered_samples(20000)")
+    program = program.replace("num_workers=1", "num_workers=2")
     program += "\n    for batch in loader:\n        print('.', flush=True)\n"
     program = run_program(program, tmp_path=tmp_path)
     try:

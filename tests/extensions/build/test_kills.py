@@ -95,16 +95,12 @@ def killed_again_and_again(directory: Path, undisturbed: Path, seed: int) -> Non
     check_equal(directory, undisturbed)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 22))]
+)
 def test_a_build_that_was_killed_ends_in_the_same_bytes_with_nothing_left(
     tmp_path, undisturbed, seed
 ):
-    killed_again_and_again(tmp_path, undisturbed, seed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 22))
-def test_twenty_more_builds_that_were_killed_end_in_the_same_bytes(tmp_path, undisturbed, seed):
     killed_again_and_again(tmp_path, undisturbed, seed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import threading
 
@@ -55,6 +56,14 @@ def load(urls: list[str], **options: int) -> object:
     return batches
 
 
+def read_in_spawned(url: str) -> None:
+    """A process of multiprocessing, which ends without what an interpreter does at its end."""
+    process = multiprocessing.get_context("spawn").Process(target=read, args=(url,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
 def load_in_torch(urls: list[str]) -> None:
     """A worker of torch's own loader, which ends as a spawned process does."""
     from torch.utils.data import DataLoader
@@ -87,5 +96,7 @@ if __name__ == "__main__":
         kept = load(urls, num_threads=2)
     if way == "processes":
         kept = load(urls, num_workers=2)
+    if way == "spawned":
+        read_in_spawned(urls[0])
     if way == "torch":
         load_in_torch(urls)

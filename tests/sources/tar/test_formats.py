@@ -18,6 +18,7 @@ from shardwise.sources.tar.scan import walk as scan_module
 from shardwise.sources.tar.scan.byte_source import FileBytes, refuse_compressed_start
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import open_file
+from tests.support.properties import examples
 from tests.support.raw_tars import END, header, member, pax_records
 from tests.support.tars import tar_bytes, write_tar
 
@@ -83,7 +84,7 @@ FIELDS = st.lists(
 SAMPLES = st.lists(st.tuples(NAMES, FIELDS), max_size=12, unique_by=lambda sample: sample[0])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     samples=SAMPLES,
     payloads=st.lists(st.sampled_from(sorted(PAYLOADS)), min_size=1, max_size=5),

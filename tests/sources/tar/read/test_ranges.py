@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.sources.tar.read.shards import GAP_BYTES, plan_reads
+from tests.support.properties import examples
 
 PAYLOADS = st.lists(
     st.tuples(
@@ -20,7 +21,7 @@ PAYLOADS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(PAYLOADS)
 def test_every_payload_lies_in_the_buffer_where_the_plan_says(payloads):
     files, offsets, sizes = (np.array([p[i] for p in payloads], dtype=np.int64) for i in range(3))
