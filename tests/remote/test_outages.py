@@ -102,8 +102,9 @@ def test_an_epoch_waits_for_a_store_and_is_exact(s3, urls, monkeypatch, caplog):
             assert made.stats()["outage_s"] > 0.4
     assert sorted(ids) == list(range(NUM_SAMPLES))
     said = [each.message for each in caplog.records if "/away/" in each.message]
-    assert ["has not answered" in each for each in said] == [True, False], said
-    assert "answers again" in said[1]
+    # With so short a bound, a request that was refused late may begin another one.
+    assert "has not answered" in said[0], said
+    assert "answers again" in said[-1], said
 
 
 @pytest.mark.long
