@@ -18,7 +18,9 @@ from shardwise.base.errors import (
     StaleIndexError,
     StorageError,
 )
+from shardwise.extensions.remote import remote_file
 from shardwise.storage import File, FilePool, StorageOptions, open_file, read_whole
+from shardwise.storage.protocol import ByteRange, ReadRequest
 from tests.support.fault_proxy import FaultProxy
 from tests.support.io_counts import counted_io
 from tests.support.python_code import printed_by
@@ -68,6 +70,20 @@ def test_random_access_costs_one_range_and_no_more_bytes(s3):
     seen = [r for r in s3.requests() if r["path"].endswith("random.tar") and r["method"] != "PUT"]
     assert [r["method"] for r in seen] == ["GET"] * 30
     assert {r["num_bytes"] for r in seen} == {30_000}
+
+
+def test_neighbours_that_are_announced_one_after_the_other_share_a_request(s3, monkeypatch):
+    monkeypatch.setattr(remote_file, "_BURST_S", 60.0)  # or until they are read
+    file = open_file(s3.put("burst.tar", CONTENT), options=options_of(s3, hedge=False))
+    file.pin(file.stat())
+    for start in (0, 100_000):
+        asked = ReadRequest(file, [ByteRange(start, start + 100_000, 0)])
+        file.announce(start, [asked])
+    assert file.read(0, 200_000) == CONTENT[:200_000]
+    for start in (0, 100_000):
+        file.withdraw(start)
+    seen = [r for r in s3.requests() if r["path"].endswith("burst.tar") and r["method"] == "GET"]
+    assert [r["num_bytes"] for r in seen] == [200_000]
 
 
 @pytest.mark.parametrize("offset", [0, 2_999_990, 3_000_000, 5_000_000])
