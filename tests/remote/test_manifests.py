@@ -10,6 +10,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.extensions.remote.cache.fetch import CacheAhead
 from shardwise.sources.tar.index.build import build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.merge import merge_indexes
@@ -26,13 +27,30 @@ from tests.support.servers import S3Server, nginx
 SIZES = [5, 6, 4]
 
 
-def merged(s3: S3Server, prefix: str) -> str:
+def merged(s3: S3Server, prefix: str, sizes: list[int] = SIZES) -> str:
     """Shards with their indexes, and a manifest beside them."""
-    urls = put_indexed_shards(s3, prefix, SIZES)
+    urls = put_indexed_shards(s3, prefix, sizes)
     options = StorageOptions(config=s3.config)
     url = s3.url(f"{prefix}/train.swm")
     merge_indexes(url, urls, store=IndexStore(options=options))
     return url
+
+
+@pytest.mark.parametrize("executor", [{"executor": "inline"}, {"num_workers": 1}], ids=str)
+def test_shards_that_only_a_manifest_knows_are_fetched_ahead(s3, tmp_path, monkeypatch, executor):
+    fetched, add = set(), CacheAhead.add
+
+    def count(self, owner, blocks):
+        blocks = list(blocks)
+        fetched.update(block.name for block in blocks)
+        add(self, owner, blocks)
+
+    monkeypatch.setattr(CacheAhead, "add", count)
+    url = merged(s3, "ahead", [200] * 4)
+    data = sw.tar(url, storage=s3.config, cache=tmp_path / "cache")
+    check_epoch(loader(data, batch_size=100, **executor), 800)
+    # The first one is read at once.
+    assert len(fetched) >= 3
 
 
 def requests_of(s3: S3Server, prefix: str) -> list[tuple[str, str]]:
