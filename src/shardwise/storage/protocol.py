@@ -39,7 +39,7 @@ class ByteRange(NamedTuple):
             start = stop
 
 
-# Stands for all of a file of unknown version where it is announced.
+# Stands for all of a file where one of unknown version is announced; a range like any otherwise.
 WHOLE = ByteRange(0, 256 << 10, 0)
 
 

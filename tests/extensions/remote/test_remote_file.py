@@ -20,7 +20,7 @@ from shardwise.base.errors import (
 )
 from shardwise.extensions.remote import remote_file
 from shardwise.storage import File, FilePool, StorageOptions, open_file, read_whole
-from shardwise.storage.protocol import ByteRange, ReadRequest
+from shardwise.storage.protocol import WHOLE, ByteRange, ReadRequest
 from tests.support.fault_proxy import FaultProxy
 from tests.support.io_counts import counted_io
 from tests.support.python_code import printed_by
@@ -84,6 +84,16 @@ def test_neighbours_that_are_announced_one_after_the_other_share_a_request(s3, m
         file.withdraw(start)
     seen = [r for r in s3.requests() if r["path"].endswith("burst.tar") and r["method"] == "GET"]
     assert [r["num_bytes"] for r in seen] == [200_000]
+
+
+def test_a_range_as_long_as_the_mark_of_a_whole_file_is_fetched_as_it_is(s3):
+    file = open_file(s3.put("mark.tar", CONTENT), options=options_of(s3, hedge=False))
+    file.pin(file.stat())
+    file.announce("mark", [ReadRequest(file, [WHOLE])])
+    assert file.read(0, WHOLE.stop) == CONTENT[: WHOLE.stop]
+    file.withdraw("mark")
+    seen = [r for r in s3.requests() if r["path"].endswith("mark.tar") and r["method"] == "GET"]
+    assert [r["num_bytes"] for r in seen] == [WHOLE.stop]
 
 
 @pytest.mark.parametrize("offset", [0, 2_999_990, 3_000_000, 5_000_000])

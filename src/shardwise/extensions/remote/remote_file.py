@@ -93,7 +93,7 @@ class RemoteFile(RemoteReads):
             planned = self._get_planned_reads()
             for file, ranges in requests:
                 pinned = file._object.stat
-                if [*ranges] == [WHOLE]:
+                if pinned is None and [*ranges] == [WHOLE]:
                     whole = ByteRange(0, PIECE_BYTES, 0)
                     planned.add(owner, file._whole_name(), file._object, [whole])
                 # A batch of a store that takes many ranges is one request.
