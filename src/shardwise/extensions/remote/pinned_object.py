@@ -34,22 +34,12 @@ class PinnedObject:
         connected: the process and its client, from the first request on.
     """
 
-    __slots__ = (
-        "_location",
-        "_options",
-        "_uses_obstore",
-        "connected",
-        "is_known",
-        "key",
-        "stat",
-        "url",
-    )
+    __slots__ = ("_location", "_options", "connected", "is_known", "key", "stat", "url")
 
     def __init__(self, url: str, options: StorageOptions) -> None:
         self.url = url
         self._options = options
         self._location = location_of(url)
-        self._uses_obstore = self._location.uses_obstore
         self.key = self._location.key
         self.stat: FileStat | None = None
         self.is_known = False
@@ -58,7 +48,7 @@ class PinnedObject:
     @property
     def process(self) -> Runtime:
         """The event loop of this process."""
-        return runtime(obstore=self._uses_obstore)
+        return runtime(obstore=self._location.uses_obstore)
 
     def client(self) -> RetryingClient:
         """The client of the object's store, which the process shares."""

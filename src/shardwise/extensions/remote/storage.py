@@ -28,6 +28,10 @@ from shardwise.storage.open import RemoteStorage
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, ReadRequest
 
+# A store joins the parts of a large object before it answers.
+_MIN_ATTEMPT_S = 60.0
+_MIN_REQUEST_S = 300.0
+
 
 def list_files(
     url: str, *, suffixes: tuple[str, ...], ignored: str | tuple[str, ...], options: StorageOptions
@@ -97,11 +101,6 @@ def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
     if not names or (names[0].startswith(".") and not first.startswith(".")):
         return False
     return fnmatchcase(names[0], first) and _matches(names[1:], others)
-
-
-# A store joins the parts of a large object before it answers.
-_MIN_ATTEMPT_S = 60.0
-_MIN_REQUEST_S = 300.0
 
 
 class _Stores:

@@ -37,7 +37,7 @@ def make_clips(
         name: numbered_fields(name, fields) if "%" in name else [name] for name in options.fields
     }
     stored = [*chain.from_iterable(of_videos.values())]
-    transforms.check("clips", [*stored, *_cut_fields(options)], fields)
+    transforms.check("clips", [*stored, *filter(None, [options.cut_field])], fields)
     for name in stored:
         if name in transforms.decoders:
             raise ValueError(
@@ -76,10 +76,6 @@ def _decoder(options: ClipOptions) -> ClipDecoder:
     )  # fmt: skip
 
 
-def _cut_fields(options: ClipOptions) -> list[str]:
-    return [options.cuts.split(".")[0]] if options.cuts else []
-
-
 def _table(
     source: Source,
     files: Sequence[MediaFiles],
@@ -105,9 +101,8 @@ def _table(
 def _cut_reader(
     source: Source, ids: NDArray[np.int64], options: ClipOptions
 ) -> Callable[[int], Any] | None:
-    if options.cuts is None:
+    if (field := options.cut_field) is None:
         return None
-    [field] = _cut_fields(options)
 
     def read(video: int) -> Any:
         columns = source.read(ids[video : video + 1], (field,))

@@ -68,6 +68,11 @@ class ClipOptions:
         return (self.field, *self.others)
 
     @property
+    def cut_field(self) -> str | None:
+        """The field with the rows of cuts."""
+        return self.cuts.split(".")[0] if self.cuts else None
+
+    @property
     def rule(self) -> ClipRule:
         """The rule for a clip's frames from its first one on."""
         short = self.short if self.short in ("mask", "repeat") else "error"

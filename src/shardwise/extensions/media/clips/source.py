@@ -142,7 +142,7 @@ class ClipSource(ReadsEpochs):
         spans, _ = self.table.locate(ids)
         samples = self._owners.ids(self.table.videos[spans])
         is_made = not set(names).isdisjoint(self._made)
-        cut_field = self._cut_field if is_made else None
+        cut_field = self.options.cut_field if is_made else None
         stored, inverse, columns = self._owners.read(self.table.videos[spans], names, cut_field)
         keys = [stored.keys[row] for row in inverse.tolist()]
         num_bytes = stored.num_bytes
@@ -182,7 +182,7 @@ class ClipSource(ReadsEpochs):
         names = self.fields if fields is None else fields
         samples = self._owners.ids(self.table.videos[self.table.locate(ids)[0]])
         is_made = not set(names).isdisjoint(self._made)
-        cut_field = self._cut_field if is_made else None
+        cut_field = self.options.cut_field if is_made else None
         parts = [self._owners.ranges(samples, names, cut_field)]
         if parts[0] is not None and is_made:
             files = [self._files[field] for field in self.options.fields]
@@ -212,11 +212,6 @@ class ClipSource(ReadsEpochs):
                 of = self._files[field].index
                 chosen = [[clip.beside(of(clip.sample)) for clip in row] for row in chosen]
                 yield field, chosen
-
-    @property
-    def _cut_field(self) -> str | None:
-        """The field with the rows of cuts."""
-        return self.options.cuts.split(".")[0] if self.options.cuts else None
 
     def _describe_clips(self, clips: list[ChosenClip]) -> dict[str, Any]:
         """The values of a sample's clips in "__media__": lists of them with `per_sample`."""

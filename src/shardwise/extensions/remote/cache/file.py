@@ -74,23 +74,32 @@ class CachedFile(RemoteReads):
         self._pin_version()
 
     def stat(self, since: int = 0) -> FileStat:
-        name, data = self._note_name(), memoryview(bytearray(_NOTE_BYTES if since else 0))
-        if data and self._cache.read(name, [ByteRange(0, _NOTE_BYTES, 0)], data):
-            noted, *stat = json.loads(bytes(data))
-            if noted == since:
-                return FileStat(*stat)
+        if since and (noted := self._read_note(since)) is not None:
+            return noted
         current = self._file.stat()
         if self._version is None:
             self._use(current)
-        note = json.dumps([since, *current]).encode().ljust(_NOTE_BYTES)
-        if data and current.etag and len(note) == _NOTE_BYTES:
-            self._cache.put(name, BlockInfo(shown(self.url), "note", 0, 0, _NOTE_BYTES), note)
+        if since and current.etag:
+            self._write_note(since, current)
         return current
 
     @property
     def is_noted(self) -> bool:
         """Whether the bytes of a listed file may be cached, here or by another node."""
         return self._cache.peers is not None or self._cache.holds(self._note_name())
+
+    def _read_note(self, since: int) -> FileStat | None:
+        data = memoryview(bytearray(_NOTE_BYTES))
+        if not self._cache.read(self._note_name(), [ByteRange(0, _NOTE_BYTES, 0)], data):
+            return None
+        noted, *stat = json.loads(bytes(data))
+        return FileStat(*stat) if noted == since else None
+
+    def _write_note(self, since: int, stat: FileStat) -> None:
+        note = json.dumps([since, *stat]).encode().ljust(_NOTE_BYTES)
+        if len(note) == _NOTE_BYTES:
+            info = BlockInfo(shown(self.url), "note", 0, 0, _NOTE_BYTES)
+            self._cache.put(self._note_name(), info, note)
 
     def _note_name(self) -> str:
         return block_name(version_id(self.url, "note", 0, _NOTE_BYTES), 0)
