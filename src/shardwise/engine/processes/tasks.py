@@ -6,9 +6,7 @@ What is pickled for each chunk is a named tuple: a frozen dataclass with slots t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from shardwise.base.columns import Layout
@@ -85,13 +83,11 @@ class PendingBatch:
         slot: the memory of its rows; None where nothing has a fixed shape, and of a whole batch.
         chunks: the chunks, first row to the row after the last one.
         missing: the first rows of the chunks that are not loaded yet.
-        unread: what workers answered and no thread has read yet, by first row.
+        unread: what workers answered and was not read yet, by first row.
         whole: the batch, where a worker has collated it.
-        finished: the batch as the program gets it, once the helper thread was given it.
         error: the error of its first chunk that failed.
         is_whole: a worker makes the whole batch, which is one chunk.
         learned, stuck: as of its tasks.
-        learnable: the columns that the memory of later batches may hold, as finishing found them.
     """
 
     number: int
@@ -101,12 +97,10 @@ class PendingBatch:
     missing: set[int] = field(default_factory=set)
     unread: dict[int, Unread] = field(default_factory=dict)
     whole: Batch | None = None
-    finished: Future[Batch] | None = None
     error: Exception | None = None
     is_whole: bool = False
     learned: Mapping[str, Layout] = field(default_factory=dict)
     stuck: frozenset[tuple[int, int]] = frozenset()
-    learnable: Mapping[str, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.missing = set(self.chunks)
@@ -163,8 +157,3 @@ def take_answer(answer: Answer, pending: Mapping[int, PendingBatch]) -> None:
         batch.fail(answer.start, unpack_error(answer.error))
     else:
         batch.unread[answer.start] = answer.value
-
-
-def num_ready(pending: Mapping[int, PendingBatch]) -> int:
-    """Count the batches that are loaded, from the oldest on."""
-    return sum(1 for _ in takewhile(lambda batch: not batch.missing, pending.values()))
