@@ -35,11 +35,14 @@ _IDLE, _BUSY, _STEP, _DECAY = 0.10, 0.03, 1 / 16, 7 / 8
 
 
 class PackedImages(Sequence["PackedImages"]):
-    """Files of a column: uint8 `[total]`, and where each lies, `[rows]` of `_ROW`."""
+    """Files of a column: uint8 `[total]`, and where each lies, `[rows]` of `_ROW`.
+
+    The engine takes the buffer away where it has put the bytes into a batch's memory.
+    """
 
     __slots__ = ("buffer", "rows")
 
-    def __init__(self, buffer: NDArray[np.uint8], rows: NDArray[Any]) -> None:
+    def __init__(self, buffer: NDArray[np.uint8] | None, rows: NDArray[Any]) -> None:
         self.buffer = buffer
         self.rows = rows
 
@@ -56,6 +59,7 @@ class PackedImages(Sequence["PackedImages"]):
 
     def payload(self) -> NDArray[np.uint8]:
         """The bytes of the first file, or of its pixels."""
+        assert self.buffer is not None
         start, length = self.rows[["start", "length"]][0].tolist()
         return self.buffer[start : start + length]
 

@@ -64,8 +64,7 @@ class Run:
     def batches(self) -> Generator[Batch, None, None]:
         while True:
             self._session.require_usable()
-            if not self._is_newest:
-                raise RuntimeError("a newer iterator of this executor has begun")
+            self._require_newest()
             num_ready = self._num_finished - self._num_taken if self._num_taken else None
             is_late = self._ready.empty()
             if num_ready is not None:
@@ -86,9 +85,9 @@ class Run:
             del whole
             yield yields.pop()
 
-    @property
-    def _is_newest(self) -> bool:
-        return self._number == self._session.run_number
+    def _require_newest(self) -> None:
+        if self._number != self._session.run_number:
+            raise RuntimeError("a newer iterator of this executor has begun")
 
     def _wait(self) -> Batch | None:
         """Wait for the oldest batch; None at the end, else raise the error in its place."""
@@ -97,21 +96,19 @@ class Run:
             try:
                 whole = self._ready.get(timeout=timeout)
             except Empty:
-                assert timeout is not None
-                for oldest in [*self._pending.values()][:1]:
-                    start = min([*oldest.missing], default=None)
-                    number = self._pool.status.worker_of(oldest.number, start or 0)
-                    worker = "a free worker" if number is None else f"worker process {number}"
-                    if start is None:
-                        worker = "the thread that puts it together"
-                    request = oldest.partial.request
-                    raise stall_error(
-                        self._builder.dataset, request, start or 0, timeout, worker
-                    ) from None
+                pending = [*self._pending.values()]
             else:
                 if isinstance(whole, BaseException):
                     raise whole
                 return whole
+            for oldest in pending[:1]:
+                start = min([*oldest.missing], default=-1)
+                number = self._pool.status.worker_of(oldest.number, start)
+                worker = "a free worker" if number is None else f"worker process {number}"
+                if start < 0:
+                    start, worker = 0, "the thread that puts it together"
+                request = oldest.partial.request
+                raise stall_error(self._builder.dataset, request, start, timeout or 0.0, worker)
 
     def _is_next_ready(self) -> bool:
         """Whether the next batch, its error, or the end can be had without waiting."""
@@ -132,7 +129,8 @@ class Run:
         self._thread = threading.get_ident()
         has_ended = False
         try:
-            while self._is_newest and not self._is_over:
+            while not self._is_over:
+                self._require_newest()
                 while self._asked:
                     self._grow(*self._asked.popleft())
                 has_ended = has_ended or not self._fill()

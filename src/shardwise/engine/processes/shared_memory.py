@@ -16,7 +16,7 @@ import resource
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,18 +172,34 @@ class InSharedMemory(NamedTuple):
     num_rows: int
 
 
+@runtime_checkable
+class PackedFiles(Protocol):
+    """A column of files in one buffer, which is None where they lie in the batch's memory."""
+
+    buffer: NDArray[np.uint8] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the files."""
+
+    def payload(self) -> NDArray[np.uint8]:
+        """Bytes of the first file."""
+
+
 def learned_layout(data: Mapping[str, Any], known: Mapping[str, Layout]) -> dict[str, Layout]:
     """Shape and dtype of a row for the columns of a batch that could be written in place.
 
-    Those `known` are written in place anyway.
+    Those `known` are written in place anyway. Packed files get room for an eighth more bytes.
     """
-    return {
-        name: (column.shape[1:], column.dtype)
-        for name, column in data.items()
-        if isinstance(column, np.ndarray)
-        and name not in known
-        and column.nbytes >= _MIN_ROW_BYTES * len(column) > 0
-    }
+    learned: dict[str, Layout] = {}
+    for name, column in data.items():
+        if isinstance(column, np.ndarray):
+            if name not in known and column.nbytes >= _MIN_ROW_BYTES * len(column) > 0:
+                learned[name] = column.shape[1:], column.dtype
+        elif column and isinstance(column, list) and isinstance(column[0], PackedFiles):
+            mean = sum(each.nbytes for each in column) // len(column)
+            learned[name] = (aligned(mean + mean // 8),), np.dtype(np.uint8)
+    return learned
 
 
 def write_in_place(
@@ -196,8 +212,15 @@ def write_in_place(
         memory: arrays `[rows, ...]` for some of the fields.
 
     Returns:
-        The same columns in the same order, `InSharedMemory` where the rows were written.
+        The same columns in the same order, `InSharedMemory` where the rows were written; packed
+        files without their buffer.
     """
+    for name, column in columns.items():
+        if isinstance(column, PackedFiles) and (rows := memory.get(name)) is not None:
+            assert column.buffer is not None
+            if column.buffer.nbytes <= rows.nbytes:
+                np.copyto(rows.reshape(-1)[: column.buffer.nbytes], column.buffer)
+                column.buffer = None
     return {
         name: InSharedMemory(len(column)) if _is_written(column, memory.get(name)) else column
         for name, column in columns.items()
@@ -206,7 +229,7 @@ def write_in_place(
 
 def _is_written(column: Any, rows: NDArray[Any] | None) -> bool:
     # A chunk without its bad samples has fewer rows than the memory: their positions are unknown.
-    if rows is None or not len(column) == len(rows) > 0:
+    if rows is None or isinstance(column, PackedFiles) or not len(column) == len(rows) > 0:
         return False
     if isinstance(column, np.ndarray):
         if (column.shape, column.dtype) != (rows.shape, rows.dtype):

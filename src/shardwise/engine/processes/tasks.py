@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from shardwise.base.columns import Layout
 from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.processes.pickling import Unread
+from shardwise.engine.processes.shared_memory import PackedFiles
 from shardwise.engine.processes.slots import Slot
 from shardwise.engine.processes.worker_errors import unpack_error
 from shardwise.engine.processes.worker_status import Decoding
@@ -119,6 +120,10 @@ class PendingBatch:
                 self.whole = value
             else:
                 self.partial.chunks[start] = value
+                for name, column in value.columns[0].items() if value.columns else ():
+                    if isinstance(column, PackedFiles) and column.buffer is None:
+                        rows = self.partial.learned[name][start : self.chunks[start]]
+                        column.buffer = rows.reshape(-1)
         return self.whole
 
     def task(self, run: int, start: int, *, is_again: bool = False) -> Task:
