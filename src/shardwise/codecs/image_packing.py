@@ -35,10 +35,7 @@ _IDLE, _BUSY, _STEP, _DECAY = 0.10, 0.03, 1 / 16, 7 / 8
 
 
 class PackedImages(Sequence["PackedImages"]):
-    """Files of a column: uint8 `[total]`, and where each lies, `[rows]` of `_ROW`.
-
-    The engine takes the buffer away where it has put the bytes into a batch's memory.
-    """
+    """Files of a column: uint8 `[total]`, and where each lies, `[rows]` of `_ROW`."""
 
     __slots__ = ("buffer", "rows")
 

@@ -170,10 +170,7 @@ class DirectCopier:
 
 
 class _InFlight(NamedTuple):
-    """A batch that is being copied, the list of its tensors, and the event of the copy's end.
-
-    `has_objects` is true if it has objects that move themselves, and are not moved yet.
-    """
+    """A batch that is being copied; whether it has objects that will move themselves."""
 
     data: Any
     tensors: list[torch.Tensor]

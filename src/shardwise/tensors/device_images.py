@@ -49,11 +49,7 @@ class DeviceImageDecoder(Protocol):
 
 
 class NvJpegDecoder:
-    """nvJPEG, as torchvision or torchcodec calls it.
-
-    Args:
-        decode_files: decodes a list of files to "RGB" or "GRAY"; RuntimeError if it can't.
-    """
+    """nvJPEG, as torchvision or torchcodec calls it: RuntimeError if it can't decode the files."""
 
     def __init__(self, decode_files: Callable[[list[torch.Tensor], str], Any]) -> None:
         self._decode_files = decode_files
@@ -103,10 +99,7 @@ def _decode_jpeg(module: str) -> Any:
 class DeviceImages:
     """Decodes the packed fields of a loader's batches on a device.
 
-    Args:
-        device: where the images are to be.
-        images: what becomes of the files of each packed field.
-        rebuild: builds a batch on the CPU, where a file of it is damaged.
+    `rebuild` builds a batch on the CPU, where a file of it is damaged.
     """
 
     def __init__(
@@ -123,7 +116,6 @@ class DeviceImages:
         assert decoder is not None
         self._device, self._decoder = device, decoder
         self._images, self._rebuild = images, rebuild
-        # The files of a batch lie in memory that workers write and CUDA reads.
         self._locks = PageLocks(device) if is_cuda else None
         # For all epochs: torch keeps freed memory for the stream that it was taken on.
         self._streams: list[Any] = [

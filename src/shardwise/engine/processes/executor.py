@@ -6,8 +6,6 @@ Workers are fresh interpreters, never forks of the trainer. The processes share 
 barrier: a worker that dies is an error here (`WorkerError`), never a wait. With a
 `decode_timeout`, a worker whose decoder does not return is stopped, and its chunks are loaded again
 by others. Batches are bit by bit those of the inline executor (I5).
-
-A helper thread makes the batches, see `run.py`.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Run:
             self._num_taken += 1
             self._pool.wake()
             whole.num_ready = num_ready
-            whole.is_next_ready = self._is_next_ready
+            whole.is_next_ready = lambda: not self._ready.empty()
             yields = [whole]
             # While the program has it, nothing here may keep its memory.
             del whole
@@ -109,10 +109,6 @@ class Run:
                     start, worker = 0, "the thread that puts it together"
                 request = oldest.partial.request
                 raise stall_error(self._builder.dataset, request, start, timeout or 0.0, worker)
-
-    def _is_next_ready(self) -> bool:
-        """Whether the next batch, its error, or the end can be had without waiting."""
-        return not self._ready.empty()
 
     def end(self) -> None:
         """Give up the batches in progress."""

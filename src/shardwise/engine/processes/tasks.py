@@ -23,16 +23,11 @@ START_FAILED, RECEIVE_FAILED = -1, -2
 
 
 class Task(NamedTuple):
-    """A row chunk to load.
+    """A row chunk to load: its own ids, and the number, rows and slot of its batch.
 
     Attributes:
-        run: the number of the iterator that it is for.
-        batch: the number of the batch in this pool, never used again.
-        start: the chunk's first row in the batch.
-        request: the ids of the chunk alone.
-        num_rows: rows of the whole batch, which set the offsets of its fields in the slot.
         slot: the slot's number, -1 without one.
-        learned: shape and dtype of a row, for columns that are written into the slot if they fit.
+        learned: the layout of columns that are written into the slot if they fit.
         whole: load and collate the whole batch, which is this chunk.
         one_by_one: load row by row, so that the watch sees which row a decoder has.
         stuck: (sample, part) that were stopped before: such samples are bad.
@@ -66,7 +61,6 @@ class Stopped:
 
     Attributes:
         tasks: (batch, start row) of the chunks that it had, each with what was stuck in it or None.
-            Where `is_idle`, no worker: no chunk is known, and all that are missing are lost.
         is_idle: all workers are idle: whatever is missing was taken by one that was stopped.
     """
 
@@ -79,16 +73,12 @@ class PendingBatch:
     """A batch in progress.
 
     Attributes:
-        number: names it in answers.
-        partial: the rows and chunks that are loaded.
         slot: the memory of its rows; None where nothing has a fixed shape, and of a whole batch.
         chunks: the chunks, first row to the row after the last one.
         missing: the first rows of the chunks that are not loaded yet.
-        unread: what workers answered and was not read yet, by first row.
-        whole: the batch, where a worker has collated it.
+        unread: the answers of workers that were not read yet, by first row.
+        whole: the batch, where a worker has collated it, which `is_whole` requests.
         error: the error of its first chunk that failed.
-        is_whole: a worker makes the whole batch, which is one chunk.
-        learned, stuck: as of its tasks.
     """
 
     number: int

@@ -42,12 +42,10 @@ _RETRY_S = 0.01
 
 
 class WorkerPool:
-    """Processes that load row chunks.
+    """Processes that load row chunks, each with `num_threads` threads.
 
-    Args:
-        builder: it is pickled once, by value, so that functions of the main program travel with it.
-        num_workers, num_threads: processes, and threads in each.
-        decode_timeout: seconds for one sample, after which its worker is replaced; or None.
+    The builder is pickled once, by value, so that functions of the main program travel with it. A
+    worker that takes more than `decode_timeout` seconds for a sample is replaced.
     """
 
     def __init__(
