@@ -13,20 +13,30 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import wait
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
-from shardwise.engine.batch.prefetch import batch_bytes
+from shardwise.engine.batch.prefetch import PrefetchBound, batch_bytes
 from shardwise.engine.processes.session import END_TIMEOUT_S, Session
 from shardwise.engine.processes.tasks import Answer, PendingBatch, Stopped, take_answer
 from shardwise.engine.processes.worker_status import Decoding
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.engine.stall import stall_error, stuck_error
 
-if TYPE_CHECKING:
-    from shardwise.engine.processes.executor import ProcessExecutor
-
 _logger = logging.getLogger("shardwise")
+
+
+class RunOptions(Protocol):
+    """The options of the executor, whose documentation has them."""
+
+    builder: BatchBuilder
+    bound: PrefetchBound
+    num_workers: int
+    num_threads: int
+    num_prefetch: int
+    timeout: float | None
+    decode_timeout: float | None
 
 
 class Run:
@@ -36,7 +46,7 @@ class Run:
     """
 
     def __init__(
-        self, executor: ProcessExecutor, session: Session, requests: Iterator[BatchRequest]
+        self, executor: RunOptions, session: Session, requests: Iterator[BatchRequest]
     ) -> None:
         self._executor = executor
         self._builder = executor.builder

@@ -50,7 +50,7 @@ class Session:
         self._slots = SlotPool(max_idle=max_idle)
 
     def require_usable(self) -> None:
-        """Refuse a process that was forked since the processes were started, and their end."""
+        """Refuse a forked process, and the end of the processes."""
         if self.pid != os.getpid():
             raise WorkerError(
                 f"process {os.getpid()} was forked from process {self.pid}, whose worker processes "
