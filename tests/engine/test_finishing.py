@@ -184,14 +184,16 @@ def test_an_error_that_is_told_once_is_raised_after_the_batches_before_it(monkey
 
 
 def test_batches_are_made_while_the_program_asks_for_none():
-    with closing(processes(BatchBuilder(DATA))) as executor:
+    prepared = []
+    builder = BatchBuilder(DATA)
+    builder.prepare = lambda batch: prepared.append(batch.data["n"][0])
+    with closing(processes(builder)) as executor:
         batches = executor.run(requests(15))
         first = next(batches)
-        wait_for(first.is_next_ready)
-        second = next(batches)
-        # Nobody calls next() meanwhile, and the depth of 4 batches is reached with this one.
-        wait_for(lambda: executor._session.pool.status.all_idle)
-        wait_for(second.is_next_ready)
+        # The program's, and as many more as the depth of 4 leaves.
+        wait_for(lambda: len(prepared) == 4, seconds=60)
+        assert first.is_next_ready()
+        assert next(batches).num_ready == 3
         batches.close()
         assert executor._session.pool.status.run == -1
 
