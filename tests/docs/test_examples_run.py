@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib.util
 import re
 import signal
@@ -13,6 +14,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+import shardwise as sw
 from examples import service, video_classifier
 from shardwise import plan
 from tests.support.commands import document
@@ -135,6 +137,7 @@ def test_the_example_of_a_language_model_goes_on_when_a_rank_is_killed(
         return run_several(each, preload=FSDP, timeout=280)[0].returncode
 
     monkeypatch.setattr(language_model, "run", run)
+    monkeypatch.setattr(sw, "build", functools.partial(sw.build, num_workers=0))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     language_model.main()
 

@@ -73,11 +73,12 @@ def scan(private: Path, *, printed: bytes) -> None:
 
 # It waits for servers that are not there, each for its time.
 @pytest.mark.timeout(700)
-def test_no_door_of_the_library_lets_a_secret_out(server, private, monkeypatch):
+@pytest.mark.parametrize("settings", ["1", pytest.param("012", marks=pytest.mark.long)])
+def test_no_door_of_the_library_lets_a_secret_out(server, private, monkeypatch, settings):
     out = private / "out"
     out.mkdir()
     monkeypatch.chdir(private)
-    [done] = run_several(Run((PROGRAM, server.url, out), None), timeout=600)
+    [done] = run_several(Run((PROGRAM, server.url, out, settings), None), timeout=600)
     scan(private, printed=done.stdout.encode())
     # It did what it was to do: indexes, blocks and errors were written, and errors shown.
     assert len(list(private.rglob("*.swi"))) >= 4
