@@ -83,7 +83,7 @@ def test_no_door_of_the_library_lets_a_secret_out(server, private, monkeypatch, 
     # It did what it was to do: indexes, blocks and errors were written, and errors shown.
     assert len(list(private.rglob("*.swi"))) >= 4
     assert list(private.rglob("*.block"))
-    assert len(list(out.glob("error-*.pickle"))) > 50
+    assert len(list(out.glob("error-*.pickle"))) > 20  # named by ids, which come again
     assert "/train-000.tar?..." in done.stdout
     # Coverage of signed manifests, with a lost sample that is named.
     for lines in (out / "coverage").glob("*.jsonl"):
