@@ -33,6 +33,7 @@ from shardwise.storage.protocol import ByteRange, ReadRequest
 from tests.support.counted_file import CountedFile
 from tests.support.forks import in_child
 from tests.support.io_counts import counted_io
+from tests.support.properties import examples
 from tests.support.threads import at_once
 
 BLOCK = 64 << 10
@@ -102,7 +103,7 @@ def test_a_block_that_is_published_while_it_is_looked_for_is_not_fetched_again(
     assert mine.lock_block(name, info) is LockDenied.THERE
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.lists(
         st.integers(0, SIZE).flatmap(
