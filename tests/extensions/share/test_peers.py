@@ -23,8 +23,8 @@ from shardwise.extensions.share import block_server, peers
 from shardwise.extensions.share.block_server import BlockServer
 from shardwise.extensions.share.peers import Peers, block_digest
 from shardwise.extensions.share.sharing import _address
+from shardwise.storage.byte_ranges import ByteRange
 from shardwise.storage.options import CacheSettings
-from shardwise.storage.protocol import ByteRange
 from tests.support.forks import in_child
 
 NAMES = [f"{n}" * 32 + "-00000000.block" for n in range(3)]

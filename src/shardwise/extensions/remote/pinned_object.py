@@ -18,6 +18,7 @@ from shardwise.extensions.remote.stores.credential_discovery import environment_
 from shardwise.storage.client import Reply
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
+from shardwise.storage.urls import FAMILIES
 from shardwise.storage.versions import ends_early, require_same
 
 # Prefetch requests up to this length are one attempt each; longer ones are streamed.
@@ -34,12 +35,23 @@ class PinnedObject:
         connected: the process and its client, from the first request on.
     """
 
-    __slots__ = ("_location", "_options", "connected", "is_known", "key", "stat", "url")
+    __slots__ = (
+        "_location",
+        "_options",
+        "_uses_obstore",
+        "connected",
+        "is_known",
+        "key",
+        "stat",
+        "url",
+    )
 
     def __init__(self, url: str, options: StorageOptions) -> None:
         self.url = url
         self._options = options
         self._location = location_of(url)
+        # Such a client does not survive a fork.
+        self._uses_obstore = self._location.family in FAMILIES.values()
         self.key = self._location.key
         self.stat: FileStat | None = None
         self.is_known = False
@@ -48,7 +60,7 @@ class PinnedObject:
     @property
     def process(self) -> Runtime:
         """The event loop of this process."""
-        return runtime(obstore=self._location.uses_obstore)
+        return runtime(obstore=self._uses_obstore)
 
     def client(self) -> RetryingClient:
         """The client of the object's store, which the process shares."""

@@ -11,11 +11,14 @@ from collections.abc import Hashable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.pinned_object import PinnedObject
 from shardwise.extensions.remote.prefetch.planned import PIECE_BYTES, PlannedReads
 from shardwise.extensions.remote.requests.event_loop import gather_or_cancel
-from shardwise.extensions.remote.requests.ranges import (
+from shardwise.storage.byte_ranges import (
+    WHOLE,
+    ByteRange,
     RangeRequest,
     ReceivedBytes,
     coalesce,
@@ -23,9 +26,8 @@ from shardwise.extensions.remote.requests.ranges import (
     received_for,
 )
 from shardwise.storage.client import ObjectRange
-from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import WHOLE, ByteRange, FileStat, ReadRequest, RemoteReads
+from shardwise.storage.protocol import FileStat, ReadRequest, RemoteReads
 
 # GetBatch for fewer ranges is not faster than one request per range.
 _MIN_BATCH_RANGES = 4
@@ -114,9 +116,10 @@ class RemoteFile(RemoteReads):
         """Take what was announced, and plan the requests for the rest."""
         most, pinned = self._object.client().latency.max_request_bytes, self._object.stat
         received: list[ReceivedBytes] = []
-        for name in () if pinned is None else (self._version_name(pinned), self._whole_name()):
-            found, ranges = await self._get_planned_reads().read(name, ranges)
-            received += found
+        if pinned is not None and (planned := self._get_planned_reads()).names:
+            for name in (self._version_name(pinned), self._whole_name()):
+                found, ranges = await planned.read(name, ranges)
+                received += found
         requests = coalesce(ranges, gap_bytes=_GAP_BYTES, max_request_bytes=most)
         if requests:
             IO_COUNTS.add(waits=1)

@@ -25,8 +25,8 @@ from shardwise.extensions.service.greeting import Admission, greeting_steps, wel
 from shardwise.extensions.service.reception import Reception
 from shardwise.extensions.service.transport import Connection, Listener
 from shardwise.extensions.share.peers import MAX_BYTES, MAX_HEADER, VERSION, block_digest
+from shardwise.storage.byte_ranges import ByteRange, byte_ranges
 from shardwise.storage.file_pool import FilePool
-from shardwise.storage.protocol import ByteRange, byte_ranges
 
 _logger = logging.getLogger("shardwise")
 

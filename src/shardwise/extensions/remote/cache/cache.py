@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.plugins import find
 from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
@@ -41,10 +42,9 @@ from shardwise.extensions.remote.cache.eviction import Eviction, remove_block, s
 from shardwise.extensions.remote.cache.homes import LoaderFile, block_keys
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
 from shardwise.extensions.remote.cache.usage import Bypass, Hits, Usage, UsageFile
-from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.byte_ranges import ByteRange
 from shardwise.storage.local import max_open_files
 from shardwise.storage.options import CacheSettings
-from shardwise.storage.protocol import ByteRange
 
 FOLDER = "shardwise-cache-v1"
 

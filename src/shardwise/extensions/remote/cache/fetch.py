@@ -17,6 +17,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from shardwise.base.counters import IO_COUNTS, give_up_reads
 from shardwise.base.errors import DataError, StorageError
 from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
@@ -27,8 +28,8 @@ from shardwise.extensions.remote.cache.block_file import (
 )
 from shardwise.extensions.remote.cache.cache import Cache
 from shardwise.extensions.remote.remote_file import RemoteFile
-from shardwise.storage.counts import IO_COUNTS, give_up_reads
-from shardwise.storage.protocol import ByteRange, ReadRequest, num_bytes_of
+from shardwise.storage.byte_ranges import ByteRange, num_bytes_of
+from shardwise.storage.protocol import ReadRequest
 
 # Memory for the blocks that a call fetches at once.
 _ROUND_BYTES = 64 << 20

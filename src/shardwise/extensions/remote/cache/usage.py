@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.cache.block_file import BLOCK_NAME, space_of
-from shardwise.storage.counts import IO_COUNTS
 
 _logger = logging.getLogger("shardwise")
 

@@ -13,12 +13,11 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.errors import StorageError
 from shardwise.extensions.remote.pinned_object import PinnedObject
-from shardwise.extensions.remote.requests.ranges import ReceivedBytes
+from shardwise.storage.byte_ranges import ByteRange, ReceivedBytes
 from shardwise.storage.client import Reply
-from shardwise.storage.counts import IO_COUNTS
-from shardwise.storage.protocol import ByteRange
 
 # A range longer than 4 MiB is freed in parts; so much is requested of a file of unknown length.
 PIECE_BYTES = 4 << 20
@@ -98,6 +97,7 @@ class PlannedReads:
         self._queue: deque[Piece] = deque()
         # The pieces of each file, sorted by offset.
         self._pieces: dict[str, list[Piece]] = {}
+        self.names = self._pieces.keys()
         self._owned: dict[Hashable, list[Piece]] = {}
         self._num_in_flight = 0
         self._num_queued_bytes = 0
