@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from shardwise.extensions.remote.cache import cache_of
-from shardwise.extensions.remote.cache.homes import HOME, LoaderFile, keys_of_names
+from shardwise.extensions.remote.cache.homes import HOME, keys_of_names
+from shardwise.extensions.remote.cache.usage import LoaderFile
 from shardwise.extensions.service import frames
 from shardwise.extensions.service.greeting import welcome
 from shardwise.extensions.service.tcp import TcpListener

@@ -96,7 +96,7 @@ class BlockServer:
                     raise ValueError(f"{name}: {len(parts)} ranges up to byte {num_bytes}")
         memory = self._cache.take_memory(num_bytes)
         found = [self._find_block(name, parts) for name, parts, _ in asked]
-        missing = [each for each in found if each is not None and not each.is_cached]
+        missing = [each for each in found if each and not each.cache.holds(each.name)]
         if missing:
             # Between two passes it is not known who else has them: those who ask know it.
             know = missing[0].cache.peers.know(missing) if through is True else ()

@@ -22,7 +22,8 @@ from shardwise.base.errors import ServiceError
 from shardwise.engine.processes.shared_memory import aligned
 from shardwise.extensions.remote.cache.block_file import DIGEST_NAME, digest
 from shardwise.extensions.remote.cache.cache import Cache
-from shardwise.extensions.remote.cache.homes import Homes, keys_of_names, live_files
+from shardwise.extensions.remote.cache.homes import Homes, keys_of_names
+from shardwise.extensions.remote.cache.usage import live_files
 from shardwise.extensions.service import frames
 from shardwise.extensions.service.frames import FrameError
 from shardwise.extensions.service.greeting import ClientSide, greet

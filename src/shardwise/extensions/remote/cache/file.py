@@ -209,7 +209,7 @@ class CachedFile(RemoteReads):
 
     def _block(self, version: _Version, number: int, ranges: Sequence[ByteRange]) -> MissingBlock:
         size = self._cache.settings.block_bytes
-        offset = number * size
+        offset, name = number * size, block_name(version.id, number)
         info = BlockInfo(
             url=version.url,
             version=version.text,
@@ -217,7 +217,7 @@ class CachedFile(RemoteReads):
             offset=offset,
             num_bytes=min(size, version.num_bytes - offset),
         )
-        return MissingBlock(self._file, self._cache, info, version.id, number, ranges)
+        return MissingBlock(self._file, self._cache, info, name, version.id, number, ranges)
 
 
 def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRange]]:

@@ -12,10 +12,10 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardwise.base.counters import IO_COUNTS
 from shardwise.base.errors import StorageError
-from shardwise.extensions.remote.pinned_object import PinnedObject
 from shardwise.storage.byte_ranges import ByteRange, ReceivedBytes
 from shardwise.storage.client import Reply
 
@@ -45,7 +45,7 @@ class Piece:
     start: int
     stop: int
     owner: Hashable
-    object: PinnedObject
+    object: Any  # `PinnedObject` of the file
     task: asyncio.Task[None] | None = None
     num_readers: int = 0
     is_over: bool = False
@@ -104,9 +104,7 @@ class PlannedReads:
         self._is_filling = True
         self.num_bytes = 0
 
-    def add(
-        self, owner: Hashable, name: str, object_: PinnedObject, ranges: Iterable[ByteRange]
-    ) -> None:
+    def add(self, owner: Hashable, name: str, object_: Any, ranges: Iterable[ByteRange]) -> None:
         """Announce ranges of a file, after those that were announced before."""
         pieces = self._pieces.setdefault(name, [])
         owned = self._owned.setdefault(owner, [])
@@ -180,7 +178,7 @@ class PlannedReads:
                     self._drop(piece)
         return received, rest
 
-    def object_of(self, name: str) -> PinnedObject | None:
+    def object_of(self, name: str) -> Any:
         return pieces[0].object if (pieces := self._pieces.get(name)) else None
 
     def withdraw(self, owner: Hashable) -> None:
