@@ -118,7 +118,7 @@ def test_a_server_gives_ucx_no_address_that_no_holder_of_the_token_wrote(
         assert servers.process(0).poll() is None, name
     for name, forge in REFUSED.items():
         vouched = outcome(servers, tmp_path, token=token, endpoint=forge(real))
-        assert vouched == "hung up" or "a UCX address of" in vouched, name
+        assert ("hung up" if name == "another version" else "a UCX address of") in vouched, name
         assert servers.process(0).poll() is None, name
     service = sw.service(servers.addresses, token_file=servers.token_file)
     assert check_epoch(data, service, batch_size=6)["made_here"] == 0
