@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_choice
+from shardwise.base.counters import Stages
 from shardwise.base.errors import DataError, StaleIndexError
-from shardwise.base.stages import Stages
 from shardwise.engine.processes.shared_memory import InSharedMemory
 from shardwise.engine.request import BatchRequest
 from shardwise.plan.permute import mix
