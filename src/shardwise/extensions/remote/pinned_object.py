@@ -25,14 +25,7 @@ _MAX_UNSTREAMED_BYTES = 8 << 20
 
 
 class PinnedObject:
-    """An object of a store. Its version is the pinned one, or that of the first reply.
-
-    Attributes:
-        key: of the object in its store.
-        stat: its version; None before the first reply.
-        is_known: whether the object was seen before.
-        connected: the process and its client, from the first request on.
-    """
+    """An object of a store. Its version is the pinned one, or that of the first reply."""
 
     __slots__ = ("_location", "_options", "connected", "is_known", "key", "stat", "url")
 
