@@ -102,20 +102,10 @@ UrlRanges = tuple[str, list[int], list[int], int]
 
 
 def read_files(pool: FilePool, reads: Sequence[UrlRanges], buffer: memoryview) -> None:
-    """Fill a buffer with ranges of several files.
+    """Fill a buffer with ranges of several files; raises as `File` does.
 
     Local files are read one after the other. The requests for all remote ones are in flight
     together, at most `StorageOptions.max_requests` at a time.
-
-    Args:
-        pool: opens the files.
-        reads: for each file its URL and the arguments of `File.read_spans`: `offsets`, `ends`,
-            `begin`.
-        buffer: writable and contiguous.
-
-    Raises:
-        DataError: a file is missing, has changed, or ends before a range does.
-        StorageError: bytes could not be read.
     """
     remote: list[ReadRequest] = []
     for url, offsets, ends, begin in reads:
@@ -134,14 +124,7 @@ def read_payloads(
 ) -> list[bytes | None] | None:
     """Parts of the buffer that `read_files` would fill, each as bytes that were copied once.
 
-    Args:
-        pool: opens the files.
-        reads: as in `read_files`.
-        starts: where each part starts in the buffer.
-        lengths: bytes of each; negative for None.
-
-    Returns:
-        The parts; None for files that can only be read into a buffer: local and cached ones.
+    A part of negative length is None. Returns None for local and cached files.
     """
     files = [pool.get(url) for url, *_ in reads]
     cached = pool.options.cache is not None

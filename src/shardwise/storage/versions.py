@@ -41,11 +41,6 @@ def require_not_written_since(opened_ns: int, current: FileStat, url: str) -> No
     For datasets whose index has no times or ETags, so that nothing is known of a file before its
     first read. A time to come proves nothing: it is of another clock, or set by hand. Nor do the
     10 s after the opening, by which the clock of a file server may be ahead of this one.
-
-    Args:
-        opened_ns: when the dataset's index was read, by this machine's clock.
-        current: the file at its first read.
-        url: for the message.
     """
     if opened_ns + CLOCKS_DIFFER_NS < current.mtime_ns <= time.time_ns():
         raise StaleIndexError(

@@ -34,13 +34,7 @@ def cache_of(settings: CacheSettings) -> Cache:
 
 
 class _Version(NamedTuple):
-    """One version of a file.
-
-    Attributes:
-        id: the prefix of its blocks' names; "" for a file that can't be cached.
-        text: its ETag or time.
-        url: of the file, without secrets.
-    """
+    """One version of a file; `id` starts its blocks' names, "" where it can't be cached."""
 
     id: str
     text: str
@@ -75,7 +69,7 @@ class CachedFile(RemoteReads):
         self._pin_version()
 
     def stat(self, since: int = 0) -> FileStat:
-        if since and (noted := self._read_note(since)) is not None:
+        if since and (noted := self.read_note(since)) is not None:
             return noted
         current = self._file.stat()
         if self._version is None:
@@ -86,10 +80,11 @@ class CachedFile(RemoteReads):
 
     @property
     def is_noted(self) -> bool:
-        """Whether the bytes of a listed file may be cached, here or by another node."""
-        return self._cache.peers is not None or self._cache.holds(self._note_name())
+        """Whether the version of a listed file is noted: its bytes may be cached."""
+        return self._cache.holds(self._note_name())
 
-    def _read_note(self, since: int) -> FileStat | None:
+    def read_note(self, since: int) -> FileStat | None:
+        """The version that was noted for a list read at `since`."""
         data = memoryview(bytearray(_NOTE_BYTES))
         if not self._cache.read(self._note_name(), [ByteRange(0, _NOTE_BYTES, 0)], data):
             return None

@@ -40,16 +40,7 @@ _TIMEOUT_S = 60.0
 
 @dataclass
 class Usage:
-    """Disk space and statistics of a cache.
-
-    Attributes:
-        num_bytes: on disk, of blocks and parts.
-        hits: blocks that were read from the cache.
-        misses: blocks that were fetched.
-        evictions: blocks that were removed to make room.
-        damaged: blocks that were removed because a digest differed.
-        max_bytes: the limit of the last process that wrote.
-    """
+    """Bytes on disk and counts of blocks of a cache; the limit is the last writer's."""
 
     num_bytes: int = 0
     hits: int = 0
