@@ -74,3 +74,15 @@ def described(stat: FileStat) -> str:
     changed = datetime.fromtimestamp(stat.mtime_ns // 10**9, UTC)
     fraction = f".{stat.mtime_ns % 10**9:09d}".rstrip("0").rstrip(".")
     return f"{size}, changed {changed:%Y-%m-%d %H:%M:%S}{fraction} UTC"
+
+
+def range_error(start: int, stop: int, num_bytes: int, url: str) -> DataError:
+    """The error for bytes [start, stop) that a store did not send, of a file of `num_bytes`."""
+    if stop <= num_bytes:
+        return DataError(
+            f"the server refuses bytes {start} to {stop} of a file that it says has "
+            f"{num_bytes} bytes (HTTP 416)",
+            url=url,
+            offset=start,
+        )
+    return ends_early(start, stop - start, num_bytes, url)

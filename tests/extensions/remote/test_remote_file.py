@@ -20,7 +20,8 @@ from shardwise.base.errors import (
 )
 from shardwise.extensions.remote import remote_file
 from shardwise.storage import File, FilePool, StorageOptions, open_file, read_whole
-from shardwise.storage.protocol import WHOLE, ByteRange, ReadRequest
+from shardwise.storage.byte_ranges import WHOLE, ByteRange
+from shardwise.storage.protocol import ReadRequest
 from tests.support.fault_proxy import FaultProxy
 from tests.support.io_counts import counted_io
 from tests.support.python_code import printed_by

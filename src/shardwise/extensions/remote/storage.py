@@ -17,12 +17,11 @@ from pathlib import Path
 from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.base.process_group import made_once
 from shardwise.extensions.remote.cache import CachedFile, cache_of
-from shardwise.extensions.remote.pinned_object import PinnedObject
 from shardwise.extensions.remote.prefetch.planned import PIECE_BYTES
-from shardwise.extensions.remote.remote_file import RemoteFile, receive
+from shardwise.extensions.remote.remote_file import PinnedObject, RemoteFile, receive
 from shardwise.extensions.remote.requests.event_loop import gather_or_cancel
-from shardwise.extensions.remote.requests.ranges import payloads_of
 from shardwise.extensions.remote.stores.connect import location_of, url_of
+from shardwise.storage.byte_ranges import payloads_of
 from shardwise.storage.listing import INDEX, MAGIC, WEB, shards_among
 from shardwise.storage.open import RemoteStorage
 from shardwise.storage.options import StorageOptions

@@ -34,8 +34,9 @@ from shardwise.storage import (
     open_file,
     require_not_written_since,
 )
+from shardwise.storage.byte_ranges import WHOLE
 from shardwise.storage.missing import near_names
-from shardwise.storage.protocol import WHOLE, File
+from shardwise.storage.protocol import File
 
 
 class FilesSource:

@@ -28,8 +28,9 @@ from shardwise.extensions.remote.cache.block_file import (
 )
 from shardwise.extensions.remote.cache.cache import FOLDER
 from shardwise.storage import FileStat
+from shardwise.storage.byte_ranges import ByteRange
 from shardwise.storage.options import CacheSettings
-from shardwise.storage.protocol import ByteRange, ReadRequest
+from shardwise.storage.protocol import ReadRequest
 from tests.support.counted_file import CountedFile
 from tests.support.forks import in_child
 from tests.support.io_counts import counted_io

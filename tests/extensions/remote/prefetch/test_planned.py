@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
+from shardwise.extensions.remote.prefetch import planned as planned_module
 from shardwise.extensions.remote.prefetch.planned import PlannedReads
-from shardwise.extensions.remote.requests.ranges import copy_received
+from shardwise.storage.byte_ranges import ByteRange, copy_received
 from shardwise.storage.client import Reply
-from shardwise.storage.protocol import ByteRange, FileStat
+from shardwise.storage.protocol import FileStat
 from tests.support.event_loops import in_event_loop
 
 SIZE = 40 << 20
@@ -206,6 +208,35 @@ async def test_a_request_starts_as_soon_as_the_bound_has_room_for_it():
     planned.withdraw(0)
     await asyncio.sleep(0)
     assert source.asked_bytes == 9 * step
+
+
+@pytest.mark.parametrize(("bytes_a_s", "share"), [(80e6, 1), (4e9, 2)])
+@in_event_loop
+async def test_fast_replies_take_half_of_the_bound_and_slow_ones_all_of_it(
+    bytes_a_s, share, monkeypatch
+):
+    now, piece = 0.0, memoryview(bytes(4 << 20))
+
+    class Paced:
+        @staticmethod
+        async def stream(start, stop, take):
+            nonlocal now
+            for _ in range(start, stop, len(piece)):
+                await asyncio.sleep(0)
+                now += len(piece) / bytes_a_s
+                take(Reply(piece, FileStat(1 << 40, 0), 0.001))
+
+    monkeypatch.setattr(planned_module, "time", SimpleNamespace(monotonic=lambda: now))
+    bound = 128 << 20
+    planned = PlannedReads(bound, 64)
+    announce(planned, "measured", Paced, (0, bound))
+    assert planned.num_bytes == bound
+    await planned.read("f", [ByteRange(0, bound, 0)])
+    await asyncio.sleep(0)
+    planned.withdraw("measured")
+    announce(planned, "next", Paced, (bound, 3 * bound))
+    assert planned.num_bytes == bound // share
+    await planned.read("f", [ByteRange(bound, 3 * bound, 0)])
 
 
 @in_event_loop

@@ -27,13 +27,7 @@ _MAX_STUCK = 64
 
 
 class BlockingPool(Generic[S]):
-    """Calls to one server.
-
-    Args:
-        name: of the server's kind, for messages.
-        make: makes a connection; called in the thread of a call.
-        close: closes a connection whose call failed; called in that thread.
-    """
+    """Calls to one server of the kind `name`; a call's thread makes and closes connections."""
 
     def __init__(self, name: str, make: Callable[[], S], close: Callable[[S], None]) -> None:
         self._name = name

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.requests.failures import library_error
 from shardwise.extensions.remote.requests.hedge import (
@@ -24,7 +25,6 @@ from shardwise.extensions.remote.requests.hedge import (
 )
 from shardwise.extensions.remote.requests.outage import Outage
 from shardwise.storage.client import AttemptError, Client, ObjectRange, Reply
-from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 
@@ -107,11 +107,7 @@ class RetryingClient:
         return key
 
     async def get_many(self, ranges: Sequence[ObjectRange]) -> list[memoryview | None]:
-        """Ranges within the sizes of their objects, by one request and one attempt.
-
-        Returns:
-            The bytes of each; None for each that the reply lacks, which is left to `get`.
-        """
+        """Ranges within their objects, by one attempt; None for each that the reply lacks."""
         IO_COUNTS.add(requests=1)
         async with self._slots:
             try:
@@ -136,9 +132,7 @@ class RetryingClient:
 
         A stream that breaks off or stalls is abandoned: the next part is read by `get`, the rest
         by another stream. Raises as `get` does; the pieces before are right.
-
-        Returns:
-            The end of the bytes read: `stop`, or less where the object ends before that.
+        Returns the end of the bytes read, before `stop` where the object ends there.
         """
         at, num_broken = start, 0
         while at < stop:
