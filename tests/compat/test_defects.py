@@ -215,6 +215,13 @@ def test_a_shell_keeps_its_own_variables(tmp_path, monkeypatch):
     assert len(list(wds.WebDataset(f"pipe:cat {url}"))) == 3
 
 
+def test_a_pipeline_with_a_length_pickles(tmp_path):
+    dataset = wds.WebDataset(make_shards(tmp_path, [4])).map(key).with_length(4, silent=True)
+    there = pickle.loads(pickle.dumps(dataset))
+    assert len(there) == len(list(there)) == 4
+
+
+@pytest.mark.long
 def test_a_pipeline_with_a_length_goes_to_spawned_workers(tmp_path):
     dataset = wds.WebDataset(make_shards(tmp_path, [4])).map(key).with_length(4, silent=True)
     loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")

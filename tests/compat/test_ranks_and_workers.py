@@ -25,7 +25,7 @@ KEYS = sorted(map(sample_key, range(sum(SIZES))))
 key = itemgetter("__key__")
 
 
-# Fresh interpreters import torch: a test of test_defects.py has some by default.
+# Fresh interpreters import torch.
 METHODS = ("fork", pytest.param("fork,spawn,forkserver", marks=pytest.mark.long))
 
 

@@ -41,7 +41,9 @@ def without_torchvision() -> frozenset[str]:
 
 
 # Those that read little: the rest of them read shards through whole pipelines.
-NUM_QUICK = 84
+NUM_QUICK = 83
+# It waits 28 s until a host that no server has is given up.
+_SLOW = "test_security.py::TestEnforceSecurity::test_safe_urls_still_work_when_security_enabled"
 _QUICK = (
     "filters", "gopen", "handlers", "mix", "security", "shardlists", "shuffles", "utils", "writer",
 )  # fmt: skip
@@ -50,7 +52,8 @@ _QUICK = (
 def test_the_quick_files_of_the_webdataset_suite_pass(tmp_path: Path, server: str) -> None:
     unpack_suite("webdataset-1.0.2", tmp_path)
     make_testdata(tmp_path / "testdata")
-    outcome = run_suite(tmp_path, server, *(f"tests/test_{name}.py" for name in _QUICK))
+    files = (f"tests/test_{name}.py" for name in _QUICK)
+    outcome = run_suite(tmp_path, server, f"--deselect=tests/{_SLOW}", *files)
     assert not outcome.failed | outcome.skipped, outcome.output
     assert outcome.total == NUM_QUICK
 

@@ -7,8 +7,6 @@ import errno
 import gzip
 import lzma
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from shardwise.compat.webdataset.cache import FileCache, LRUCleanup, check_tar_f
 from tests.support.ranks import run_forked
 from tests.support.servers import nginx
 from tests.support.tars import make_shards, write_tar
-from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -102,18 +99,22 @@ def test_a_download_that_was_killed_is_swept_and_never_read(tmp_path, web):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     folder = tmp_path / "cache"
-    url = f"pipe:cat {fifo}"
-    code = (
-        "import sys; from shardwise.compat.webdataset.cache import FileCache;"
-        "FileCache(sys.argv[1], validator=None).get_file(sys.argv[2])"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(folder), url])
-    with open(fifo, "wb") as stream:
-        stream.write(b"half")
-        stream.flush()
-        wait_for(lambda: any(folder.glob(".*.tmp")), process=process)
-        process.kill()
-        process.wait()
+    code = """
+import os, signal, sys, threading
+from pathlib import Path
+from shardwise.compat.webdataset.cache import FileCache
+from tests.support.waiting import wait_for
+
+cache, url = FileCache(sys.argv[1], validator=None), f"pipe:cat {sys.argv[2]}"
+threading.Thread(target=cache.get_file, args=(url,), daemon=True).start()
+with open(sys.argv[2], "wb") as stream:
+    stream.write(b"half")
+    stream.flush()
+    wait_for(lambda: any(Path(sys.argv[1]).glob(".*.tmp")))
+    print("begun", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert run_forked(tmp_path, code, folder, fifo, check=False) == "begun\n"
     (left,) = folder.glob(".*.tmp")
     # An empty one might be only just begun, and stays.
     left.write_bytes(b"half")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
-import signal
-import subprocess
 import sys
 import wave
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -18,6 +14,7 @@ from shardwise.base.errors import MissingExtraError
 from shardwise.compat.webdataset import torch_audio, torch_video
 from shardwise.compat.webdataset.autodecode import Decoder, DecodingError
 from tests.support.media import HEIGHT, WIDTH, MediaFolder, numbers_in
+from tests.support.ranks import run_forked
 
 FRAMES, FPS, RATE = 20, 25, 16000
 TONE = "0.5*sin(440*2*PI*t)"
@@ -82,17 +79,9 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
 
-def test_a_fork_ends_while_a_thread_lives_that_decoded(media_files):
+def test_a_fork_ends_while_a_thread_lives_that_decoded(media_files, tmp_path):
     path = media_files.make("silent.mp4", "-c:v mpeg4", count=FRAMES)
-    # In a session of its own: a child that hangs has to be killed, too.
-    with subprocess.Popen(
-        [sys.executable, "-c", _FORKS, str(path)], start_new_session=True
-    ) as process:
-        try:
-            assert process.wait(timeout=60) == 0
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    run_forked(tmp_path, _FORKS, path)
 
 
 def test_a_silent_video_has_empty_sound(silent):

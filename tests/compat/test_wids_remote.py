@@ -234,7 +234,7 @@ def test_a_killed_download_is_not_trusted(tmp_path):
 
 
 def test_of_many_processes_one_copies(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     children = [context.Process(target=fetch_counted, args=(str(tmp_path),)) for _ in range(4)]
     for child in children:
         child.start()

@@ -77,7 +77,9 @@ def test_batches_are_arrays_that_may_be_written_to():
     assert out["v"].tolist() == [[3, -3], [1, -1]]
 
 
-@pytest.mark.parametrize("options", [{"num_threads": 2}, {"num_workers": 1}])
+@pytest.mark.parametrize(
+    "options", [{"num_threads": 2}, pytest.param({"num_workers": 1}, marks=pytest.mark.long)]
+)
 def test_every_executor_makes_tensors_of_them(options):
     ds = sw.Dataset(Table()).select("n", "v", "maybe").decode(maybe=float)
     assert set(ds.layout()) == {"n", "v", "maybe"}

@@ -48,7 +48,14 @@ def test_workers_give_objects_of_the_programs_own_classes():
     assert all("must consist of what pickles" in line for line in lines[2:])
 
 
-@pytest.mark.parametrize(("options", "output"), [("size=64m", "torch"), ("size=64m,ro", "numpy")])
+@pytest.mark.parametrize(
+    ("options", "output"),
+    [
+        ("size=64m", "numpy"),
+        pytest.param("size=64m", "torch", marks=pytest.mark.long),
+        pytest.param("size=64m,ro", "numpy", marks=pytest.mark.long),
+    ],
+)
 def test_large_batches_of_processes_need_no_room_in_dev_shm(options, output):
     own = ["unshare", "--mount", "sh", "-c"]
     mount = f"mount -t tmpfs -o {options} tmpfs /dev/shm"

@@ -331,7 +331,8 @@ def test_names_behind_a_map_are_held_against_the_first_batch():
         list(make(data, as_tuple=("cls",), batch_size=8))
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+# A worker imports torch; test_tensor_messages.py has one by default.
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_collate_of_torchs_gets_the_tuples_that_it_expects(num_workers):
     options = {"num_workers": num_workers, "num_threads": None, "output": "torch"}
     collate = torch.utils.data.default_collate

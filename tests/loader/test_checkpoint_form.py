@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.base.errors import StateError
+from tests.support.properties import examples
 
 # A guard of integrations knows that DCP asks.
 pytestmark = pytest.mark.extension
@@ -74,7 +75,7 @@ def checkpoint():
 
 @pytest.mark.parametrize("order", _ORDERS)
 @given(position=st.integers(0, 9), behind=st.integers(0, 9), ranks=st.sampled_from([1, 2, 3]))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_a_checkpoint_is_loaded_at_any_position_by_any_number_of_ranks(
     checkpoint, order, position, behind, ranks
 ):

@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwise as sw
@@ -18,6 +18,7 @@ from shardwise.loader.notices import warn_once
 from shardwise.plan import SequentialSampler
 from shardwise.testing import check_resume
 from tests.support.memory_source import MemorySource, numbered_samples
+from tests.support.properties import examples
 from tests.support.transforms import augmented
 
 SHARDS = list(range(6, 16))
@@ -117,6 +118,7 @@ def test_virtual_epochs_resume_and_cover_the_data():
     worlds=st.lists(st.sampled_from([(1, 12), (2, 6), (3, 4), (4, 3), (6, 2)]), min_size=6),
     shuffle=st.sampled_from(SHUFFLES),
 )
+@settings(max_examples=examples(50))
 def test_any_chain_of_world_sizes_gives_the_uninterrupted_order(cuts, worlds, shuffle):
     whole = global_batches(1, batch_size=12, shuffle=shuffle, remainder="uneven")
     state = None

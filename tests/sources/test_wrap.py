@@ -304,8 +304,10 @@ def write_into(sample):
     [
         {"executor": "inline"},
         {"executor": "threads", "num_threads": 2},
-        # One worker, so that it meets each sample again in the next epoch.
-        {"executor": "processes", "num_workers": 1, "num_threads": 1},
+        # One worker, so that it meets each sample again in the next epoch; it imports torch.
+        pytest.param(
+            {"executor": "processes", "num_workers": 1, "num_threads": 1}, marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_map_that_writes_into_arrays_gives_the_same_in_every_epoch(options):

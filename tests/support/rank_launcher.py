@@ -12,6 +12,7 @@ exit code of that process.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import importlib.util
@@ -21,9 +22,11 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from torch.distributed import TCPStore
 
@@ -38,7 +41,7 @@ TERM_S = 30.0
 
 
 def serve() -> None:
-    """Fork a process for each line of stdin; in it and in ranks, return when its program ended."""
+    """Fork a process for each line of stdin; it and its ranks end when their programs have."""
     preload(DDP)
     for line in sys.stdin:
         call = json.loads(line)
@@ -46,7 +49,7 @@ def serve() -> None:
         if pid == 0:
             become(call.pop("environment"), call.pop("cwd"), Path(call.pop("output")))
             main(**call)
-            return
+            end()
         _, status = os.waitpid(pid, 0)
         os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
@@ -62,7 +65,7 @@ def become(environment: dict[str, str], cwd: str, output: Path) -> None:
 
 
 def main(preloaded: list[str], folder: str, runs: list[dict]) -> None:
-    """Run each and exit; in a rank, return when its program has ended, to end as any program.
+    """Run each and exit; in a rank, return when its program has ended.
 
     Args:
         preloaded: the modules to import first, where they are installed.
@@ -146,6 +149,16 @@ def run_program(args: list[str]) -> None:
         sys.argv = args
         sys.path[0] = str(Path(args[0]).parent)
         runpy.run_path(args[0], run_name="__main__")
+
+
+def end() -> NoReturn:
+    """End as a program does, without clearing torch's modules: 0.4 s of CPU time in each fork."""
+    gc.collect()
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 def wait(pids: dict[int, int]) -> int:

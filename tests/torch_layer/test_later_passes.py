@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import traceback
 import warnings
@@ -28,15 +29,16 @@ pytestmark = [
 def ways(names, ends):
     """All without workers; with two, each value once, and the rest only where there is time."""
     chosen = []
-    for name, end in itertools.product(names, ends):
-        is_rest = names.index(name) % len(ends) != ends.index(end)
-        called = f"{name}-{'to the end' if end else 'by len'}"
-        chosen.append(pytest.param(0, name, end, id=f"0-{called}"))
+    for (number, part), name, end in itertools.product(enumerate(PARTS), names, ends):
+        is_rest = (name, end) != (names[number % len(names)], ends[number % len(ends)])
+        called = f"{name}-{'to the end' if end else 'by len'}-{part}"
+        chosen.append(pytest.param(part, 0, name, end, id=f"0-{called}"))
         marks = [pytest.mark.long] if is_rest else []
-        chosen.append(pytest.param(2, name, end, id=f"2-{called}", marks=marks))
+        chosen.append(pytest.param(part, 2, name, end, id=f"2-{called}", marks=marks))
     return chosen
 
 
+@functools.cache
 def epochs_of(part):
     """The batches of epochs 0 to 2, whole."""
     loader, keeper = make_loader(DataLoader, part, 0)
@@ -61,8 +63,9 @@ def state_in_the_middle(part):
     return keeper.state_dict(NUM_TAKEN * size)
 
 
-@pytest.mark.parametrize(("num_workers", "named", "to_the_end"), ways([True, False], [True, False]))
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    ("part", "num_workers", "named", "to_the_end"), ways([True, False], [True, False])
+)
 def test_after_a_resume_torchs_loader_reads_whole_epochs(part, num_workers, named, to_the_end):
     whole = epochs_of(part)
     loader, keeper = make_loader(DataLoader, part, num_workers)
@@ -80,9 +83,8 @@ def test_after_a_resume_torchs_loader_reads_whole_epochs(part, num_workers, name
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "named", "to_the_end"), ways(["loader", "keeper", None], [True, False])
+    ("part", "num_workers", "named", "to_the_end"), ways(["loader", "keeper", None], [True, False])
 )
-@pytest.mark.parametrize("part", PARTS)
 def test_after_a_resume_our_stateful_loader_goes_on_with_the_next_epoch(
     part, num_workers, named, to_the_end
 ):

@@ -170,7 +170,7 @@ class All(Dataset):
         return batches_of_all_kinds()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_whatever_a_batch_holds_arrives(method):
     made = DataLoader(
         All(),

@@ -89,7 +89,7 @@ def train(sw, ds):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
     for remainder in ("drop", "pad", "uneven"):
         it = sw.torch.IterableDataset(ds, batch_size=BATCH_SIZE, shuffle=True, remainder=remainder)
-        for batch in DataLoader(it, batch_size=None, num_workers=1):
+        for batch in DataLoader(it, batch_size=None):
             model(batch["bin"].float()).sum().backward()
 
 
@@ -100,14 +100,14 @@ def samplers(sw, ds):
     found = []
     for drop_last in (False, True):
         sampler = sw.torch.DistributedSampler(ds, seed=SEED, drop_last=drop_last)
-        loader = DataLoader(ds, batch_size=BATCH_SIZE, sampler=sampler, num_workers=1)
+        loader = DataLoader(ds, batch_size=BATCH_SIZE, sampler=sampler)
         epochs = []
         for epoch in range(NUM_EPOCHS):
             sampler.set_epoch(epoch)
             epochs.append([i for batch in loader for i in batch["bin"][:, 0].tolist()])
         found.append({"len": len(sampler), "valid": sampler.valid.tolist(), "epochs": epochs})
     batches = sw.torch.BatchSampler(ds, BATCH_SIZE, shuffle=True, seed=SEED)
-    loader = DataLoader(ds, batch_sampler=batches, num_workers=1)
+    loader = DataLoader(ds, batch_sampler=batches)
     read = [batch["bin"][:, 0].tolist() for batch in loader]
     assert len(loader) == len(read)
     return {"rank": batches.rank, "distributed": found, "batches": read}
