@@ -16,10 +16,10 @@ from torch import Tensor, nn
 import shardwise as sw
 
 IMAGE, VOCABULARY, WIDTH, HEADS, LENGTH = 256, 257, 64, 4, 64
-EPOCHS, TEST = 3, 100
+EPOCHS, TEST = 2, 80
 
 
-def write_chats(folder: Path, count: int = 900) -> None:
+def write_chats(folder: Path, count: int = 500) -> None:
     """Write chats about handwritten digits: a turn shows pictures, or a numeral, and asks."""
     digits = load_digits()
     rng = np.random.default_rng(0)
@@ -104,8 +104,8 @@ def main() -> None:
         chats = chats.decode({"*.png": sw.image("gray", layout="HWC")}, json=sw.json()).map(encode)
         train = chats.subset(range(TEST, len(chats)))
         model = Model()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-        options: dict[str, Any] = {"batch_size": 32, "ragged": "pad", "num_workers": 0}
+        optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+        options: dict[str, Any] = {"batch_size": 16, "ragged": "pad", "num_workers": 0}
         with sw.DataLoader(train, shuffle=True, seed=1, remainder="drop", **options) as loader:
             for epoch in range(EPOCHS):
                 for batch in loader:

@@ -15,6 +15,7 @@ from shardwise.base import collate as collate_module
 from shardwise.base.collate import collate, collate_owned, join
 from shardwise.base.columns import BytesColumn
 from shardwise.testing.decoders import same_value
+from tests.support.properties import examples
 
 
 def _one(values):
@@ -172,7 +173,7 @@ scalars = st.sampled_from(
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_a_batch_shows_no_trace_of_its_pieces(data):
     values = data.draw(st.lists(data.draw(scalars), min_size=1, max_size=12))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=4)))

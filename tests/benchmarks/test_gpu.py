@@ -12,6 +12,7 @@ import torch
 from benchmarks import gpu, gpu_training
 from benchmarks.gpu_loaders import LOADERS, Setting, make_images
 from benchmarks.gpu_models import resnet
+from tests.support.ranks import Run, run_several
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,10 +58,10 @@ def test_a_part_that_fails_is_a_line_of_its_own(setting, monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_without_a_gpu_it_says_so():
-    command = [sys.executable, "-m", "benchmarks.gpu", "--only", "races"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    run = Run(("-m", "benchmarks.gpu", "--only", "races"), None, check=False)
+    [done] = run_several(run)
     assert done.returncode == 2
-    assert "sees no CUDA device" in done.stderr
+    assert "sees no CUDA device" in done.stdout
 
 
 @pytest.mark.parametrize(("name", "millions"), [("resnet18", 11.7), ("resnet50", 25.6)])

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.base.counters import Stages
 from shardwise.base.errors import DataError, MissingExtraError
-from shardwise.base.stages import Stages
 from shardwise.dataset import Dataset
 from shardwise.dataset.field import Field, in_place
 from tests.support.decoders import Doubled, InPlace, WholeColumn

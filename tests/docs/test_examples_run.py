@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib.util
 import re
 import signal
@@ -13,6 +14,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+import shardwise as sw
 from examples import service, video_classifier
 from shardwise import plan
 from tests.support.commands import document
@@ -29,6 +31,7 @@ if importlib.util.find_spec("torchft") is None:  # there are wheels for Linux on
 VIDEO, SERVICE, LANGUAGE_MODEL = TRAININGS = [
     ROOT / "examples" / f"{name}.py" for name in ("video_classifier", "service", "language_model")
 ]
+FSDP = ("torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict")
 IN_OWN_INTERPRETER = [*TRAININGS, ROOT / "examples" / "torchft_replicas.py"]
 
 
@@ -106,18 +109,35 @@ def test_the_example_of_servers_goes_on_when_servers_and_a_rank_are_killed(
     service.main()
 
 
+FEW_STEPS = f"""
+import sys
+sys.path.insert(0, {str(LANGUAGE_MODEL.parent)!r})
+from pathlib import Path
+import language_model
+vars(language_model).update(STEPS=6, CHANGED_AT=4, CHECKPOINT_EVERY=2, KILLED_AT=3)
+language_model.show = print  # so few steps teach it nothing
+if len(sys.argv) > 1:
+    language_model.train(Path(sys.argv[1]), is_killed="--kill" in sys.argv)
+"""
+
+
 def test_the_example_of_a_language_model_goes_on_when_a_rank_is_killed(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its neighbour is beside it, as in a program.
     monkeypatch.syspath_prepend(LANGUAGE_MODEL.parent)
-    language_model = importlib.import_module("language_model")
+    monkeypatch.setattr(sys, "argv", sys.argv[:1])
+    exec(FEW_STEPS, code := {})
+    language_model = code["language_model"]
+    program = here / "few_steps.py"
+    program.write_text(FEW_STEPS)
 
     def run(ranks: int, folder: Path, *options: str) -> int:
-        each = Run((LANGUAGE_MODEL, folder, *options), ranks, check=False)
-        return run_several(each, timeout=280)[0].returncode
+        each = Run((program, folder, *options), ranks, check=False)
+        return run_several(each, preload=FSDP, timeout=280)[0].returncode
 
     monkeypatch.setattr(language_model, "run", run)
+    monkeypatch.setattr(sw, "build", functools.partial(sw.build, num_workers=0))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     language_model.main()
 

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from contextlib import closing
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.worker_pool import WorkerPool
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor
+from tests.support.waiting import wait_for
 
 DATA = sw.wrap([{"x": np.arange(1 + i % 3), "n": i} for i in range(60)])
 
@@ -160,14 +160,50 @@ def test_a_collate_that_does_not_return_is_a_stall():
     executor.close()
 
 
-def test_an_error_that_is_told_once_is_raised_in_the_next_batchs_place(monkeypatch):
+def test_an_error_that_is_told_once_is_raised_after_the_batches_before_it(monkeypatch):
     # A worker says once why it could not go on; afterwards only that it ended would be known.
+    answers, told = WorkerPool.answers, [sw.WorkerError("worker 0 could not go on")]
+
+    def tell(pool, timeout):
+        if has_first.is_set():
+            raise told.pop() if told else sw.WorkerError("ended")
+        return answers(pool, timeout)
+
+    has_first = threading.Event()
+    monkeypatch.setattr(WorkerPool, "answers", tell)
+    given = []
     with closing(processes(BatchBuilder(DATA))) as executor:
-        batches = executor.run(requests(3))
-        first = next(batches)
-        with monkeypatch.context() as patch:
-            told = sw.WorkerError("worker 0 could not go on")
-            patch.setattr(WorkerPool, "answers", Mock(side_effect=told))
-            assert first.is_next_ready()
         with pytest.raises(sw.WorkerError, match="could not go on"):
-            next(batches)
+            for batch in executor.run(requests(15)):
+                given.append(batch.data["n"].tolist())
+                has_first.set()
+        assert given == [[*range(4 * k, 4 * k + 4)] for k in range(len(given))]
+        assert 0 < len(given) < 15
+        has_first.clear()
+        assert sum(1 for _ in executor.run(requests(15))) == 15
+
+
+def test_batches_are_made_while_the_program_asks_for_none():
+    prepared = []
+    builder = BatchBuilder(DATA)
+    builder.prepare = lambda batch: prepared.append(batch.data["n"][0])
+    with closing(processes(builder)) as executor:
+        batches = executor.run(requests(15))
+        first = next(batches)
+        # The program's, and as many more as the depth of 4 leaves.
+        wait_for(lambda: len(prepared) == 4, seconds=60)
+        assert first.is_next_ready()
+        assert next(batches).num_ready == 3
+        batches.close()
+        assert executor._session.pool.status.run == -1
+
+
+def test_an_older_iterator_ends_when_a_newer_one_begins():
+    with closing(processes(BatchBuilder(DATA))) as executor:
+        older = executor.run(requests(15))
+        next(older)
+        newer = executor.run(requests(15))
+        assert next(newer).data["n"].tolist() == [0, 1, 2, 3]
+        with pytest.raises(RuntimeError, match="newer iterator"):
+            next(older)
+        assert sum(1 for _ in newer) == 14

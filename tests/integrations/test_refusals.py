@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import shardwise as sw
-from tests.support.torchrun import run_program
+from tests.support.ranks import Run, run_several
 from tests.support.trainers import OFFLINE, TIMEOUT_S, needs
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -35,7 +35,7 @@ def test_rays_preparation_of_a_loader_is_one_sentence(monkeypatch: pytest.Monkey
 @needs("ray")
 def test_what_rays_only_worker_would_read_ahead_is_one_sentence(tmp_path: Path) -> None:
     out = tmp_path / "record.json"
-    run_program(PROGRAMS / "ray_prepared.py", out, timeout=TIMEOUT_S, env=OFFLINE)
+    run_several(Run((PROGRAMS / "ray_prepared.py", out), None), timeout=TIMEOUT_S, env=OFFLINE)
     record = json.loads(out.read_text())
     for kind in ("plain", "as_torch", "stateful"):
         assert record[kind].startswith("Ray's prepare_data_loader takes a batch ahead"), kind

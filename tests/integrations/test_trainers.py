@@ -57,6 +57,7 @@ def test_accelerate_divides_nothing_twice_and_saves_the_position(
     assert len(set(accuracies)) == 1, "one metric on all ranks, and after the resume"
 
 
+@pytest.mark.long  # one process does so by default: docs/tutorial-images.md
 @needs("lightning")
 def test_lightning_loses_no_batch_on_resume(shards: Path, tmp_path: Path) -> None:
     results = launch("with_lightning", shards, tmp_path, stop_after=STOP_AFTER)

@@ -118,7 +118,7 @@ def test_workers_and_threads_stay() -> None:
         next(batches)
         ours = loader._maker.executor._pools  # type: ignore[attr-defined]
         pools = dict(ours)
-        threads = {t for t in threading.enumerate() if t.name.startswith("shardwise")} - before
+        threads = {t for t in threading.enumerate() if t.name.startswith("shardwise_")} - before
         assert threads
         loader.regroup(0, 4)
         next(batches)

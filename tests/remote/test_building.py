@@ -114,6 +114,7 @@ sw.build(range(30), sys.argv[1], map=large, samples_per_shard=10, num_workers=0,
 """
 
 
+@pytest.mark.long
 def test_a_kill_leaves_no_parts_of_large_shards_since_each_is_one_request(s3):
     pattern = s3.url("large/{shard}.tar")
     command = [sys.executable, "-c", LARGE, pattern, json.dumps(s3.config)]

@@ -26,12 +26,12 @@ def urls(s3):
 @pytest.mark.parametrize(
     ("way", "times"),
     [
-        ("plain", 2), ("exit", 1), ("raise", 1), ("ahead", 2), ("thread", 1), ("threads", 1),
-        ("processes", 1), ("spawned", 1), pytest.param("torch", 1, marks=pytest.mark.long),
+        ("plain", 1), ("exit", 1), ("raise", 1), ("ahead", 1), ("threads", 1), ("processes", 1),
         *(
             pytest.param(way, times, marks=pytest.mark.long)
             for way, times in {
                 "plain": 10, "exit": 4, "raise": 4, "ahead": 6, "thread": 4, "threads": 4,
+                "spawned": 1, "torch": 1,
             }.items()
         ),
     ],

@@ -22,7 +22,14 @@ from tests.support.remote_shards import (
 )
 from tests.support.servers import S3Server, s3_gateway
 
-EXECUTORS = ({"num_threads": 4}, {"num_workers": 2, "num_threads": 2})
+BY_EXECUTOR = pytest.mark.parametrize(
+    "executor",
+    [
+        {"num_threads": 4},
+        pytest.param({"num_workers": 2, "num_threads": 2}, marks=pytest.mark.long),
+    ],
+    ids=["threads", "processes"],
+)
 # 100 shards of three samples: as many openings, indexes and ends of shards as of large ones.
 SIZES = [3] * 100
 
@@ -51,7 +58,7 @@ def shards(s3, tmp_path_factory) -> list[str]:
 FAULTS = {"cut_share": 0.06, "error_share": 0.1, "stall_share": 0.02, "latency_s": 0.01}
 
 
-@pytest.mark.parametrize("executor", EXECUTORS, ids=["threads", "processes"])
+@BY_EXECUTOR
 def test_an_epoch_over_a_bad_line_has_every_sample(s3, shards, executor):
     with FaultProxy(s3.endpoint, seed=7, **FAULTS) as proxy:
         options = reached(s3.behind(proxy.url), attempt_timeout_s=2.0)
@@ -92,11 +99,11 @@ def test_a_store_that_fails_for_good_in_the_middle_of_an_epoch_ends_it(
     s3, shards, faults, kind, told
 ):
     with FaultProxy(s3.endpoint) as proxy:
-        # Opening 60 shards is under the same limit, on a machine that may do much else.
+        # Opening 30 shards is under the same limit, on a machine that may do much else.
         options = reached(
             s3.behind(proxy.url), attempt_timeout_s=2.0, request_timeout_s=5.0, prefetch_bytes=0
         )
-        with loader(sw.tar(shards[:60], storage=options), batch_size=6, num_threads=2) as batches:
+        with loader(sw.tar(shards[:30], storage=options), batch_size=3, num_threads=2) as batches:
             given = iter(batches)
             next(given)
             proxy.change(**faults)
@@ -113,11 +120,7 @@ def test_a_server_without_etags_is_read(tmp_path):
             check_epoch(batches, 20)
 
 
-@pytest.mark.parametrize(
-    "executor",
-    [EXECUTORS[0], pytest.param(EXECUTORS[1], marks=pytest.mark.long)],
-    ids=["threads", "processes"],
-)
+@BY_EXECUTOR
 def test_a_shard_that_is_replaced_during_an_epoch_ends_it(s3, executor):
     # So many that the loader can't have read the last ones when the first batch is there.
     urls = put_shards(s3, f"swapped-{len(executor)}", [40] * 40, num_bytes=10_000)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 import shardwise as sw
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError
+from shardwise.stores import register
+from tests.extensions.remote.stores.test_own_store import FolderClient
 from tests.remote.test_planned_bytes import EXECUTORS
 from tests.support.remote_shards import body, loader, replace_object
 
@@ -56,13 +62,15 @@ def read_epoch(batches, files):
     assert sorted(seen) == list(range(len(files)))
 
 
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("cached", ["", "cached", "shared"])
 @pytest.mark.parametrize("executor", EXECUTORS, ids=str)
 def test_a_small_file_is_one_request_and_no_look_before(s3, tmp_path, executor, cached):
-    name = f"lists-{'cached' if cached else 'direct'}-{len(executor)}-{next(iter(executor))}"
+    name = f"lists-{cached}-{len(executor)}-{next(iter(executor))}"
     url, files = put_list(s3, name)
     asked = Asked(s3, name)
-    data = open_list(s3, url, cache=tmp_path / "cache" if cached else None)
+    # Without a process group, nothing is shared.
+    cache = sw.CacheSettings(tmp_path / "cache", share=cached == "shared")
+    data = open_list(s3, url, cache=cache if cached else None)
     small = sorted(("GET", f"{i:03d}.bin") for i in range(len(files)) if i not in (1, 2))
     with loader(data, batch_size=4, shuffle="full", **executor) as batches:
         for epoch in range(2):
@@ -122,3 +130,49 @@ def test_a_cached_file_that_was_replaced_is_told_when_it_is_fetched_again(s3, tm
         cache.opened._open_blocks.clear()
         with pytest.raises(DataError, match="replaced while it was in use"):
             read_epoch(batches, files)
+
+
+class PairedClient(FolderClient):
+    """Notes how many requests for files are in flight, and answers none that could have company."""
+
+    asked: ClassVar[list[str]] = []
+    in_flight: ClassVar[int] = 0
+    most: ClassVar[int] = 0
+
+    async def get(self, key, start, stop, etag):
+        if not key.endswith(".bin"):
+            return await super().get(key, start, stop, etag)
+        PairedClient.asked.append(key)
+        PairedClient.in_flight += 1
+        PairedClient.most = max(self.most, self.in_flight)
+        until = time.monotonic() + 5
+        while self.most < 2 and time.monotonic() < until:
+            await asyncio.sleep(0.002)
+        PairedClient.in_flight -= 1
+        return await super().get(key, start, stop, etag)
+
+
+def test_files_that_a_cache_evicted_are_announced_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardwise.storage.client._FACTORIES", {})
+    register("paired", PairedClient)
+    (tmp_path / "bucket").mkdir()
+    files = [body(i, 1000) for i in range(6)]
+    for i, data in enumerate(files):
+        (tmp_path / f"bucket/{i}.bin").write_bytes(data)
+    (tmp_path / "bucket/list.csv").write_text("path\n" + "".join(f"{i}.bin\n" for i in range(6)))
+    cache = sw.CacheSettings(tmp_path / "cache")
+    options = {"folder": str(tmp_path), "hedge": False}
+    data = sw.files("paired://bucket/list.csv", field="bin", storage=options, cache=cache)
+    with loader(data, batch_size=2, executor="inline") as batches:
+        read_epoch(batches, files)
+        read_epoch(batches, files)
+        assert sorted(PairedClient.asked) == [f"{i}.bin" for i in range(6)]
+        for block in (tmp_path / "cache").rglob("*.block"):
+            if block.stat().st_size > 1000:  # not the notes of versions
+                block.unlink()
+        cache.opened._open_blocks.clear()
+        PairedClient.asked.clear()
+        PairedClient.most = 0
+        read_epoch(batches, files)
+        assert sorted(PairedClient.asked) == [f"{i}.bin" for i in range(6)]
+        assert PairedClient.most > 1

@@ -31,9 +31,9 @@ from tests.support.waiting import wait_for
     [
         ({"num_threads": 0}, False, 1000),
         ({"num_threads": 0}, "full", 100_000),
-        ({"num_threads": 3}, "window", 1000),
+        pytest.param({"num_threads": 3}, "window", 1000, marks=pytest.mark.long),
         ({"num_threads": 3}, False, 100_000),
-        ({"num_workers": 2}, "full", 1000),
+        pytest.param({"num_workers": 2}, "full", 1000, marks=pytest.mark.long),
         ({"num_workers": 2}, "window", 100_000),
     ],
     ids=str,
@@ -137,7 +137,7 @@ def test_an_iterator_that_was_dropped_leaves_no_request(s3, executor):
     wait_for(lambda: not asyncio.all_tasks(loop) - before)
 
 
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("cached", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_workers_of_a_dropped_loader_end_while_the_store_is_away(s3, tmp_path, cached):
     urls = put_indexed_shards(s3, f"workers-{cached}", [200], num_bytes=50_000)
     loop = runtime(obstore=True).loop

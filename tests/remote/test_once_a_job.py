@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections import Counter
 from datetime import timedelta
+from functools import partial
+from itertools import chain
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch.distributed as dist
 
@@ -13,10 +19,15 @@ from shardwise.base import process_group
 from shardwise.base.process_group import made_once
 from shardwise.storage.open import read_whole
 from shardwise.storage.options import StorageOptions
+from tests.support.ranks import run_ranks
 from tests.support.remote_shards import put_indexed_shards
 from tests.support.servers import S3Server
+from tests.support.tables import numbered_table
+from tests.support.tfrecords import example, record_file
 
 WORLD = 256
+PROGRAM = Path(__file__).parent / "programs" / "opens.py"
+FOREIGN = Path(__file__).parents[1] / "extensions/formats/foreign/data"
 
 
 @pytest.fixture
@@ -49,6 +60,76 @@ def as_rank(monkeypatch):
         return found
 
     return run
+
+
+@pytest.fixture(scope="module")
+def datasets(s3: S3Server, tmp_path_factory) -> list[tuple[str, str]]:
+    """Data of all kinds that a store has: the function that opens each, and its URL."""
+    folder = tmp_path_factory.mktemp("start")
+    put_indexed_shards(s3, "start-tar", [5] * 4)
+    for number in range(4):
+        table = folder / "x.parquet"
+        pq.write_table(numbered_table(9 * number, 9 * number + 9), table, row_group_size=4)
+        s3.put(f"start-parquet/{number}.parquet", table.read_bytes())
+        lines = b"".join(b'{"number": %d}\n' % (9 * number + row) for row in range(9))
+        s3.put(f"start-jsonl/{number}.jsonl", lines)
+        records = record_file([example({"number": [row]}) for row in range(number, 9)])
+        s3.put(f"start-tfrecord/{number}.tfrecord", records)
+        s3.put(f"start-files/{number}.txt", b"text")
+    for path in (FOREIGN / "mds").iterdir():
+        s3.put(f"start-mds/{path.name}", path.read_bytes())
+    s3.put("start-files/list.csv", b"path\n0.txt\n1.txt\n2.txt\n3.txt\n")
+    return [
+        ("tar", s3.url("start-tar/*.tar")),
+        ("parquet", s3.url("start-parquet/")),
+        ("jsonl", s3.url("start-jsonl/*.jsonl")),
+        ("tfrecord", s3.url("start-tfrecord/*.tfrecord")),
+        ("mds", s3.url("start-mds")),
+        ("files", s3.url("start-files/list.csv")),
+    ]
+
+
+def starts(s3: S3Server) -> Counter[str]:
+    """Requests for the data, those for listings among them; the log starts anew."""
+    seen = [f"{each['method']} {each['path']}" for each in s3.requests()]
+    s3.front.log.write_bytes(b"")
+    return Counter(each for each in seen if "start-" in each)
+
+
+def open_one(s3: S3Server, name: str, url: str) -> tuple[int, tuple[str, ...]]:
+    dataset = getattr(sw, name)(url, storage=s3.unhedged)
+    return len(dataset), dataset.fields
+
+
+def test_256_ranks_open_data_by_the_requests_of_one(s3, datasets, as_rank, monkeypatch, tmp_path):
+    for name, url in datasets:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "alone"))
+        starts(s3)
+        [expected] = as_rank(partial(open_one, s3, name, url), 1)
+        alone = starts(s3)
+        num_listings = sum("list-type" in each for each in alone.elements())
+        assert num_listings == (name not in ("mds", "files"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "together"))
+        found = as_rank(partial(open_one, s3, name, url), WORLD)
+        assert set(found) == {expected}, (name, found[0])
+        assert starts(s3) == alone, name
+
+
+@pytest.mark.long
+def test_four_nodes_open_data_by_the_requests_of_one(s3, datasets, monkeypatch, tmp_path):
+    starts(s3)
+    sizes = [open_one(s3, *each)[0] for each in datasets]
+    alone = starts(s3)
+    mark = s3.put("start-mark", b"x")
+    starts(s3)
+    settings = {"config": s3.config, "datasets": datasets, "mark": mark}
+    done = run_ranks(PROGRAM, json.dumps(settings), tmp_path / "nodes", nproc=4)
+    seen = [f"{each['method']} {each['path']}" for each in s3.requests()]
+    opening = seen[: next(at for at, each in enumerate(seen) if "start-mark" in each)]
+    assert Counter(opening) == alone
+    ranks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[[")]
+    for size, *of_ranks in zip(sizes, *ranks, strict=True):
+        assert sorted(chain.from_iterable(of_ranks)) == list(range(size))
 
 
 def test_256_ranks_list_once_and_read_one_manifest(s3: S3Server, as_rank):

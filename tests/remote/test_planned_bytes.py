@@ -49,7 +49,7 @@ EXECUTORS = (
 
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=str)
-@pytest.mark.parametrize("shuffle", [False, "window", "full"])
+@pytest.mark.parametrize("shuffle", [pytest.param(False, marks=pytest.mark.long), "window", "full"])
 def test_ranks_without_a_cache_fetch_what_they_use(s3: S3Server, urls, shuffle, executor):
     data = sw.tar(urls, storage=s3.unhedged).select("bin")
     assert len(data) == sum(SIZES)  # opened

@@ -155,6 +155,12 @@ def store(
         yield STORES[request.param](stack, tmp_path_factory.mktemp(request.param))
 
 
+def by_default(*names: str) -> pytest.MarkDecorator:
+    """Of stores that one client reads, these by default, and the others with the long tests."""
+    stores = [pytest.param(n, marks=[] if n in names else [pytest.mark.long]) for n in STORES]
+    return pytest.mark.parametrize("store", stores, indirect=True, scope="module")
+
+
 def test_an_epoch_of_a_brace_pattern_is_exact_in_threads_and_in_a_worker_process(store):
     put_shards(store, "epoch", [30, 20, 25])
     given = StorageOptions.of(store.config)
@@ -219,6 +225,7 @@ def test_odd_names_are_read(store):
     assert found == sorted(f"{store.root}/odd/{name}" for name in ODD)
 
 
+@by_default("s3", "http", "hub", "sftp")
 def test_a_shard_that_is_replaced_in_mid_epoch_and_between_two_openings_is_told(store):
     urls = put_shards(store, "stale", [100, 100])
     written_s = int(time.time())
@@ -297,6 +304,7 @@ def test_a_bucket_that_is_not_there_is_told_by_name(store):
 
 # paramiko's own thread for a read prints that its connection broke.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@by_default("s3", "hub", "sftp")
 def test_connections_that_break_cost_time_and_no_sample(store):
     urls = put_shards(store, "broken", [40, 40], num_bytes=20_000)
     data = sw.tar(urls, storage={**store.config, "prefetch_bytes": 0}).decode(cls=int)

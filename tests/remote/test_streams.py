@@ -58,7 +58,7 @@ def test_a_file_comes_by_few_requests_and_each_byte_once(s3, url, content):
         {"cut_share": 0.4, "hide_etag": True},
         {"reset_share": 0.4},
         pytest.param({"stall_share": 0.3}, marks=pytest.mark.long),
-        {"stall_share": 0.3, "stall_head": True},
+        pytest.param({"stall_share": 0.3, "stall_head": True}, marks=pytest.mark.long),
         pytest.param({"error_share": 0.4}, marks=pytest.mark.long),
         {"cut_share": 0.2, "error_share": 0.2, "stall_share": 0.1, "latency_s": 0.02},
         {"cut_share": 0.5, "cut_after": 1 << 20},

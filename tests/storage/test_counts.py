@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.storage.counts import IoCounts
+from shardwise.base.counters import IoCounts
 from tests.support.forks import in_child
 from tests.support.threads import at_once
 

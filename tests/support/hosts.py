@@ -23,11 +23,19 @@ class Hosts:
         names: of their namespaces.
         addresses: of them.
         outside: the address at which they reach this process.
+        ports: of the bridge, to which they are linked.
     """
 
     names: Sequence[str]
     addresses: Sequence[str]
     outside: str
+    ports: Sequence[str]
+
+    def part(self, *, on: bool) -> None:
+        """Drop all that hosts send to one another, in silence, or stop that."""
+        isolated = "on" if on else "off"
+        assert _configure([f"link set {port} type bridge_slave isolated {isolated}"
+                           for port in self.ports])  # fmt: skip
 
 
 @contextmanager
@@ -36,7 +44,8 @@ def hosts(count: int) -> Iterator[Hosts | None]:
     pid, number = os.getpid(), next(_NUMBERS)
     net = f"10.{64 + (pid // 250 + number) % 64}.{pid % 250}"
     bridge, names = f"sw{pid}b{number}", [f"sw{pid}h{number}n{n}" for n in range(count)]
-    made = Hosts(names, [f"{net}.{11 + n}" for n in range(count)], f"{net}.1")
+    addresses = [f"{net}.{11 + n}" for n in range(count)]
+    made = Hosts(names, addresses, f"{net}.1", [f"{bridge}n{n}" for n in range(count)])
     lines = [f"link add {bridge} type bridge", f"addr add {net}.1/24 dev {bridge}"]
     lines.append(f"link set {bridge} up")
     for n, name in enumerate(names):

@@ -18,6 +18,9 @@ _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 # Names shown in a message: keys with dots make a field of each sample.
 _MAX_SHOWN = 20
 
+# Arguments of methods that the engine calls for each batch.
+_OF_BATCHES = {"ids", "positions", "steps"}
+
 _Called = TypeVar("_Called", bound=Callable[..., Any])
 
 
@@ -55,7 +58,8 @@ def suggest_names(called: _Called) -> _Called:
         is_plain = inspect.isfunction(inspect.getattr_static(called, name))
         # `set_epoch` may warn, of the line that called it.
         is_public = name[0] != "_" and name != "set_epoch"
-        if is_plain and is_public and len(inspect.signature(method).parameters) > 1:
+        names = inspect.signature(method).parameters
+        if is_plain and is_public and len(names) > 1 and _OF_BATCHES.isdisjoint(names):
             setattr(called, name, suggest_names(method))
     return called
 

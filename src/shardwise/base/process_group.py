@@ -6,19 +6,21 @@ torch.distributed is never initialised.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 from shardwise.base.errors import RankError, StallError
 
 # A group made in another way, a backend's own store, a store that is gone.
 NO_STORE = (AttributeError, RuntimeError, ValueError)
-# Seconds that a rank waits for what another one makes.
-_MAKER_S = 60
+# Seconds that a rank waits for what another one makes, and at most between two looks.
+_MAKER_S, _LOOK_S = 600.0, 0.2
 # Before bytes that were made; larger ones are too many for a store that all ranks ask.
 _MADE, _MOST_BYTES = b"+", 64 << 20
 
@@ -75,23 +77,34 @@ def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
         return None
 
 
+def has_other_ranks() -> bool:
+    """Whether `made_once` has other ranks to share with."""
+    ranks = group_rank_and_size()
+    return ranks is not None and ranks[1] > 1
+
+
 def made_once(key: str, make: Callable[[], bytes]) -> bytes:
     """Bytes that one rank of the process group makes, and all others get from it.
 
     The n-th call of a process returns what was made for the n-th call of any. Without a group, and
-    where the maker fails or takes longer than a minute, this process makes them itself.
+    where the maker fails or takes longer than ten minutes, this process makes them itself.
     """
     ranks, store = group_rank_and_size(), group_store()
-    if ranks is None or ranks[1] < 2 or store is None:
+    if ranks is None or not has_other_ranks() or store is None:
         return make()
     is_maker = False
     try:
+        # Names of a million files are a short key, too.
+        key = f"shardwise/{hashlib.sha256(key.encode()).hexdigest()}"
         key = f"{key}/{store.add(f'{key}/rank {ranks[0]}', 1)}"
         is_maker = store.add(f"{key}/makers", 1) == 1
         if not is_maker:
-            store.wait([key], timedelta(seconds=_MAKER_S))
-            made = bytes(store.get(key))
-            return made[1:] if made[:1] == _MADE else make()
+            deadline, pause_s = time.monotonic() + _MAKER_S, 0.005
+            while not store.check([key]) and time.monotonic() < deadline:
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LOOK_S)
+            made = bytes(store.get(key)) if store.check([key]) else b""
+            return zlib.decompress(made[1:]) if made[:1] == _MADE else make()
     except NO_STORE:
         return make()
     made = b""
@@ -99,8 +112,14 @@ def made_once(key: str, make: Callable[[], bytes]) -> bytes:
         made = make()
         return made
     finally:
+        packed = zlib.compress(made, 1)
         with suppress(*NO_STORE):
-            store.set(key, _MADE + made if 0 < len(made) < _MOST_BYTES else b"-")
+            store.set(key, _MADE + packed if made and len(packed) < _MOST_BYTES else b"-")
+
+
+def found_once(key: str, find: Callable[[], Any]) -> Any:
+    """What `find` returns, as JSON has it: one rank of the process group finds it for all."""
+    return json.loads(made_once(key, lambda: json.dumps(find()).encode()))
 
 
 def exchange(key: str, own: str, ranks: Sequence[int], *, timeout_s: float) -> list[str]:
@@ -121,7 +140,12 @@ def exchange(key: str, own: str, ranks: Sequence[int], *, timeout_s: float) -> l
 
 
 def group_store() -> Any:
-    """The store that the process group was made with; None without one."""
+    """The store that the process group was made with; None without one.
+
+    A forked worker has its parent's connection, which two processes can't use.
+    """
+    if loader_worker() is not None:
+        return None
     try:
         return sys.modules["torch.distributed"].distributed_c10d._get_default_store()
     except (KeyError, *NO_STORE):

@@ -39,7 +39,7 @@ class PackedImages(Sequence["PackedImages"]):
 
     __slots__ = ("buffer", "rows")
 
-    def __init__(self, buffer: NDArray[np.uint8], rows: NDArray[Any]) -> None:
+    def __init__(self, buffer: NDArray[np.uint8] | None, rows: NDArray[Any]) -> None:
         self.buffer = buffer
         self.rows = rows
 
@@ -56,6 +56,7 @@ class PackedImages(Sequence["PackedImages"]):
 
     def payload(self) -> NDArray[np.uint8]:
         """The bytes of the first file, or of its pixels."""
+        assert self.buffer is not None
         start, length = self.rows[["start", "length"]][0].tolist()
         return self.buffer[start : start + length]
 

@@ -24,6 +24,7 @@ from shardwise.base.errors import DataError, ShardwiseError, message_of
 from shardwise.base.foreign_bytes import is_signal
 from shardwise.base.parallel import in_processes, in_threads, usable_cores
 from shardwise.base.progress_bar import progress as progress_bar
+from shardwise.codecs import default_decoder
 from shardwise.dataset.code_digest import held_digest
 from shardwise.dataset.indexed_samples import IndexedSamples
 from shardwise.dataset.kept_arrays import KeptArrays, kept_or_made
@@ -35,6 +36,7 @@ from shardwise.sources.protocol import (
     directory_of,
     parts_of,
     traits_of,
+    value_fields_of,
 )
 from shardwise.storage import is_local, local_path
 
@@ -224,6 +226,22 @@ def kept_place(samples: IndexedSamples, name: str, origin: str) -> KeptArrays | 
 
 def _holds_objects(source: Any) -> bool:
     return traits_of(source).holds_objects or any(map(_holds_objects, parts_of(source)))
+
+
+def column_reader(dataset: Any, name: str, fn: Any = None) -> ColumnReader:
+    """Make the reader of a column of a `Dataset`."""
+    if fn is not None or dataset.is_mapped:
+        return ColumnReader(name, dataset, name if fn is None else None, fn=fn)
+    if name == "__key__":
+        return ColumnReader(name, dataset.select(), name)
+    source, transforms = dataset.source, dataset.transforms
+    parts = () if transforms.selected is not None else traits_of(source).parts
+    field, *path = split_member(name, (*dataset.fields, *parts))
+    read, decoder = dataset.select(field), default_decoder(field)
+    is_stored = field not in value_fields_of(source)
+    if is_stored and decoder is not None and field not in transforms.decoders:
+        read = read.decode(**{field: decoder})
+    return ColumnReader(name, read, field, tuple(path))
 
 
 def computed_column(reader: ColumnReader, progress: Progress, num_workers: int) -> NDArray[Any]:

@@ -24,13 +24,11 @@ from shardwise.base.errors import ShardwiseError
 from shardwise.base.hints import DECODE_HINT, call_for, hint_for
 from shardwise.base.markup import table
 from shardwise.base.plugins import find
-from shardwise.codecs import default_decoder
 from shardwise.dataset.column import (
-    ColumnReader,
     Progress,
     check_column,
+    column_reader,
     computed_column,
-    split_member,
 )
 from shardwise.dataset.display import Sample
 from shardwise.dataset.field import is_plain_function
@@ -206,22 +204,7 @@ class Dataset(IndexedSamples):
             WorkerError: a process died.
         """
         check_column(name, fn, num_workers)
-        return computed_column(self._column_reader(name, fn), progress, num_workers)
-
-    def _column_reader(self, name: str, fn: Callable[[dict[str, Any]], Any] | None) -> ColumnReader:
-        if fn is not None:
-            return ColumnReader(name, self, None, fn=fn)
-        if self.is_mapped:
-            return ColumnReader(name, self, name)
-        if name == "__key__":
-            return ColumnReader(name, self.select(), name)
-        field, *path = split_member(name, (*self.fields, *self._parts))
-        read = self.select(field)
-        decoder = default_decoder(field)
-        is_stored = field not in value_fields_of(self._source)
-        if is_stored and decoder is not None and field not in self._transforms.decoders:
-            read = read.decode(**{field: decoder})
-        return ColumnReader(name, read, field, tuple(path))
+        return computed_column(column_reader(self, name, fn), progress, num_workers)
 
     def filter(
         self,

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.columns import Columns, merge_columns
+from shardwise.base.counters import Stages
 from shardwise.base.errors import DataError
-from shardwise.base.stages import Stages
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.samples import rows_by_part
 from shardwise.plan import key_of, mix

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
 from shardwise.base.columns import Layout, num_missing
+from shardwise.base.counters import Stages, StageSeconds
 from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
-from shardwise.base.stages import Stages, StageSeconds
 from shardwise.dataset.decoding import copied, decode_columns, decode_rows
 from shardwise.dataset.field import (
     Field,

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.stages import Stages
+from shardwise.base.counters import Stages
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,7 @@ _Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 class ThreadPool:
-    """A number of threads that may grow.
-
-    Args:
-        num_threads: threads at first.
-        name: prefix of their names.
-        niceness: how far below the caller's priority the system schedules them (Linux).
-    """
+    """A number of threads that may grow; `niceness` levels below the caller's priority."""
 
     def __init__(self, num_threads: int, *, name: str, niceness: int = 0) -> None:
         self._name = name
@@ -69,11 +63,7 @@ class ThreadPool:
         return future
 
     def close(self, *, timeout_s: float | None = None) -> None:
-        """Cancel the calls that have not started, and wait for those that have.
-
-        Args:
-            timeout_s: seconds to wait at most; None for ever.
-        """
+        """Cancel the calls that have not started, and wait for those that have."""
         if self._end.detach() is not None:
             _end(os.getpid(), self._tasks, self._threads, timeout_s)
 

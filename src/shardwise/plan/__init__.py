@@ -14,16 +14,10 @@ from shardwise.plan.mixture_options import (
 from shardwise.plan.mixture_sampler import BatchMixtureSampler, MixtureSampler
 from shardwise.plan.order import Order
 from shardwise.plan.partition import Partition, Remainder
-from shardwise.plan.permute import Permutation, mix, mix_array
+from shardwise.plan.permute import FullSampler, Permutation, mix, mix_array
 from shardwise.plan.plan import Plan
 from shardwise.plan.protocol import Sampler
-from shardwise.plan.sampler import (
-    FullSampler,
-    SequentialSampler,
-    Shuffle,
-    VirtualEpochs,
-    make_sampler,
-)
+from shardwise.plan.sampler import SequentialSampler, Shuffle, VirtualEpochs, make_sampler
 from shardwise.plan.state import DataOrder, LoaderState, checked_epoch
 from shardwise.plan.weighted import WeightedSampler
 from shardwise.plan.window import WindowSampler, WindowShape

@@ -1,4 +1,4 @@
-"""Arguments that all of the plan shares: defaults, and checks of numbers and of positions."""
+"""Arguments that all of the plan shares: defaults, checks of numbers, digests of arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, SupportsIndex
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 # Values that are converted together.
 _BLOCK = 1 << 20
@@ -48,29 +48,3 @@ def digest_of_array(array: NDArray[Any], dtype: str, head: bytes = b"") -> str:
     for begin in range(0, len(array), _BLOCK):
         digest.update(np.ascontiguousarray(array[begin : begin + _BLOCK], dtype).data)
     return digest.hexdigest()[:16]
-
-
-def as_positions(positions: ArrayLike, num_positions: int) -> NDArray[np.int64]:
-    """Return positions as int64 `[k]`, each in [0, num_positions); copies only to convert.
-
-    Raises:
-        TypeError: they are not whole numbers.
-        ValueError: one is out of range, or the array has not one dimension.
-    """
-    array = np.asarray(positions)
-    if array.ndim != 1:
-        raise ValueError(f"positions must have one dimension, not the shape {array.shape}")
-    if not array.size:
-        return np.empty(0, dtype=np.int64)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"positions must be whole numbers, not {array.dtype}")
-    checked = array.astype(np.int64, copy=False)
-    # Seen as unsigned, negative positions are huge: one pass finds both.
-    if int(checked.view(np.uint64).max()) >= num_positions:
-        raise ValueError(
-            f"positions {int(array.min())} to {int(array.max())} were asked for, "
-            f"an epoch has the positions 0 to {num_positions - 1}"
-            if num_positions
-            else f"position {int(array[0])} was asked for, the epoch is empty"
-        )
-    return checked

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.arguments import as_positions
 from shardwise.plan.bucket_columns import BucketColumns
 from shardwise.plan.bucket_windows import (
     Layout,
@@ -32,8 +31,7 @@ from shardwise.plan.bucket_windows import (
     blurred,
     budget_sizes,
 )
-from shardwise.plan.last_values import LastValues
-from shardwise.plan.permute import mix, mix_array
+from shardwise.plan.permute import LastValues, as_positions, mix, mix_array
 from shardwise.plan.protocol import (
     BatchEnds,
     Sampler,

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from shardwise.base.errors import StateError
 from shardwise.plan.arguments import digest_of_array
 from shardwise.plan.batch_partition import BatchPartition
-from shardwise.plan.last_values import LastValues
 from shardwise.plan.partition import Partition
+from shardwise.plan.permute import LastValues
 from shardwise.plan.protocol import BatchEnds, Sampler, positions_of
 
 Ints = NDArray[np.int64]

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.last_values import LastValues
+from shardwise.plan.permute import LastValues
 
 Ints = NDArray[np.int64]
 

@@ -21,6 +21,7 @@ for batches that start anywhere. It depends on (M, L) alone.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -225,7 +226,7 @@ def ranks_of(
 
 def checked_rank(rank: int, steps: range, partition: Any) -> int:
     """The rank as an int."""
-    rank = whole("rank", rank)
+    rank = operator.index(rank)
     if not 0 <= rank < partition.world_size:
         raise ValueError(f"rank={rank} must be in 0..{partition.world_size - 1}")
     if not (steps and 0 <= steps[0] <= steps[-1] < partition.num_steps):

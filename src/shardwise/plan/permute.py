@@ -1,4 +1,4 @@
-"""Keyed bijections of [0, n), computed and not stored, and the mixers that make their keys.
+"""Keyed bijections of [0, n), the full shuffle, which is one, and the mixers that make their keys.
 
 A position becomes a cell of a grid of a x b cells, a * b >= n, a and b near sqrt(n). Each
 round adds to one coordinate, modulo its side, a hash of the other: a Feistel network over a grid
@@ -16,13 +16,17 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, SupportsIndex, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from shardwise.plan.arguments import as_positions, whole
+from shardwise.base.arguments import suggest_names
+from shardwise.plan.arguments import whole
 
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 Words = NDArray[np.uint64]
 # A side, a size or a key: one for all positions, or one a position.
 Each = np.uint64 | Words
@@ -133,6 +137,77 @@ class Permutation:
         return f"Permutation(n={self.n}, key={self.key})"
 
 
+class LastValues(Generic[K, T]):
+    """The values of the keys that were used last.
+
+    Args:
+        size: how many are kept. Two for epochs: a virtual one may reach into a second.
+
+    Safe in threads: at worst two of them make the same value. Pickles empty.
+    """
+
+    __slots__ = ("_entries", "_size")
+
+    def __init__(self, size: int = 2) -> None:
+        self._size = size
+        # The newest first.
+        self._entries: tuple[tuple[K, T], ...] = ()
+
+    def get(self, key: K, make: Callable[[K], T]) -> T:
+        """Return `make(key)`, from the cache where it is there."""
+        entries = self._entries
+        if entries and entries[0][0] == key:
+            return entries[0][1]
+        found = [entry for entry in entries if entry[0] == key]
+        newest = found[0] if found else (key, make(key))
+        others = [entry for entry in entries if entry[0] != key]
+        # One assignment: a thread that reads while another writes sees one or the other.
+        self._entries = (newest, *others[: self._size - 1])
+        return newest[1]
+
+    def __reduce__(self) -> tuple[type[LastValues[Any, Any]], tuple[int]]:
+        return LastValues, (self._size,)
+
+
+@suggest_names
+class FullSampler:
+    """A permutation of all samples, another for each epoch and seed; computed, not stored.
+
+    Args:
+        num_samples: how many there are.
+        seed: any whole number.
+    """
+
+    def __init__(self, num_samples: SupportsIndex, *, seed: SupportsIndex = 0) -> None:
+        self.num_samples = whole("num_samples", num_samples, least=0)
+        self.seed = whole("seed", seed)
+        self._permutations: LastValues[int, Permutation] = LastValues()
+
+    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample ids at `positions` of `epoch`, int64 `[k]`; about 25 ns each."""
+        return self._permutation(epoch)(positions)
+
+    def positions_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions of some ids in an epoch, int64 `[k]`; about 25 ns each."""
+        return self._permutation(epoch).inverse(ids)
+
+    def _permutation(self, epoch: int) -> Permutation:
+        return self._permutations.get(
+            epoch, lambda e: Permutation(self.num_samples, mix(self.seed, e))
+        )
+
+    def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
+        """The ids of an epoch as ranges, in any order: each sample once."""
+        return [range(self.num_samples)]
+
+    def spec(self) -> dict[str, Any]:
+        """Everything that the order depends on, as JSON."""
+        return {"sampler": "full", "num_samples": self.num_samples, "seed": self.seed}
+
+    def __repr__(self) -> str:
+        return f"FullSampler({self.num_samples}, seed={self.seed})"
+
+
 def permute_within(places: Words, sizes: Words, keys: Words, *, undo: bool = False) -> Words:
     """Permute many small ranges at once: uint64 `[k]`, value i in [0, sizes[i]).
 
@@ -198,3 +273,29 @@ def _rounds(places: Words, rows: Each, columns: Each, key: Each, *, undo: bool) 
     row *= columns
     row += column
     return row
+
+
+def as_positions(positions: ArrayLike, num_positions: int) -> NDArray[np.int64]:
+    """Return positions as int64 `[k]`, each in [0, num_positions); copies only to convert.
+
+    Raises:
+        TypeError: they are not whole numbers.
+        ValueError: one is out of range, or the array has not one dimension.
+    """
+    array = np.asarray(positions)
+    if array.ndim != 1:
+        raise ValueError(f"positions must have one dimension, not the shape {array.shape}")
+    if not array.size:
+        return np.empty(0, dtype=np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"positions must be whole numbers, not {array.dtype}")
+    checked = array.astype(np.int64, copy=False)
+    # Seen as unsigned, negative positions are huge: one pass finds both.
+    if int(checked.view(np.uint64).max()) >= num_positions:
+        raise ValueError(
+            f"positions {int(array.min())} to {int(array.max())} were asked for, "
+            f"an epoch has the positions 0 to {num_positions - 1}"
+            if num_positions
+            else f"position {int(array[0])} was asked for, the epoch is empty"
+        )
+    return checked

@@ -18,10 +18,10 @@ from shardwise.base.markup import table
 from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, Default, whole
 from shardwise.plan.balance import checked_costs
 from shardwise.plan.buckets import Buckets
-from shardwise.plan.last_values import LastValues
 from shardwise.plan.left_out import Excluded, RestPartition
 from shardwise.plan.order import AnyPartition, Order, cut, no_batch_reason
 from shardwise.plan.partition import Partition, Remainder
+from shardwise.plan.permute import LastValues
 from shardwise.plan.protocol import Sampler, batch_ends, first_lane_of, lanes_of, seed_of
 from shardwise.plan.sampler import Shuffle, make_sampler
 from shardwise.plan.user_sampler import as_sampler, check_ids, check_sampler, refuse_options

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_choice, suggest_names
-from shardwise.plan.arguments import as_positions, whole
-from shardwise.plan.last_values import LastValues
-from shardwise.plan.permute import Permutation, mix
+from shardwise.plan.arguments import whole
+from shardwise.plan.permute import FullSampler, as_positions
 from shardwise.plan.protocol import Sampler, epoch_parts, ids_of_epochs, lanes_of, positions_of
 from shardwise.plan.window import SizesView, WindowSampler, WindowShape
 
@@ -123,45 +122,6 @@ class SequentialSampler:
 
     def __repr__(self) -> str:
         return f"SequentialSampler({self.num_samples})"
-
-
-@suggest_names
-class FullSampler:
-    """A permutation of all samples, another for each epoch and seed; computed, not stored.
-
-    Args:
-        num_samples: how many there are.
-        seed: any whole number.
-    """
-
-    def __init__(self, num_samples: SupportsIndex, *, seed: SupportsIndex = 0) -> None:
-        self.num_samples = whole("num_samples", num_samples, least=0)
-        self.seed = whole("seed", seed)
-        self._permutations: LastValues[int, Permutation] = LastValues()
-
-    def indices(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample ids at `positions` of `epoch`, int64 `[k]`; about 25 ns each."""
-        return self._permutation(epoch)(positions)
-
-    def positions_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The positions of some ids in an epoch, int64 `[k]`; about 25 ns each."""
-        return self._permutation(epoch).inverse(ids)
-
-    def _permutation(self, epoch: int) -> Permutation:
-        return self._permutations.get(
-            epoch, lambda e: Permutation(self.num_samples, mix(self.seed, e))
-        )
-
-    def epoch_ids(self, epoch: int) -> list[range | NDArray[np.int64]]:  # noqa: ARG002
-        """The ids of an epoch as ranges, in any order: each sample once."""
-        return [range(self.num_samples)]
-
-    def spec(self) -> dict[str, Any]:
-        """Everything that the order depends on, as JSON."""
-        return {"sampler": "full", "num_samples": self.num_samples, "seed": self.seed}
-
-    def __repr__(self) -> str:
-        return f"FullSampler({self.num_samples}, seed={self.seed})"
 
 
 def is_in_order(sampler: Sampler) -> bool:

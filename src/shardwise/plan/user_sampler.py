@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.arguments import as_positions, digest_of_array
+from shardwise.plan.arguments import digest_of_array
+from shardwise.plan.permute import FullSampler, as_positions
 from shardwise.plan.protocol import Sampler
-from shardwise.plan.sampler import FullSampler, SequentialSampler
+from shardwise.plan.sampler import SequentialSampler
 from shardwise.plan.weighted import WeightedSampler
 from shardwise.plan.window import WindowSampler
 

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shardwise.base.arguments import suggest_names
-from shardwise.plan.arguments import as_positions, whole
+from shardwise.plan.arguments import whole
 from shardwise.plan.bucket_columns import rows_where
-from shardwise.plan.last_values import LastValues
-from shardwise.plan.permute import MAX_SIZE, mix, mix_array
+from shardwise.plan.permute import MAX_SIZE, LastValues, as_positions, mix, mix_array
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]

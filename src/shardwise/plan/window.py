@@ -21,9 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import suggest_names
-from shardwise.plan.arguments import as_positions, digest_of_array, whole
-from shardwise.plan.last_values import LastValues
-from shardwise.plan.permute import MAX_SIZE, Permutation, Words, mix, mix_array, permute_within
+from shardwise.plan.arguments import digest_of_array, whole
+from shardwise.plan.permute import (
+    MAX_SIZE,
+    LastValues,
+    Permutation,
+    Words,
+    as_positions,
+    mix,
+    mix_array,
+    permute_within,
+)
 
 _BLOCK = 16_384
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.columns import Layout
-from shardwise.base.stages import Stages
+from shardwise.base.counters import Stages
 from shardwise.plan import Sampler, WindowShape
 from shardwise.storage import PoolRanges
 

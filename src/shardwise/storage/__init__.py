@@ -6,13 +6,20 @@
 publishes a file whole or not at all.
 """
 
-from shardwise.storage.counts import IO_COUNTS, IoCounts, give_up_reads, outages
-from shardwise.storage.file_pool import FilePool, UrlRanges, read_files, read_payloads
+from shardwise.base.counters import IO_COUNTS, IoCounts, give_up_reads, outages
+from shardwise.storage.file_pool import (
+    FilePool,
+    PoolRanges,
+    Scan,
+    Upcoming,
+    UrlRanges,
+    read_files,
+    read_payloads,
+)
 from shardwise.storage.local import LocalFile, max_open_files
 from shardwise.storage.open import is_local, local_path, open_file, read_whole, takes_many_ranges
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import File, FileStat
-from shardwise.storage.upcoming import PoolRanges, Scan, Upcoming
 from shardwise.storage.url_patterns import expand
 from shardwise.storage.versions import described, require_not_written_since, require_same
 from shardwise.storage.write import atomic_write

@@ -50,6 +50,14 @@ def encode_columns(metadata: Mapping[str, Any], columns: Mapping[str, NDArray[An
     return b"".join(_parts(metadata, columns))
 
 
+def texts_of(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The metadata as a file has it: str as it is, all else as JSON."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=sorted)
+        for name, value in metadata.items()
+    }
+
+
 def write_columns(
     path: str | os.PathLike[str], metadata: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]
 ) -> None:
@@ -63,11 +71,7 @@ def write_columns(
 def _parts(metadata: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> list[Any]:
     # Wide columns first, so that all are aligned; the sort is stable.
     names = sorted(columns, key=lambda name: -columns[name].itemsize)
-    texts = {
-        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=sorted)
-        for name, value in metadata.items()
-    }
-    described: dict[str, Any] = {"__metadata__": texts}
+    described: dict[str, Any] = {"__metadata__": texts_of(metadata)}
     parts: list[Any] = []
     start = 0
     for name in names:

@@ -1,20 +1,24 @@
-"""A bounded set of open files, and ranges of many of them, with all requests in flight at once.
+"""A bounded set of open files, ranges of many of them read at once, and coming reads announced.
 
-A dataset may have more shards than a process may open.
+A dataset may have more shards than a process may open. The plan knows which samples come next, and
+a source knows their byte ranges: storage guesses nothing. Announced ranges of remote files are
+fetched once, in the order of their announcement, within `StorageOptions.prefetch_bytes`; a range
+that was not announced is read when it is requested.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+from shardwise.storage.byte_ranges import byte_ranges, num_bytes_of
 from shardwise.storage.local import max_open_files
 from shardwise.storage.open import is_local, open_file, remote_storage
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import File, FileStat, ReadRequest, byte_ranges
+from shardwise.storage.protocol import File, FileStat, ReadRequest
 from shardwise.storage.versions import require_same
 
 
@@ -98,20 +102,10 @@ UrlRanges = tuple[str, list[int], list[int], int]
 
 
 def read_files(pool: FilePool, reads: Sequence[UrlRanges], buffer: memoryview) -> None:
-    """Fill a buffer with ranges of several files.
+    """Fill a buffer with ranges of several files; raises as `File` does.
 
     Local files are read one after the other. The requests for all remote ones are in flight
     together, at most `StorageOptions.max_requests` at a time.
-
-    Args:
-        pool: opens the files.
-        reads: for each file its URL and the arguments of `File.read_spans`: `offsets`, `ends`,
-            `begin`.
-        buffer: writable and contiguous.
-
-    Raises:
-        DataError: a file is missing, has changed, or ends before a range does.
-        StorageError: bytes could not be read.
     """
     remote: list[ReadRequest] = []
     for url, offsets, ends, begin in reads:
@@ -130,14 +124,7 @@ def read_payloads(
 ) -> list[bytes | None] | None:
     """Parts of the buffer that `read_files` would fill, each as bytes that were copied once.
 
-    Args:
-        pool: opens the files.
-        reads: as in `read_files`.
-        starts: where each part starts in the buffer.
-        lengths: bytes of each; negative for None.
-
-    Returns:
-        The parts; None for files that can only be read into a buffer: local and cached ones.
+    A part of negative length is None. Returns None for local and cached files.
     """
     files = [pool.get(url) for url, *_ in reads]
     cached = pool.options.cache is not None
@@ -148,3 +135,123 @@ def read_payloads(
         for file, (_, offsets, ends, begin) in zip(files, reads, strict=True)
     ]
     return remote_storage(reads[0][0]).read_payloads(requests, starts, lengths)
+
+
+# Ranges of several files, and the pool that opens them.
+PoolRanges = tuple[FilePool, Sequence[UrlRanges]]
+
+# A scan announces its file in ranges of up to 32 MiB, each freed once it was read.
+_SCAN_BYTES, _SCAN_LIMIT_BYTES = 32 << 20, 64 << 20
+
+
+class Upcoming:
+    """The reads that one iterator will make, by request; any thread may finish a request.
+
+    Args:
+        cached: whether ranges behind a cache on disk are announced, or those of other files: in
+            the memory of a process, another process can't read them. None for both.
+    """
+
+    def __init__(self, *, cached: bool | None = None) -> None:
+        self._cached = cached
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._limit_bytes = 1
+        # For each request that was announced and is not finished: its bytes, and a file of each
+        # class that it reads.
+        self._due: dict[Hashable, tuple[int, list[Any]]] = {}
+        self._num_bytes = 0
+
+    @property
+    def keys(self) -> list[Any]:
+        """The requests that were announced and are not finished, in order."""
+        return list(self._due)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether less is announced than storage may hold."""
+        return self._num_bytes < self._limit_bytes
+
+    def announce(self, key: Hashable, reads: Iterable[PoolRanges]) -> bool:
+        """Announce the remote ranges of a request; False if all are left out."""
+        if self._pid != os.getpid():
+            self._start()
+        reading: list[tuple[int, list[ReadRequest]]] = []
+        is_any, are_out = False, False
+        for pool, of_pool in reads:
+            is_out = self._cached not in (None, pool.options.cache is not None)
+            is_any, are_out = is_any or not is_out, are_out or is_out
+            limit_bytes = 0 if is_out else pool.options.prefetch_bytes
+            requests = [
+                ReadRequest(file, byte_ranges(offsets, ends, begin))
+                for url, offsets, ends, begin in (of_pool if limit_bytes else ())
+                if (file := pool.get(url)).is_remote
+            ]
+            reading.append((limit_bytes, requests))
+        self._announce(key, reading)
+        return is_any or not are_out
+
+    def _announce(
+        self, key: Hashable, reading: Iterable[tuple[int, Sequence[ReadRequest]]]
+    ) -> None:
+        total, files = 0, []
+        for limit_bytes, requests in reading:
+            if requests:
+                self._limit_bytes = max(self._limit_bytes, limit_bytes)
+                total += sum(num_bytes_of(ranges) for _, ranges in requests)
+                files.append(requests[0].file)
+                requests[0].file.announce((self, key), requests)
+        with self._lock:
+            self._due[key] = total, files
+            self._num_bytes += total
+
+    def finish(self, key: Hashable) -> None:
+        """Drop what was announced for a request, since it was read or will not be."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            num_bytes, files = self._due.pop(key, (0, []))
+            self._num_bytes -= num_bytes
+        for file in files:
+            file.withdraw((self, key))
+
+    def close(self) -> None:
+        for key in self.keys:
+            self.finish(key)
+
+
+class Scan:
+    """A file that is read in order and whole: announced while it is read.
+
+    At most `limit_bytes` are announced before the reader.
+    """
+
+    def __init__(self, file: File, num_bytes: int, *, limit_bytes: int = _SCAN_LIMIT_BYTES) -> None:
+        self._file, self._limit_bytes = file, limit_bytes
+        self._num_bytes = num_bytes if file.is_remote else 0
+        self._upcoming = Upcoming()
+        self._announced: deque[range] = deque()
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes at `offset`, and announce the next ones."""
+        stop = offset + len(buffer)
+        if self._announced and not self._announced[0].start <= stop <= self._announced[-1].stop:
+            self.close()  # the reader jumped
+        at = self._announced[-1].stop if self._announced else stop
+        # As far ahead as was read: a reader of the start alone pays for little more.
+        while at < min(self._num_bytes, 2 * stop) and self._upcoming.has_room:
+            part = range(at, min(at + min(_SCAN_BYTES, stop), self._num_bytes))
+            request = ReadRequest(self._file, byte_ranges([part.start], [len(part)], 0))
+            self._upcoming._announce(part, [(self._limit_bytes, [request])])
+            self._announced.append(part)
+            at = part.stop
+        self._file.read_into(offset, buffer)
+        while self._announced and self._announced[0].stop <= stop:
+            self._upcoming.finish(self._announced.popleft())
+
+    def close(self) -> None:
+        self._announced.clear()
+        self._upcoming.close()

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.errors import MissingShardError, ShardwiseError, StorageError
-from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.protocol import FileStat
 from shardwise.storage.versions import ends_early, require_same
 

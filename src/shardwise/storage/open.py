@@ -81,15 +81,6 @@ def open_file(url: str | os.PathLike[str], *, options: StorageOptions | None = N
 
     A local file is opened at once. For a remote one no request is sent yet: its errors are raised
     by the first read, or by `open`.
-
-    Args:
-        url: a path, or a URL of any scheme that is supported.
-        options: how remote files are reached; None for the defaults.
-
-    Raises:
-        MissingShardError: it does not exist.
-        StorageError: the scheme is not supported, or the file can't be opened.
-        MissingExtraError: what the scheme needs is not installed.
     """
     text = os.fspath(url)
     if is_local(text):

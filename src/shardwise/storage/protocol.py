@@ -7,40 +7,13 @@ file are never mixed where the store has ETags, or times of change as local file
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-class ByteRange(NamedTuple):
-    """Bytes [start, stop) of a file, which belong at `begin` in the reader's buffer."""
-
-    start: int
-    stop: int
-    begin: int
-
-    def cut(self, start: int, stop: int) -> ByteRange:
-        """The part between two offsets of the file, both within the range."""
-        return ByteRange(start, stop, self.begin + start - self.start)
-
-    def by_block(self, block_bytes: int) -> Iterator[tuple[int, ByteRange]]:
-        """The parts in the file's blocks of `block_bytes`, each after its block's number.
-
-        >>> list(ByteRange(5, 12, 0).by_block(10))
-        [(0, ByteRange(start=5, stop=10, begin=0)), (1, ByteRange(start=10, stop=12, begin=5))]
-        """
-        start = self.start
-        while start < self.stop:
-            number = start // block_bytes
-            stop = min(self.stop, (number + 1) * block_bytes)
-            yield number, self.cut(start, stop)
-            start = stop
-
-
-# Stands for all of a file where one of unknown version is announced; a range like any otherwise.
-WHOLE = ByteRange(0, 256 << 10, 0)
+from shardwise.storage.byte_ranges import ByteRange, byte_ranges
 
 
 class ReadRequest(NamedTuple):
@@ -185,27 +158,3 @@ class RemoteReads(ABC):
     ) -> None:
         """Fill a buffer with several ranges; all requests for them are in flight at once."""
         self.read_many([ReadRequest(self, byte_ranges(offsets, ends, begin))], buffer)
-
-
-def num_bytes_of(ranges: Iterable[ByteRange]) -> int:
-    """The bytes of some ranges."""
-    return sum(each.stop - each.start for each in ranges)
-
-
-def byte_ranges(offsets: Sequence[int], ends: Sequence[int], begin: int) -> list[ByteRange]:
-    """The arguments of `File.read_spans` as ranges, without the empty ones.
-
-    >>> byte_ranges([100, 0], [5, 8], 0)
-    [ByteRange(start=100, stop=105, begin=0), ByteRange(start=0, stop=3, begin=5)]
-
-    Raises:
-        ValueError: an offset or a length is negative.
-    """
-    ranges = []
-    for offset, end in zip(offsets, ends, strict=True):
-        if offset < 0 or end < begin:
-            raise ValueError(f"offset={offset}, length={end - begin}: neither may be negative")
-        if end > begin:
-            ranges.append(ByteRange(offset, offset + end - begin, begin))
-        begin = end
-    return ranges

@@ -9,7 +9,8 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from shardwise.base.arguments import path_text
@@ -59,7 +60,7 @@ def expand(
         found, is_pattern = _expand_one(item, suffixes, options)
         expanded += found
         is_listed |= is_pattern
-    _refuse_repeats(expanded, by_file=is_listed or len(expanded) <= _LOOKED_AT)
+    refuse_repeats(expanded, by_file=is_listed or len(expanded) <= _LOOKED_AT)
     if ".jsonl" not in suffixes:
         for url in expanded:
             refuse_json_lines(url)
@@ -145,31 +146,26 @@ def _list_directory(path: str, suffixes: tuple[str, ...]) -> list[str]:
     return [os.path.join(path, name) for name in names]
 
 
-def _refuse_repeats(urls: list[str], *, by_file: bool) -> None:
+def refuse_repeats(urls: Iterable[str], *, by_file: bool = True) -> None:
     """Refuse the same file twice: in two spellings, or `by_file` by a symbolic or a hard link."""
     seen: dict[str | tuple[int, int], str] = {}
     for url in urls:
-        names: list[str | tuple[int, int]] = [url if scheme_of(url) else os.path.abspath(url)]
-        if by_file and not scheme_of(url):
-            try:
-                stat = os.stat(url)
-            except (OSError, ValueError):
-                # Opening it reports the error.
-                pass
-            else:
+        is_remote = scheme_of(url) not in ("", "file")
+        path = url.replace("/./", "/") if is_remote else os.path.abspath(strip_file_scheme(url))
+        names: list[str | tuple[int, int]] = [path]
+        if by_file and not is_remote:
+            # Opening a file that is not there reports the error.
+            with suppress(OSError, ValueError):
+                stat = os.stat(path)
                 names.append((stat.st_dev, stat.st_ino))
         for name in names:
-            if name in seen:
-                raise _named_twice(url, seen[name])
+            if (other := seen.get(name)) is not None:
+                other_name = "" if other == url else f", once as {shown(other)!r}"
+                raise ValueError(
+                    f"the shard {shown(url)!r} is named twice{other_name}: its samples would be "
+                    "read twice an epoch; remove one of the names"
+                )
         seen.update(dict.fromkeys(names, url))
-
-
-def _named_twice(url: str, other: str) -> ValueError:
-    other_name = "" if other == url else f", once as {shown(other)!r}"
-    return ValueError(
-        f"the shard {shown(url)!r} is named twice{other_name}: its samples would be read twice an "
-        "epoch; remove one of the names"
-    )
 
 
 # A guard against {0..999999999999}: more names than any dataset has shards.

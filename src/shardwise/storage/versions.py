@@ -41,11 +41,6 @@ def require_not_written_since(opened_ns: int, current: FileStat, url: str) -> No
     For datasets whose index has no times or ETags, so that nothing is known of a file before its
     first read. A time to come proves nothing: it is of another clock, or set by hand. Nor do the
     10 s after the opening, by which the clock of a file server may be ahead of this one.
-
-    Args:
-        opened_ns: when the dataset's index was read, by this machine's clock.
-        current: the file at its first read.
-        url: for the message.
     """
     if opened_ns + CLOCKS_DIFFER_NS < current.mtime_ns <= time.time_ns():
         raise StaleIndexError(
@@ -74,3 +69,15 @@ def described(stat: FileStat) -> str:
     changed = datetime.fromtimestamp(stat.mtime_ns // 10**9, UTC)
     fraction = f".{stat.mtime_ns % 10**9:09d}".rstrip("0").rstrip(".")
     return f"{size}, changed {changed:%Y-%m-%d %H:%M:%S}{fraction} UTC"
+
+
+def range_error(start: int, stop: int, num_bytes: int, url: str) -> DataError:
+    """The error for bytes [start, stop) that a store did not send, of a file of `num_bytes`."""
+    if stop <= num_bytes:
+        return DataError(
+            f"the server refuses bytes {start} to {stop} of a file that it says has "
+            f"{num_bytes} bytes (HTTP 416)",
+            url=url,
+            offset=start,
+        )
+    return ends_early(start, stop - start, num_bytes, url)

@@ -40,16 +40,8 @@ def atomic_write(
     On any exception, also KeyboardInterrupt, the file is removed and the target stays as it was.
     Two writers of one target do not mix: the last one to end wins.
 
-    Args:
-        path: the target. Its directory must exist.
-        mode: "wb", or "w" for UTF-8 text.
-        buffering: as for `open`.
-        overwrite: False refuses a target that exists, at the start and at the end.
-        fsync: False where the caller has flushed the whole file to disk before the block ends.
-
-    Raises:
-        FileExistsError: the target exists and `overwrite` is False.
-        OSError: the file can't be written.
+    The mode is "wb", or "w" for UTF-8 text. Without `overwrite` a target that exists is refused, at
+    the start and at the end; without `fsync` the caller has flushed the whole file to disk before.
     """
     if mode not in ("wb", "w"):
         raise ValueError(f"mode={mode!r}: 'wb' or 'w'")

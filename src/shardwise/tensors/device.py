@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Generator
 from contextlib import closing, suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -71,25 +71,6 @@ def _runtime() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
-class Copier(Protocol):
-    """Copies the data of batches to a device, in three steps."""
-
-    def prepare(self, data: Any, memory: BatchMemory | None) -> Any:
-        """Bring the tensors of a batch where `begin` copies from, in a thread beside the caller's.
-
-        `memory` has those that the engine's workers wrote.
-        """
-        ...
-
-    def begin(self, data: Any) -> Any:
-        """Start the copy of one prepared batch; the caller may drop the source at once."""
-        ...
-
-    def end(self, begun: Any) -> Any:
-        """The data on the device, safe to use in the caller's current stream."""
-        ...
-
-
 def checked_device(device: Any) -> torch.device:
     """The device of this name, if it can be used here; makes no CUDA context."""
     try:
@@ -112,11 +93,6 @@ def checked_device(device: Any) -> torch.device:
         except (RuntimeError, AssertionError) as error:
             raise ValueError(f"device={device!r} can't be used here: {error}") from error
     return checked
-
-
-def copier_for(device: torch.device) -> Copier:
-    """The copier that suits the device."""
-    return StreamCopier(device) if device.type == "cuda" else DirectCopier(device)
 
 
 def look_ahead(
@@ -169,17 +145,18 @@ def _end_copy(waiting: tuple[Batch, Any], copier: Copier) -> Batch:
 
 
 class DirectCopier:
-    """Copies in the caller's thread, before `begin` returns."""
+    """Copies a batch in the caller's thread, before `begin` returns."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def prepare(self, data: Any, memory: BatchMemory | None) -> Any:
-        """There is nothing to prepare."""
+        """Bring tensors where `begin` copies from, in any thread; `memory` is the engine's."""
         del memory
         return data
 
     def begin(self, data: Any) -> Any:
+        """Start the copy of one prepared batch; the caller may drop the source at once."""
         return change_tensors(
             data,
             lambda tensor: tensor.to(self.device),
@@ -188,15 +165,12 @@ class DirectCopier:
         )
 
     def end(self, begun: Any) -> Any:
-        """There is nothing to wait for."""
+        """The data on the device, safe to use in the caller's current stream."""
         return begun
 
 
 class _InFlight(NamedTuple):
-    """A batch that is being copied, the list of its tensors, and the event of the copy's end.
-
-    `has_objects` is true if it has objects that move themselves, and are not moved yet.
-    """
+    """A batch that is being copied; whether it has objects that will move themselves."""
 
     data: Any
     tensors: list[torch.Tensor]
@@ -288,3 +262,11 @@ def _drain(pid: int, sources: deque[tuple[torch.cuda.Event, list[torch.Tensor]]]
     while sources and pid == os.getpid():
         sources[0][0].synchronize()
         sources.popleft()
+
+
+Copier = StreamCopier | DirectCopier
+
+
+def copier_for(device: torch.device) -> Copier:
+    """The copier that suits the device."""
+    return StreamCopier(device) if device.type == "cuda" else DirectCopier(device)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from shardwise.codecs.image_decoder import Image
 from shardwise.codecs.image_packing import PackedImages, decode_packed_into
 from shardwise.engine.request import Batch, BatchRequest
+from shardwise.tensors.device import PageLocks
 
 _logger = logging.getLogger("shardwise")
 
@@ -48,11 +49,7 @@ class DeviceImageDecoder(Protocol):
 
 
 class NvJpegDecoder:
-    """nvJPEG, as torchvision or torchcodec calls it.
-
-    Args:
-        decode_files: decodes a list of files to "RGB" or "GRAY"; RuntimeError if it can't.
-    """
+    """nvJPEG, as torchvision or torchcodec calls it: RuntimeError if it can't decode the files."""
 
     def __init__(self, decode_files: Callable[[list[torch.Tensor], str], Any]) -> None:
         self._decode_files = decode_files
@@ -102,10 +99,7 @@ def _decode_jpeg(module: str) -> Any:
 class DeviceImages:
     """Decodes the packed fields of a loader's batches on a device.
 
-    Args:
-        device: where the images are to be.
-        images: what becomes of the files of each packed field.
-        rebuild: builds a batch on the CPU, where a file of it is damaged.
+    `rebuild` builds a batch on the CPU, where a file of it is damaged.
     """
 
     def __init__(
@@ -122,6 +116,7 @@ class DeviceImages:
         assert decoder is not None
         self._device, self._decoder = device, decoder
         self._images, self._rebuild = images, rebuild
+        self._locks = PageLocks(device) if is_cuda else None
         # For all epochs: torch keeps freed memory for the stream that it was taken on.
         self._streams: list[Any] = [
             torch.cuda.Stream(device) if is_cuda else None  # type: ignore[no-untyped-call]
@@ -151,6 +146,8 @@ class DeviceImages:
                 with lock:
                     try:
                         pair = next(batches, None)
+                        if self._locks is not None and pair and pair[0].memory is not None:
+                            self._locks.lock(pair[0].memory)
                         ready.put(None if pair is None else future)
                     except BaseException as error:  # noqa: BLE001 - raised in its batch's place
                         future.set_exception(error)
@@ -194,11 +191,16 @@ class DeviceImages:
     def _decode(self, batch: Batch, request: BatchRequest, stream: Any) -> Batch:
         """Decode the images of a batch; build it again on the CPU if a file is damaged."""
         began = time.perf_counter()
-        with torch.cuda.stream(stream):
-            is_whole = all(self._decode_field(batch, *each) for each in self._images.items())
-        if stream is not None:
-            # torchvision decodes on its own stream, into memory that this one has freed.
-            stream.synchronize()
+        files = [batch.data[name] for name in self._images]
+        try:
+            with torch.cuda.stream(stream):
+                is_whole = all(self._decode_field(batch, *each) for each in self._images.items())
+        finally:
+            if stream is not None:
+                # torchvision decodes on its own stream, into memory that this one has freed, and
+                # workers write the next files where these are.
+                stream.synchronize()
+        del files
         if not is_whole:
             batch = self._rebuild(request)
             batch.num_on_cpu = batch.num_rows * len(self._images)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import select
 import threading
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from shardwise.engine.request import Batch, BatchRequest, Concurrency
 from shardwise.engine.stats.counts import Counts, ShardTimes
 from shardwise.engine.threads import ThreadExecutor
 from tests.support.memory_source import MemorySource, numbered_samples
+from tests.support.waiting import wait_for
 
 SIZES = [7, 0, 20, 13]
 
@@ -156,7 +156,7 @@ def test_a_batch_that_is_awaited_was_not_ready():
     assert [batch.num_ready for batch in InlineExecutor(maker()).run(works(2))] == [0, 0]
 
 
-def test_answers_that_wait_in_the_socket_are_ready(tmp_path):
+def test_a_batch_is_finished_while_the_program_asks_for_none(tmp_path):
     go = tmp_path / "go"
 
     def gate(sample):
@@ -168,9 +168,11 @@ def test_answers_that_wait_in_the_socket_are_ready(tmp_path):
     executor = ProcessExecutor(BatchBuilder(data), num_workers=1, num_prefetch=2)
     try:
         batches = executor.run(works(2))
-        assert next(batches).num_ready is None
+        first = next(batches)
+        assert first.num_ready is None
+        assert not first.is_next_ready()
         go.touch()
-        assert select.select([executor._session.pool._sock], [], [], 60)[0]
+        wait_for(first.is_next_ready)
         assert next(batches).num_ready == 1
         batches.close()
     finally:

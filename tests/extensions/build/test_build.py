@@ -52,7 +52,9 @@ def test_shards_hold_runs_of_the_order_and_a_filter_moves_no_sample_to_another_s
         assert there == [number for number in whole if number % 2 == 0]
 
 
-@pytest.mark.parametrize("order", [None, "window", "full"])
+@pytest.mark.parametrize(
+    "order", [*(pytest.param(each, marks=pytest.mark.long) for each in (None, "window")), "full"]
+)
 def test_every_order_holds_each_sample_once_and_is_the_same_with_processes(tmp_path, order):
     build(tmp_path / "a", order=order, seed=1)
     build(tmp_path / "b", order=order, seed=1, num_workers=2)

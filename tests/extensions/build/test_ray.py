@@ -125,6 +125,7 @@ def test_a_build_loses_a_node_and_goes_on(tmp_path, no_orphans):
     assert not (tmp_path / "out" / ".build").exists()
 
 
+@pytest.mark.long
 def test_an_interrupted_build_leaves_no_task_and_may_be_called_again(tmp_path, cluster):
     with gated_driver(tmp_path, cluster) as process:
         wait_for(lambda: any(tmp_path.glob("begun-*")), process=process)

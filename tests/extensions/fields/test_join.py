@@ -18,6 +18,7 @@ from shardwise.base.errors import DataError
 from shardwise.extensions.service.version import VersionWord
 from shardwise.testing import assert_batches_equal, check_source
 from tests.support.batch_servers import addresses, serving
+from tests.support.properties import examples
 
 KEYS = [f"{number:03d}" for number in range(60)]
 ORDER = np.random.default_rng(0).permutation(60).tolist()
@@ -299,7 +300,7 @@ def test_damage_names_the_shard_of_the_field_and_the_sample_of_the_join(tmp_path
 
 
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_join_is_a_dictionarys_look_up(left, right):
     a = sw.wrap([{"__key__": f"{n}", "a": n} for n in left])
     b = sw.wrap([{"__key__": f"{n}", "b": -n} for n in right])

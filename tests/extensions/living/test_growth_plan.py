@@ -14,6 +14,7 @@ from shardwise.base.errors import StateError
 from shardwise.extensions.living.growth import GrowingPlan, grow
 from shardwise.plan import DataOrder, LoaderState, Plan
 from shardwise.sources.manifest import Manifest, Shard
+from tests.support.properties import examples
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=6)
 
@@ -43,7 +44,7 @@ def ids_of(part: Plan, epoch: int, steps: range | None = None) -> list[int]:
     return found
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(data=st.data(), old=SIZES, new=SIZES, shuffle=st.sampled_from([False, "full", "window"]))
 def test_each_epoch_has_its_samples_once_wherever_the_data_grow(
     data: st.DataObject, old: list[int], new: list[int], shuffle: Any

@@ -20,7 +20,8 @@ from shardwise.base.errors import (
 )
 from shardwise.extensions.remote import remote_file
 from shardwise.storage import File, FilePool, StorageOptions, open_file, read_whole
-from shardwise.storage.protocol import WHOLE, ByteRange, ReadRequest
+from shardwise.storage.byte_ranges import WHOLE, ByteRange
+from shardwise.storage.protocol import ReadRequest
 from tests.support.fault_proxy import FaultProxy
 from tests.support.io_counts import counted_io
 from tests.support.python_code import printed_by
@@ -177,7 +178,7 @@ def test_a_refused_connection_says_so_and_is_tried_again(redirects):
         open_file(f"http://127.0.0.1:{port}/x.tar", options=options).read(0, 1)
 
 
-@pytest.mark.parametrize("hide_etag", [False, True])
+@pytest.mark.parametrize("hide_etag", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_cut_stalled_reset_and_failing_replies_are_all_made_good(s3, hide_etag):
     # So long that each range is a request of its own.
     content = random.Random(6).randbytes(30_000_000)

@@ -18,6 +18,7 @@ from shardwise.extensions.series.series import cut_series, find_rate, row_offset
 from shardwise.sources.protocol import SourceTraits
 from shardwise.testing import check_source
 from tests.support.memory_source import MemorySource
+from tests.support.properties import examples
 
 FPS = 10
 
@@ -41,7 +42,7 @@ def windowed(lengths, deltas, **options):
     return sw.windows(sw.wrap(samples(lengths)), by="run", deltas=deltas, **options)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6),
        st.lists(st.integers(-12, 12), min_size=1, max_size=5))  # fmt: skip
 def test_a_window_is_the_rows_at_clamped_indices(lengths, offsets):

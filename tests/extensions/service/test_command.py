@@ -12,7 +12,9 @@ from tests.support.batch_servers import BatchServers, module_of, write_dataset
 from tests.support.commands import run
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_it_serves_until_a_signal_ends_it_cleanly(tmp_path: Path, number: int) -> None:
     path = write_dataset(tmp_path, size=12, bad=9)
     with BatchServers(path, 1) as servers:

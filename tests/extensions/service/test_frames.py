@@ -27,6 +27,7 @@ from shardwise.extensions.service.batches import (
 from shardwise.extensions.service.error_frames import decode_error, encode_error
 from shardwise.extensions.service.frames import Frame, FrameError, Kind, Limits, read_frame, write
 from shardwise.testing import assert_batches_equal
+from tests.support.properties import examples
 
 PLAIN = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -139,7 +140,7 @@ def test_a_frame_of_an_unknown_kind_is_not_taken_for_another_transports(place: i
     assert type(caught.value) is FrameError
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(VALUES, st.integers(0, 10_000), st.integers(0, 255), st.binary(max_size=8))
 def test_a_damaged_frame_is_a_frame_error_or_a_batch(
     value: Any, place: int, byte: int, more: bytes
@@ -181,7 +182,7 @@ SENT = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(list(SENT)), st.data())
 def test_a_frame_with_any_other_entries_is_a_frame_error_or_decoded(
     kind: Kind, data: st.DataObject

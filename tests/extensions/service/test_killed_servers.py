@@ -80,8 +80,8 @@ def _servers(folder: Path, transport: Transport) -> Iterator[tuple[sw.Dataset, B
     ("world_size", "transport"),
     [
         (1, "tcp"),
-        (2, "tcp"),
-        (1, "ucx"),
+        pytest.param(2, "tcp", marks=pytest.mark.long),
+        pytest.param(1, "ucx", marks=pytest.mark.long),
         pytest.param(2, "ucx", marks=pytest.mark.long),
         pytest.param(1, "ucx-between-machines", marks=pytest.mark.long),
     ],

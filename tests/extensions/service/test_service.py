@@ -416,7 +416,11 @@ def test_a_server_that_is_named_as_one_of_another_transport_is_refused_at_both_e
         wait_for(lambda: f"a client was refused: it speaks {named.upper()}" in caplog.text)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
+@pytest.mark.parametrize(
+    "transport",
+    ["tcp", pytest.param("ucx", marks=pytest.mark.long), "ucx-between-machines"],
+    indirect=True,
+)
 def test_broken_connections_lose_and_double_nothing(transport: Transport) -> None:
     scheme, token = transport.scheme, transport.token_file
     data = dataset().map(noisy if scheme == "tcp" else large)

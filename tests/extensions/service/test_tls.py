@@ -145,7 +145,7 @@ def test_it_conforms(authority: Authority) -> None:
         )
 
 
-@pytest.mark.parametrize("is_mutual", [False, True])
+@pytest.mark.parametrize("is_mutual", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_killed_server_of_the_command_loses_and_doubles_nothing(
     tmp_path: Path, authority: Authority, is_mutual: bool
 ) -> None:

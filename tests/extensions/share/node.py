@@ -20,6 +20,7 @@ import torch.distributed as dist
 import shardwise as sw
 from shardwise.base.ranks import discover
 from tests.support.hosts import enter_host
+from tests.support.remote_shards import body
 from tests.support.servers import HttpServer
 from tests.support.waiting import wait_for
 
@@ -63,7 +64,10 @@ def main(options: dict) -> None:
     storage = {"config": options["storage"], "hedge": options.get("hedge", False)}
     data = sw.tar(options["urls"], storage=storage, cache=settings).select("bin")
     loader = sw.DataLoader(
-        data, shuffle=options["shuffle"], remainder="uneven", timeout=120, **options["loader"]
+        data,
+        shuffle=options["shuffle"],
+        remainder="uneven",
+        **{"timeout": 120, **options["loader"]},
     )
     if "state" in options:
         loader.load_state_dict(options["state"])
@@ -75,11 +79,14 @@ def main(options: dict) -> None:
         ids = []
         for batch in loader:
             ids += batch["__index__"].tolist()
+            for index, data_of in zip(batch["__index__"].tolist(), batch["bin"], strict=True):
+                assert bytes(data_of) == body(index, len(data_of))
             if options.get("pause") == epoch and len(ids) == len(batch["__index__"]):
                 (folder / f"paused{rank}").touch()
                 wait_for((folder / "go").exists)
             if options.get("kill") == [rank, len(ids)]:
                 os.kill(os.getpid(), signal.SIGKILL)
+        (folder / f"read{rank}").touch()
         dist.barrier()
         before.append(sent(options) if rank == 0 else 0)
         every = [None] * world_size

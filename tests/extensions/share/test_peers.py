@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from shardwise.extensions.remote.cache import cache_of
-from shardwise.extensions.remote.cache.homes import HOME, LoaderFile, keys_of_names
+from shardwise.extensions.remote.cache.homes import HOME, keys_of_names
+from shardwise.extensions.remote.cache.usage import LoaderFile
 from shardwise.extensions.service import frames
 from shardwise.extensions.service.greeting import welcome
 from shardwise.extensions.service.tcp import TcpListener
@@ -23,8 +24,8 @@ from shardwise.extensions.share import block_server, peers
 from shardwise.extensions.share.block_server import BlockServer
 from shardwise.extensions.share.peers import Peers, block_digest
 from shardwise.extensions.share.sharing import _address
+from shardwise.storage.byte_ranges import ByteRange
 from shardwise.storage.options import CacheSettings
-from shardwise.storage.protocol import ByteRange
 from tests.support.forks import in_child
 
 NAMES = [f"{n}" * 32 + "-00000000.block" for n in range(3)]
@@ -296,10 +297,8 @@ def test_a_node_answers_while_a_fetch_for_others_hangs(monkeypatch) -> None:
     server = BlockServer(TcpListener("127.0.0.1", 0), b"t" * 32, cache=CACHE, files={})
     try:
         known = SimpleNamespace(know=lambda blocks: [True] * len(blocks))
-        cache = SimpleNamespace(read=lambda *_: False, peers=known)
-        server._find_block = lambda *_: SimpleNamespace(
-            cache=cache, name=NAMES[0], ranges=(), is_cached=False
-        )
+        cache = SimpleNamespace(read=lambda *_: False, holds=lambda _: False, peers=known)
+        server._find_block = lambda *_: SimpleNamespace(cache=cache, name=NAMES[0], ranges=())
         [answer] = server._answers([True, [[NAMES[0], [0], [100]]]])
         assert json.loads(answer.header) == {"arrays": [], "body": None}
     finally:
@@ -316,10 +315,10 @@ def test_a_node_without_a_plan_gives_what_it_has_and_fetches_nothing(monkeypatch
         BlockServer(TcpListener("127.0.0.1", 0), b"t" * 32, cache=CACHE, files={})
     ) as server:
         between = SimpleNamespace(know=lambda blocks: [False] * len(blocks))
-        cache = SimpleNamespace(read=lambda name, *_: name == NAMES[0], peers=between)
-        server._find_block = lambda name, _: SimpleNamespace(
-            cache=cache, name=name, ranges=(), is_cached=name == NAMES[0]
+        cache = SimpleNamespace(
+            read=lambda name, *_: name == NAMES[0], holds=NAMES[:1].__contains__, peers=between
         )
+        server._find_block = lambda name, _: SimpleNamespace(cache=cache, name=name, ranges=())
         asked = [[name, [0], [100]] for name in NAMES[:2]]
         answers = [json.loads(each.header)["body"] for each in server._answers([True, asked])]
         assert [each is None for each in answers] == [False, True]

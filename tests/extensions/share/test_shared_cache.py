@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.support.hosts import hosts
+from tests.support.hosts import Hosts, hosts
 from tests.support.ranks import Run, run_several
 from tests.support.remote_shards import put_indexed_shards
 from tests.support.servers import S3Server, s3_gateway
@@ -55,7 +56,7 @@ def run_nodes(
     folder: Path,
     num_nodes: int,
     *,
-    meanwhile: Callable[[], None] | None = None,
+    meanwhile: Callable[[Hosts | None], None] | None = None,
     **options: Any,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Run nodes, which are hosts where this user may make some; they pause for `meanwhile`."""
@@ -74,9 +75,11 @@ def run_nodes(
             env["TORCHELASTIC_USE_AGENT_STORE"] = "False"
         pool = stack.enter_context(ThreadPoolExecutor(1))
         if meanwhile is not None:
-            pool.submit(_act, folder, nproc, meanwhile)
+            acted = pool.submit(_act, folder, nproc, partial(meanwhile, made))
             given["pause"] = 0
-        [done] = run_several(Run((NODE, json.dumps(given)), nproc, check, env))
+        [done] = run_several(Run((NODE, json.dumps(given)), nproc, check, env), timeout=300)
+        if meanwhile is not None:
+            acted.result()
     if not check:
         assert done.returncode
         return [], {}
@@ -120,7 +123,7 @@ def test_a_gateway_that_is_killed_and_started_again_sends_little_more(tmp_path, 
     objects.mkdir()
     with s3_gateway(objects, access_log=True) as s3, ExitStack() as stack:
 
-        def kill_gateway() -> None:
+        def kill_gateway(_: Hosts | None) -> None:
             [gateway] = [
                 each
                 for each in psutil.Process().children(recursive=True)
@@ -159,3 +162,29 @@ def test_a_killed_node_costs_what_it_held(s3: S3Server, tmp_path: Path, shuffle:
     assert all(line["is_exact"] for line in lines)
     assert lines[0]["ratio"] <= 0.6
     assert lines[1]["ratio"] <= 0.03
+
+
+@pytest.mark.long
+def test_nodes_that_are_parted_in_silence_read_on_from_the_store(s3, tmp_path) -> None:
+    parted = []
+
+    def part(made: Hosts | None) -> None:
+        if made is None:
+            return
+        made.part(on=True)
+        try:
+            (tmp_path / "go").touch()
+            # Each batch comes within the loader's timeout, while no node hears of another.
+            wait_for(lambda: all((tmp_path / f"read{rank}").exists() for rank in range(3)))
+            parted.append(time.monotonic())
+        finally:
+            made.part(on=False)
+
+    options = {"shuffle": "full", "loader": {"batch_size": 8, "num_threads": 1, "timeout": 45}}
+    lines, _ = run_nodes(s3, "parted", tmp_path, 3, meanwhile=part, **options)
+    if not parted:
+        pytest.skip("this user may make no hosts")
+    assert all(line["is_exact"] for line in lines)
+    # Each node read the blocks of its samples itself.
+    assert 1 < lines[0]["ratio"] <= 3.03
+    assert lines[2]["ratio"] <= 0.6

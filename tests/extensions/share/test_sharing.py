@@ -198,8 +198,11 @@ def _lose_all(server: BlockServer, answer: Any) -> None:
 
 @pytest.mark.parametrize(
     "harm",
-    [_close_server, _flip_a_bit, _stop_after_a_block]
-    + [pytest.param(each, marks=pytest.mark.long) for each in (_send_other_blocks, _lose_all)],
+    [_close_server, _flip_a_bit]
+    + [
+        pytest.param(each, marks=pytest.mark.long)
+        for each in (_stop_after_a_block, _send_other_blocks, _lose_all)
+    ],
 )
 def test_a_node_that_fails_costs_what_it_held_and_no_byte(s3, tmp_path, monkeypatch, harm) -> None:
     monkeypatch.setattr(peers, "_ANSWER_S", 0.5)

@@ -14,6 +14,7 @@ from shardwise.base.errors import DataError
 from shardwise.extensions.tables.arrow.columns import empty_columns, gather, key_texts, leaf
 from shardwise.extensions.tables.arrow.convert import convert
 from shardwise.extensions.tables.arrow.types import field_types, layouts, traits_of
+from tests.support.properties import examples
 
 
 def plain(value):
@@ -85,7 +86,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("values", "kind"), KINDS, ids=[str(kind) for _, kind in KINDS])
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(data=st.data())
 def test_values_are_those_of_arrow_however_they_are_sliced_chunked_and_taken(values, kind, data):
     nulls = data.draw(st.booleans())
@@ -251,7 +252,7 @@ def test_the_schema_says_which_columns_are_values_and_of_which_form():
 
 
 @pytest.mark.parametrize(("values", "kind"), KINDS, ids=[str(kind) for _, kind in KINDS])
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(data=st.data())
 def test_rows_of_several_groups_come_in_the_order_that_they_are_asked_for(values, kind, data):
     lists = st.lists(st.none() | values, min_size=1, max_size=6)

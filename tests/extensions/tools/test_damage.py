@@ -31,7 +31,9 @@ FIELDS = ("bin", "cls", "txt")
 MEMBER_BYTES = 1024
 
 
-@pytest.fixture(params=range(30))
+@pytest.fixture(
+    params=[*range(10), *(pytest.param(i, marks=pytest.mark.long) for i in range(10, 30))]
+)
 def seed(request):
     return request.param
 

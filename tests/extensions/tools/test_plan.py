@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.plan import Plan
 from tests.support.commands import document, run
+from tests.support.properties import examples
 from tests.support.tars import make_shards
 
 
@@ -30,7 +31,7 @@ def test_a_plan_without_a_batch_for_each_rank_is_refused_as_the_loader_refuses_i
         assert " ".join(str(caught.value).split()) in " ".join(result.stderr.split())
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     num_samples=st.integers(1, 400),
     num_shards=st.integers(1, 12),

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 import shardwise as sw
 from shardwise.integrations.huggingface import LoaderMixin
 
-SIZES = (49, 101)
+CASES = (("classes", 49), ("counted", 101), ("squares", 49))
 REMAINDERS = ("pad", "uneven", None)
 
 
@@ -91,31 +91,30 @@ def main(out, batch_size):
     out, batch_size = Path(out), int(batch_size)
     is_alone = "RANK" not in os.environ
     record = {}
-    for kind in ("classes", "counted", "squares"):
+    for kind, num_samples in CASES:
         Model.main_input_name = "x"
-        for num_samples in SIZES:
-            data = sw.wrap(rows(num_samples, kind))
-            name = f"{kind} {num_samples}"
-            if is_alone:
-                options = arguments(out, batch_size, per_device_eval_batch_size=batch_size)
-                own = transformers.Trainer(
-                    Model(kind),
-                    options,
-                    compute_metrics=metrics,
-                    eval_dataset=rows(num_samples, kind),
-                )
-                record[name] = evaluated(own)
-            for remainder in () if is_alone else REMAINDERS:
-                loader = sw.DataLoader(data, batch_size=batch_size, remainder=remainder)
-                trainer = Trainer(
-                    Model(kind),
-                    arguments(out, batch_size),
-                    compute_metrics=metrics,
-                    eval_loader=loader,
-                )
-                record[f"{name} {remainder}"] = evaluated(trainer)
-                assert trainer.args.per_device_eval_batch_size == 8, "as it was"
-            record[f"{name} trained"] = trained(out, data, kind, batch_size)
+        data = sw.wrap(rows(num_samples, kind))
+        name = f"{kind} {num_samples}"
+        if is_alone:
+            options = arguments(out, batch_size, per_device_eval_batch_size=batch_size)
+            own = transformers.Trainer(
+                Model(kind),
+                options,
+                compute_metrics=metrics,
+                eval_dataset=rows(num_samples, kind),
+            )
+            record[name] = evaluated(own)
+        for remainder in () if is_alone else REMAINDERS:
+            loader = sw.DataLoader(data, batch_size=batch_size, remainder=remainder)
+            trainer = Trainer(
+                Model(kind),
+                arguments(out, batch_size),
+                compute_metrics=metrics,
+                eval_loader=loader,
+            )
+            record[f"{name} {remainder}"] = evaluated(trainer)
+            assert trainer.args.per_device_eval_batch_size == 8, "as it was"
+        record[f"{name} trained"] = trained(out, data, kind, batch_size)
     rank = os.environ.get("RANK", "alone")
     (out / f"rank-{rank}.json").write_text(json.dumps(record))
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 import shardwise as sw
 from shardwise.integrations.accelerate import prepare
 
-NUM_SAMPLES, BATCH_SIZE, STOP_AFTER = 1003, 16, 13  # 31 steps of 32, and one of 11
+NUM_SAMPLES, BATCH_SIZE, STOP_AFTER = 203, 16, 3  # 6 steps of 32, and one of 11
 DATA = sw.wrap(range(NUM_SAMPLES))
 OPTIONS = {"batch_size": BATCH_SIZE, "shuffle": "full", "remainder": "pad"}
 

@@ -1,7 +1,8 @@
 """Uses every door of the library with secrets in all places, and prints whatever it has.
 
 Arguments: the URL of a web server with `train-000.tar`, `train-001.tar`, `damaged.tar`,
-`table.parquet` and `list.jsonl`; a directory to write to. Canaries contain the word CANARY.
+`table.parquet` and `list.jsonl`; a directory to write to; which storage options are taken, such
+as "012". Canaries contain the word CANARY.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def fail(ds: sw.Dataset, num_workers: int) -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
-    for number, storage in enumerate((None, CONFIG, {"redirects": "none", **CONFIG})):
+    settings = (None, CONFIG, {"redirects": "none", **CONFIG})
+    for number in map(int, sys.argv[3]):
+        storage = settings[number]
         shards = [f"{URL}/train-00{i}.tar{QUERY}" for i in range(2)]
         # An index in the user's cache, one in a directory for others, and a cache of blocks.
         ds = sw.tar(shards, storage=storage)

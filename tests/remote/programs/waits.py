@@ -7,7 +7,7 @@ import sys
 import threading
 
 import shardwise as sw
-from shardwise.storage.counts import outages
+from shardwise.base.counters import outages
 
 
 def tell() -> None:

@@ -262,7 +262,7 @@ def test_shard_lists_name_the_shards_and_are_held_against_them(tmp_path):
         TarSource(str(sizes)).manifest
     with pytest.raises(ValueError, match="mixes shard lists"):
         TarSource([str(sizes), urls[0]])
-    with pytest.raises(ValueError, match="listed twice"):
+    with pytest.raises(ValueError, match="named twice"):
         TarSource([str(sizes), str(sizes)])
 
 

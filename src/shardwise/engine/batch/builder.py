@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from shardwise.base.arguments import check_function
 from shardwise.base.collate import collate_owned, join, named
 from shardwise.base.columns import Layout, make_rows
+from shardwise.base.counters import Stages
 from shardwise.base.errors import DataError
-from shardwise.base.stages import Stages
 from shardwise.engine.batch.chunks import (
     OnError,
     PartialBatch,

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_choice
+from shardwise.base.counters import Stages
 from shardwise.base.errors import DataError, StaleIndexError
-from shardwise.base.stages import Stages
 from shardwise.engine.processes.shared_memory import InSharedMemory
 from shardwise.engine.request import BatchRequest
 from shardwise.plan.permute import mix
@@ -70,15 +70,10 @@ def chunk_ranges(
 
 @dataclass(slots=True)
 class RowChunk:
-    """Rows of a batch, loaded.
+    """Rows of a batch, loaded: the fields of all rows at once or row by row, and their cost.
 
-    Attributes:
-        ids: int64 `[rows]`, the samples; a substitute's where one was replaced.
-        columns: the fields, of all rows at once or row by row.
-        kept: bool `[rows]`, False where a bad sample is skipped.
-        stages: what loading them cost.
-        is_warm_up: whether they are the first that their thread loaded.
-        span: as of `Batch.spans`.
+    The ids have a substitute's where a sample was replaced; `kept` is False where a bad one is
+    skipped; `is_warm_up`: whether they are the first that their thread loaded.
     """
 
     ids: NDArray[np.int64]
@@ -117,11 +112,10 @@ class RowChunk:
 
 @dataclass(slots=True)
 class PartialBatch:
-    """A batch that is being filled.
+    """A batch that is being filled, with the chunks that are loaded, by their first row.
 
     Attributes:
         rows: `[rows, ...]`, fields of a fixed shape, which decoders write into.
-        chunks: the chunks that are loaded, by their first row.
         learned: `[rows, ...]`, columns that were arrays of one shape in the first batch; they hold
             the rows of the chunks that are `InSharedMemory`.
     """
@@ -200,12 +194,9 @@ _Columns = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """The watch over decoders while samples are loaded.
+    """The watch over decoders, which learns of each that starts.
 
-    Attributes:
-        watch: learns of each decoder that starts.
-        one_by_one: load rows one by one, where a decoder was stopped: the watch then sees which
-            row it has.
+    Rows are loaded one by one where a decoder was stopped: the watch then sees which row it has.
     """
 
     watch: DecodeWatch | None = None
@@ -219,10 +210,8 @@ _UNWATCHED = Watching()
 class SampleLoader:
     """Loads rows of a batch, even if some are bad.
 
-    Attributes:
-        seed: keys the randomness of transforms, and which samples replace bad ones.
-        on_error: "raise"; "skip" leaves a bad sample's row out; "replace" puts another sample
-            there, the same one in every run.
+    With `on_error`, "skip" leaves a bad sample's row out; "replace" puts another sample there, the
+    same one in every run with this seed.
     """
 
     dataset: Samples

@@ -73,12 +73,7 @@ class PictureMemory:
         self._changed = threading.Condition()
 
     def limit(self, owner: object, num_bytes: int) -> None:
-        """Hold no more than this until `owner` lifts its limit; the lowest limit counts.
-
-        Args:
-            owner: whose limit it is: a later one replaces it, and it ends with its owner.
-            num_bytes: of all decoders together; a single one is admitted whatever it takes.
-        """
+        """Hold no more than this until `owner` lifts its limit or ends; the lowest limit counts."""
         with self._changed:
             asked_for = self._held + self._waited_for
             self._passes.setdefault(owner, _Pass(asked_for)).limit = num_bytes
@@ -197,10 +192,8 @@ class DepthGrowth:
 class PrefetchBound:
     """The bound on the batches of a rank that are ready or in progress.
 
-    Args:
-        builder: knows the fields whose rows have a known size.
-        max_bytes: what these batches, the program's and video decoders may hold together.
-        unmeasured_depth: how many are in progress at most while their size is not known.
+    These, the program's batch and video decoders hold `max_bytes` together; `unmeasured_depth`
+    batches are in progress at most while their size is not known.
     """
 
     def __init__(

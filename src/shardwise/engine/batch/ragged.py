@@ -97,12 +97,9 @@ _NEVER_STACKED = (str, bytes, dict)
 class RaggedFields:
     """The policy for fields whose values differ in shape.
 
-    Args:
-        ragged: "list" leaves them lists and warns once per field; "error" raises; "pad" pads every
-            field of arrays whose shape no decoder fixes; "nested" leaves them to `Output`.
-        describe: says where a sample lies, by its id.
-        padding: how fields are padded, with "pad".
-        rules: field -> what it is padded with whatever `ragged` is, see `SourceTraits.padding`.
+    "list" leaves them lists and warns once per field; "error" raises; "pad" pads every field of
+    arrays whose shape no decoder fixes; "nested" leaves them to `Output`. Whatever it is, fields
+    of `rules` are padded with those values, see `SourceTraits.padding`.
     """
 
     def __init__(

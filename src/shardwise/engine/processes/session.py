@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from shardwise.engine.request import Batch
 from shardwise.engine.thread_pool import ThreadPool
 
 # For what the helper thread does now: putting one batch together.
-_END_TIMEOUT_S = 5.0
+END_TIMEOUT_S = 5.0
 
 
 class Session:
@@ -36,13 +35,14 @@ class Session:
         self.pid = os.getpid()
         self.pool = pool
         self.has_begun = False
-        # Numbers of runs and of batches; none is used again.
-        self.run_numbers = itertools.count(1)
+        # The newest run, and the numbers of batches; none is used again.
+        self.run_number = 0
         self.batch_numbers = itertools.count()
-        # A loader that is dropped, and the interpreter's end, end the processes.
-        self._end = weakref.finalize(owner, _end, self.pid, self.pool)
-        # Puts batches together, in order, beside the caller's thread.
+        # Makes the batches of one run after the other, beside the caller's thread.
         self.helper = ThreadPool(1, name="shardwise_finish")
+        # A loader that is dropped, and the interpreter's end, end the processes: then the thread's
+        # run ends, for which the end of the interpreter waits after this.
+        self._end = weakref.finalize(owner, _end, self.pid, self.pool)
         self.layout = builder.layout
         self.learned: dict[str, Layout] = {}
         # A collate of the user's, and padding, make new columns: nothing to learn.
@@ -50,7 +50,7 @@ class Session:
         self._slots = SlotPool(max_idle=max_idle)
 
     def require_usable(self) -> None:
-        """Refuse a process that was forked since the processes were started, and their end."""
+        """Refuse a forked process, and the end of the processes."""
         if self.pid != os.getpid():
             raise WorkerError(
                 f"process {os.getpid()} was forked from process {self.pid}, whose worker processes "
@@ -62,16 +62,11 @@ class Session:
                 "the loader was closed while it was iterated, or the program has ended"
             ) from None
 
-    def learnable(self, batch: Batch) -> dict[str, Layout]:
-        """The columns of a batch that could lie in the memory of the next ones."""
-        is_known = self._is_learned or not batch.num_rows
-        return {} if is_known else learned_layout(batch.data, self.layout)
-
-    def learn(self, batch: Batch, learnable: Mapping[str, Layout]) -> None:
+    def learn(self, batch: Batch) -> None:
         """Let such columns of the first batch lie in the memory of the next ones."""
         if not self._is_learned and batch.num_rows:
             self._is_learned = True
-            self.learned = dict(learnable)
+            self.learned = learned_layout(batch.data, self.layout)
 
     def views(self, num_rows: int) -> tuple[Slot | None, dict[str, NDArray[Any]]]:
         """Memory for a batch, and its rows in it; no slot where nothing has a fixed shape."""
@@ -95,8 +90,10 @@ class Session:
 
     def close(self) -> None:
         """End the processes and give the idle memory back."""
+        if self.pid != os.getpid():
+            return  # a thread of the parent's may have held the lock of the slots
         self._end()
-        self.helper.close(timeout_s=_END_TIMEOUT_S)
+        self.helper.close(timeout_s=END_TIMEOUT_S)
         self._slots.close()
 
 

@@ -78,13 +78,10 @@ def _give_back(state: NDArray[np.uint8], num_forks: int, then: Callable[[], None
 
 
 class Slot:
-    """One anonymous file, mapped.
+    """One anonymous file, mapped; a `BatchMemory`.
 
-    Attributes:
-        number: names the slot among all of its pool.
-        descriptor: the file, to be sent to other processes.
-        memory: uint8 `[num_bytes]`, its bytes, without the state after them.
-        before_unmap: called before its memory is unmapped.
+    Its number names it in its pool, its descriptor is to be sent to other processes, and `memory`
+    lacks the state, which is the end of the file.
     """
 
     def __init__(self, number: int, num_bytes: int) -> None:
@@ -133,9 +130,8 @@ class Slot:
 class SlotPool:
     """Slots that are used again and again, by one process and those that it sends them to.
 
-    Args:
-        max_idle: free slots that are kept; more are given back to the system.
-        headroom: new slots are larger than requested by this share, where sizes differ a little.
+    At most `max_idle` free ones are kept; new ones are larger than requested by `headroom`, a
+    share, where sizes differ a little.
     """
 
     def __init__(self, *, max_idle: int, headroom: float = 0.0) -> None:

@@ -6,14 +6,13 @@ What is pickled for each chunk is a named tuple: a frozen dataclass with slots t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from shardwise.base.columns import Layout
 from shardwise.engine.batch.chunks import PartialBatch
 from shardwise.engine.processes.pickling import Unread
+from shardwise.engine.processes.shared_memory import PackedFiles
 from shardwise.engine.processes.slots import Slot
 from shardwise.engine.processes.worker_errors import unpack_error
 from shardwise.engine.processes.worker_status import Decoding
@@ -24,16 +23,11 @@ START_FAILED, RECEIVE_FAILED = -1, -2
 
 
 class Task(NamedTuple):
-    """A row chunk to load.
+    """A row chunk to load: its own ids, and the number, rows and slot of its batch.
 
     Attributes:
-        run: the number of the iterator that it is for.
-        batch: the number of the batch in this pool, never used again.
-        start: the chunk's first row in the batch.
-        request: the ids of the chunk alone.
-        num_rows: rows of the whole batch, which set the offsets of its fields in the slot.
         slot: the slot's number, -1 without one.
-        learned: shape and dtype of a row, for columns that are written into the slot if they fit.
+        learned: the layout of columns that are written into the slot if they fit.
         whole: load and collate the whole batch, which is this chunk.
         one_by_one: load row by row, so that the watch sees which row a decoder has.
         stuck: (sample, part) that were stopped before: such samples are bad.
@@ -67,7 +61,6 @@ class Stopped:
 
     Attributes:
         tasks: (batch, start row) of the chunks that it had, each with what was stuck in it or None.
-            Where `is_idle`, no worker: no chunk is known, and all that are missing are lost.
         is_idle: all workers are idle: whatever is missing was taken by one that was stopped.
     """
 
@@ -80,18 +73,12 @@ class PendingBatch:
     """A batch in progress.
 
     Attributes:
-        number: names it in answers.
-        partial: the rows and chunks that are loaded.
         slot: the memory of its rows; None where nothing has a fixed shape, and of a whole batch.
         chunks: the chunks, first row to the row after the last one.
         missing: the first rows of the chunks that are not loaded yet.
-        unread: what workers answered and no thread has read yet, by first row.
-        whole: the batch, where a worker has collated it.
-        finished: the batch as the program gets it, once the helper thread was given it.
+        unread: the answers of workers that were not read yet, by first row.
+        whole: the batch, where a worker has collated it, which `is_whole` requests.
         error: the error of its first chunk that failed.
-        is_whole: a worker makes the whole batch, which is one chunk.
-        learned, stuck: as of its tasks.
-        learnable: the columns that the memory of later batches may hold, as finishing found them.
     """
 
     number: int
@@ -101,12 +88,10 @@ class PendingBatch:
     missing: set[int] = field(default_factory=set)
     unread: dict[int, Unread] = field(default_factory=dict)
     whole: Batch | None = None
-    finished: Future[Batch] | None = None
     error: Exception | None = None
     is_whole: bool = False
     learned: Mapping[str, Layout] = field(default_factory=dict)
     stuck: frozenset[tuple[int, int]] = frozenset()
-    learnable: Mapping[str, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.missing = set(self.chunks)
@@ -125,6 +110,10 @@ class PendingBatch:
                 self.whole = value
             else:
                 self.partial.chunks[start] = value
+                for name, column in value.columns[0].items() if value.columns else ():
+                    if isinstance(column, PackedFiles) and column.buffer is None:
+                        rows = self.partial.learned[name][start : self.chunks[start]]
+                        column.buffer = rows.reshape(-1)
         return self.whole
 
     def task(self, run: int, start: int, *, is_again: bool = False) -> Task:
@@ -163,8 +152,3 @@ def take_answer(answer: Answer, pending: Mapping[int, PendingBatch]) -> None:
         batch.fail(answer.start, unpack_error(answer.error))
     else:
         batch.unread[answer.start] = answer.value
-
-
-def num_ready(pending: Mapping[int, PendingBatch]) -> int:
-    """Count the batches that are loaded, from the oldest on."""
-    return sum(1 for _ in takewhile(lambda batch: not batch.missing, pending.values()))

@@ -42,12 +42,10 @@ _RETRY_S = 0.01
 
 
 class WorkerPool:
-    """Processes that load row chunks.
+    """Processes that load row chunks, each with `num_threads` threads.
 
-    Args:
-        builder: it is pickled once, by value, so that functions of the main program travel with it.
-        num_workers, num_threads: processes, and threads in each.
-        decode_timeout: seconds for one sample, after which its worker is replaced; or None.
+    The builder is pickled once, by value, so that functions of the main program travel with it. A
+    worker that takes more than `decode_timeout` seconds for a sample is replaced.
     """
 
     def __init__(
@@ -82,6 +80,7 @@ class WorkerPool:
         with _explain_errors(num_workers):
             self._selector = selectors.DefaultSelector()
             self._sock, self._theirs = _socket_pair()
+            self._wakes = above_stdio(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self.status = WorkerStatus.create(num_workers, num_threads)
         # All workers map its file.
         self._job: Packed | None = pack(job, SlotPool(max_idle=0), max_inline=0)
@@ -92,6 +91,7 @@ class WorkerPool:
             with _explain_errors(num_workers):
                 self._sock.setblocking(False)
                 self._selector.register(self._sock, selectors.EVENT_READ)
+                self._selector.register(self._wakes, selectors.EVENT_READ)
                 for number in range(num_workers):
                     self._start(number)
             if self._deadlines is None:
@@ -139,8 +139,13 @@ class WorkerPool:
         self._watch(0.0)
         return self.status.all_idle
 
+    def wake(self) -> None:
+        """Let the thread that waits for answers look around; any thread may call it."""
+        if self._wakes >= 0:
+            os.eventfd_write(self._wakes, 1)
+
     def answers(self, timeout: float | None) -> list[Answer | Stopped]:
-        """Wait for answers: all that have arrived, none after `timeout` seconds.
+        """Wait for answers: all that have arrived, none after `timeout` seconds or if woken.
 
         A worker that was stopped comes among them, after its answers.
         """
@@ -158,7 +163,8 @@ class WorkerPool:
             if self._deadlines is not None:
                 next_s = self._deadlines.next_s()
                 left = next_s if left is None else min(left, next_s)
-            self._watch(left)
+            if self._watch(left):
+                return []
 
     def _stop_overdue(self) -> None:
         """Stop the workers whose decoders are overdue, and replace them."""
@@ -183,18 +189,22 @@ class WorkerPool:
         if not self._arrived and not self._unsent and self._deadlines.has_lost():
             self._arrived.append(Stopped({}, is_idle=True))
 
-    def _watch(self, timeout: float | None) -> None:
-        """Wait until there is an answer, room for a task, or a dead worker."""
+    def _watch(self, timeout: float | None) -> bool:
+        """Wait for an answer, room for a task, or a dead worker; returns whether it was woken."""
         waits_for_room = self._unsent and not self._is_refused and not self._is_lent_out
         self._selector.modify(
             self._sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if waits_for_room else 0)
         )
         if self._is_refused:
             timeout = _RETRY_S if timeout is None else min(timeout, _RETRY_S)
-        if any(key.fileobj is not self._sock for key, _ in self._selector.select(timeout)):
+        found = {key.fileobj for key, _ in self._selector.select(timeout)}
+        if is_woken := self._wakes in found:
+            os.eventfd_read(self._wakes)
+        if found - {self._sock, self._wakes}:
             # A message that it sent before may have the reason.
             self._receive()
             raise self._death()
+        return is_woken
 
     def _receive(self) -> None:
         while True:
@@ -273,6 +283,7 @@ class WorkerPool:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._wakes = -1
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, int):
                 os.close(key.fileobj)

@@ -3,7 +3,7 @@
 Each thread writes its own row, without a lock: the row chunk that it loads, and before each decoder
 or function of a `map()` that it calls (0.4 us) what that gets. The trainer reads the rows to name
 the worker of a late chunk, to find decoders that take longer than `decode_timeout`, and to know
-what a worker had that it stops. It looks while it waits for a batch, when the first may be overdue.
+what a worker had that it stops. It looks when the first may be overdue.
 It writes one number, the current run, so that workers pass over the tasks of an abandoned iterator.
 """
 
@@ -53,10 +53,7 @@ class Decoding(NamedTuple):
 class DecodeProgress:
     """The record of one thread; in its worker a `shardwise.sources.samples.DecodeWatch`.
 
-    Attributes:
-        memory: of `RECORD_BYTES`.
-        stuck: (sample, part) of decoders that were stopped before: they are not started again.
-        timeout: `decode_timeout`, for the message.
+    Decoders that were stopped before, (sample, part) of `stuck`, are not started again.
     """
 
     memory: memoryview

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.counters import Stages
 from shardwise.base.shown import shown
-from shardwise.base.stages import Stages
 from shardwise.engine.request import Batch, Concurrency
 from shardwise.engine.stats.bottleneck import find_bottleneck
 from shardwise.plan import Plan

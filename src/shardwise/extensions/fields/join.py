@@ -13,7 +13,7 @@ from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.base.errors import DataError
 from shardwise.codecs import optional
 from shardwise.dataset import Dataset
-from shardwise.dataset.column import kept_place
+from shardwise.dataset.column import column_reader, kept_place
 from shardwise.dataset.kept_arrays import kept_or_made
 from shardwise.extensions.fields.sources import JoinSource
 from shardwise.sources.protocol import traits_of
@@ -133,7 +133,7 @@ def _find_matches(left: Dataset, right: Dataset, by: tuple[str, str]) -> _Matche
     """Find the matches of two datasets by columns; DataError if a key is doubled."""
     sides = (_all_of(left), by[0]), (_all_of(right), by[1])
     origin = "\n".join(
-        ["join 1", left.fingerprint, *(s._column_reader(n, None).origin() for s, n in sides)]
+        ["join 1", left.fingerprint, *(column_reader(s, n).origin() for s, n in sides)]
     )
     places = [kept_place(side, "join", origin) for side, _ in sides]
     place = None if None in places else places[0]

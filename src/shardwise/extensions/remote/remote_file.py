@@ -7,25 +7,34 @@ pickles, and a forked child gets an error with the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
+from shardwise.base.counters import IO_COUNTS
+from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
-from shardwise.extensions.remote.pinned_object import PinnedObject
 from shardwise.extensions.remote.prefetch.planned import PIECE_BYTES, PlannedReads
-from shardwise.extensions.remote.requests.event_loop import gather_or_cancel
-from shardwise.extensions.remote.requests.ranges import (
+from shardwise.extensions.remote.requests.event_loop import Runtime, gather_or_cancel, runtime
+from shardwise.extensions.remote.requests.retry import RetryingClient
+from shardwise.extensions.remote.stores.connect import location_of, open_client
+from shardwise.extensions.remote.stores.credential_discovery import environment_digest
+from shardwise.storage.byte_ranges import (
+    WHOLE,
+    ByteRange,
     RangeRequest,
     ReceivedBytes,
     coalesce,
     copy_received,
     received_for,
 )
-from shardwise.storage.client import ObjectRange
-from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.client import ObjectRange, Reply
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import WHOLE, ByteRange, FileStat, ReadRequest, RemoteReads
+from shardwise.storage.protocol import FileStat, ReadRequest, RemoteReads
+from shardwise.storage.urls import FAMILIES
+from shardwise.storage.versions import range_error, require_same
 
 # GetBatch for fewer ranges is not faster than one request per range.
 _MIN_BATCH_RANGES = 4
@@ -33,6 +42,122 @@ _MIN_BATCH_RANGES = 4
 _GAP_BYTES = 4 << 10
 # Announcements come several at a time: neighbours among them share a request.
 _BURST_S = 0.002
+# Prefetch requests up to this length are one attempt each; longer ones are streamed.
+_MAX_UNSTREAMED_BYTES = 8 << 20
+
+
+class PinnedObject:
+    """An object of a store. Its version is the pinned one, or that of the first reply.
+
+    Attributes:
+        key: of the object in its store.
+        stat: its version; None before the first reply.
+        is_known: whether the object was seen before.
+        connected: the process and its client, from the first request on.
+    """
+
+    __slots__ = (
+        "_is_obstore", "_location", "_options", "connected", "is_known", "key", "stat", "url",
+    )  # fmt: skip
+
+    def __init__(self, url: str, options: StorageOptions) -> None:
+        self.url = url
+        self._options = options
+        self._location = location_of(url)
+        # Such a client does not survive a fork.
+        self._is_obstore = self._location.family in FAMILIES.values()
+        self.key = self._location.key
+        self.stat: FileStat | None = None
+        self.is_known = False
+        self.connected: tuple[Runtime, RetryingClient] | None = None
+
+    @property
+    def process(self) -> Runtime:
+        """The event loop of this process."""
+        return runtime(obstore=self._is_obstore)
+
+    def client(self) -> RetryingClient:
+        """The client of the object's store, which the process shares."""
+        process, options = self.process, self._options
+        if self.connected is None or self.connected[0] is not process:
+            slots = process.get(
+                ("slots", options.max_requests), lambda: asyncio.Semaphore(options.max_requests)
+            )
+            of_client = replace(options, cache=None, prefetch_bytes=0)
+            # A token that is exported after a first refusal makes another client.
+            client = process.get(
+                ("client", self._location.root, of_client, environment_digest()),
+                lambda: RetryingClient(open_client(self._location, options), options, slots),
+            )
+            self.connected = process, client
+        return self.connected[1]
+
+    def pin(self, stat: FileStat) -> None:
+        """Allow this version only, if it has an ETag."""
+        self.is_known = True
+        if stat.etag:
+            self.stat = stat
+
+    async def current(self) -> FileStat:
+        """The version that the store has now."""
+        stat = await self.client().head(self.url, self.key, is_known=self.is_known)
+        self.is_known = True
+        return stat
+
+    async def get(self, start: int, stop: int, *, may_end: bool = False) -> Reply:
+        """Bytes of the version that is pinned: all of them, unless the file `may_end` before."""
+        try:
+            reply = await self.client().get(
+                self.url, self.key, start, stop, self._etag, is_known=self.is_known
+            )
+        except DataError as error:
+            # An empty file has no first byte: stores answer with HTTP 416.
+            is_empty = may_end and type(error) is DataError
+            if not is_empty or (current := await self.current()).num_bytes:
+                raise await self._explain_error(error, start, stop) from None
+            reply = Reply(memoryview(b""), current, 0.0)
+        self.is_known = True
+        self.check(reply.stat)
+        if len(reply.data) < stop - start and not may_end:
+            raise range_error(start, stop, reply.stat.num_bytes, self.url)
+        return reply
+
+    async def stream(self, start: int, stop: int, take: Callable[[Reply], None]) -> None:
+        """The same, passed to `take` as the bytes arrive where the range is long."""
+        if stop - start <= _MAX_UNSTREAMED_BYTES:
+            take(await self.get(start, stop, may_end=self.stat is None))
+            return
+
+        def check(reply: Reply) -> None:
+            self.check(reply.stat)
+            take(reply)
+
+        client, key = self.client(), self.key
+        try:
+            at = await client.stream(self.url, key, start, stop, self._etag, take=check)
+        except DataError as error:
+            raise await self._explain_error(error, start, stop) from None
+        if at < stop:
+            raise range_error(start, stop, at, self.url)
+
+    @property
+    def _etag(self) -> str:
+        return "" if self.stat is None else self.stat.etag
+
+    async def _explain_error(self, error: DataError, start: int, stop: int) -> DataError:
+        """The error, or one with the file's length if the file ends before a requested range."""
+        if type(error) is not DataError:
+            return error
+        current = await self.current()
+        self.check(current)
+        return range_error(start, stop, current.num_bytes, self.url)
+
+    def check(self, current: FileStat) -> None:
+        """Compare a reply's version with the pinned one, or pin it."""
+        if self.stat is None:
+            self.stat = current
+        elif current != self.stat:
+            require_same(self.stat, current, self.url)
 
 
 class RemoteFile(RemoteReads):
@@ -114,9 +239,10 @@ class RemoteFile(RemoteReads):
         """Take what was announced, and plan the requests for the rest."""
         most, pinned = self._object.client().latency.max_request_bytes, self._object.stat
         received: list[ReceivedBytes] = []
-        for name in () if pinned is None else (self._version_name(pinned), self._whole_name()):
-            found, ranges = await self._get_planned_reads().read(name, ranges)
-            received += found
+        if pinned is not None and (planned := self._get_planned_reads()).names:
+            for name in (self._version_name(pinned), self._whole_name()):
+                found, ranges = await planned.read(name, ranges)
+                received += found
         requests = coalesce(ranges, gap_bytes=_GAP_BYTES, max_request_bytes=most)
         if requests:
             IO_COUNTS.add(waits=1)
@@ -138,7 +264,7 @@ class RemoteFile(RemoteReads):
             return await self._object.current()
         await planned.read(name, [ByteRange(0, 1, 0)])
         self._object = announced
-        return announced.stat or await announced.current()
+        return self._object.stat or await self._object.current()
 
     def _whole_name(self) -> str:
         # One URL may name files of several stores.

@@ -8,21 +8,19 @@ nameless parts, which the bucket's rule for incomplete uploads removes.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from shardwise.base.errors import MissingShardError, StorageError
-from shardwise.base.process_group import made_once
+from shardwise.base.process_group import found_once, made_once
 from shardwise.extensions.remote.cache import CachedFile, cache_of
-from shardwise.extensions.remote.pinned_object import PinnedObject
 from shardwise.extensions.remote.prefetch.planned import PIECE_BYTES
-from shardwise.extensions.remote.remote_file import RemoteFile, receive
+from shardwise.extensions.remote.remote_file import PinnedObject, RemoteFile, receive
 from shardwise.extensions.remote.requests.event_loop import gather_or_cancel
-from shardwise.extensions.remote.requests.ranges import payloads_of
 from shardwise.extensions.remote.stores.connect import location_of, url_of
+from shardwise.storage.byte_ranges import payloads_of
 from shardwise.storage.listing import INDEX, MAGIC, WEB, shards_among
 from shardwise.storage.open import RemoteStorage
 from shardwise.storage.options import StorageOptions
@@ -46,10 +44,8 @@ def list_files(
             "files by a brace pattern, such as https://HOST/train-{000..123}.tar"
         )
 
-    def make() -> bytes:
-        return json.dumps(_list(url, suffixes, ignored, options)).encode()
-
-    names: list[str] = json.loads(made_once(f"shardwise/list {url} {suffixes} {ignored}", make))
+    key = f"list {url} {suffixes} {ignored}"
+    names: list[str] = found_once(key, lambda: _list(url, suffixes, ignored, options))
     return names
 
 
@@ -115,7 +111,7 @@ class _Stores:
     def read_whole(self, url: str, options: StorageOptions, *, once: bool = False) -> bytes:
         """Read the first 4 MiB, whose reply has the file's length, and then the rest at once."""
         if once:
-            return made_once(f"shardwise/read {url}", lambda: self.read_whole(url, options))
+            return made_once(f"read {url}", lambda: self.read_whole(url, options))
         remote = PinnedObject(url, options)
 
         async def read() -> bytes:

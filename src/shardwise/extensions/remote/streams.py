@@ -22,8 +22,8 @@ from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.program_pipe import Pipe
 from shardwise.extensions.remote.requests.event_loop import is_cut_off
+from shardwise.storage.file_pool import Scan
 from shardwise.storage.open import is_local, open_file
-from shardwise.storage.upcoming import Scan
 from shardwise.storage.write import upload
 
 # Much longer than a request takes to be made, and short beside a shard.

@@ -188,7 +188,7 @@ class _Texts(dict[int, str]):
 def _read_info(url: str, options: StorageOptions) -> tuple[float, dict[str, Any], list[str], str]:
     """Rows per second, sizes of pictures, the columns that have some, and where videos lie."""
     with as_data_error("it is no description of a LeRobotDataset", url=url):
-        info = json.loads(read_whole(url, options=options))
+        info = json.loads(read_whole(url, options=options, once=True))
         version, fps = str(info["codebase_version"]), float(info["fps"])
         features = info.get("features", {}).items()
         images = [str(name) for name, each in features if each["dtype"] == "image"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.arguments import no_such_field, suggest_names
 from shardwise.base.columns import Column, Columns, mask_of, values_of
-from shardwise.base.stages import Stages
+from shardwise.base.counters import Stages
 from shardwise.dataset import Dataset
 from shardwise.dataset.code_digest import held_digest
 from shardwise.extensions.series.series import cut_series, find_rate, row_offsets, rows_around

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.counters import Stages
 from shardwise.base.shown import escaped
-from shardwise.base.stages import Stages
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.request import Batch, BatchRequest, BatchRows
 from shardwise.extensions.service.frames import (

@@ -154,6 +154,7 @@ class BatchServer:
 
     def _serve(self, connection: Connection, admission: Admission) -> None:
         outbox: SimpleQueue[tuple[int, Answer] | None] = SimpleQueue()
+        waiting: list[Any] = []
         is_client = False
         try:
             job = self._job_of(admission)
@@ -164,7 +165,7 @@ class BatchServer:
             threading.Thread(
                 target=_send, args=(connection, outbox), name="shardwise_answers", daemon=True
             ).start()
-            self._answer(connection, job, outbox)
+            self._answer(connection, job, outbox, waiting)
         except Refusal as refusal:
             self._reception.warn(f"a client was refused: {refusal}")
             with suppress(OSError):
@@ -174,6 +175,8 @@ class BatchServer:
         finally:
             outbox.put(None)
             self._leave(connection)
+            for each in waiting.copy():
+                self.cache.leave(*each)
             if is_client:
                 self._count(-1)
 
@@ -237,34 +240,41 @@ class BatchServer:
         connection: Connection,
         job: _Job,
         outbox: SimpleQueue[tuple[int, Answer] | None],
+        waiting: list[Any],
     ) -> None:
-        under_way = threading.Semaphore(MAX_CREDITS)
         while True:
             frame = read_frame(connection, _REQUEST)
             if frame.kind != Kind.REQUEST:
                 raise FrameError(f"{frame.kind.name} in place of a request")
             request, number = decode_request(frame), frame.number
-            if not under_way.acquire(blocking=False) or outbox.qsize() > MAX_CREDITS:
+            if len(waiting) >= MAX_CREDITS or outbox.qsize() > MAX_CREDITS:
                 raise FrameError(f"more than {MAX_CREDITS} requests or unread answers")
 
             def build(future: Future[Answer], request: BatchRequest = request) -> None:
                 job.reads.announce(request)
+                future.add_done_callback(lambda _: job.reads.finish(request))
                 self._pool.submit(self._build, job, request, future)
 
-            def pass_on(done: Future[Answer], number: int = number) -> None:
-                under_way.release()
-                outbox.put((number, done.result()))
+            key = job.key(request)
+            entry = key, self.cache.get(key, build)
 
-            self.cache.get(job.key(request), build).add_done_callback(pass_on)
+            def pass_on(done: Future[Answer], entry: Any = entry, number: int = number) -> None:
+                waiting.remove(entry)
+                if not done.cancelled():
+                    outbox.put((number, done.result()))
+
+            waiting.append(entry)
+            entry[1].add_done_callback(pass_on)
 
     def _build(self, job: _Job, request: BatchRequest, future: Future[Answer]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             batch = job.builder.build(request)
             batch.stages.storage = self._storage.take()
             answer = (Kind.BATCH, encode_batch(batch))
         except BaseException as error:  # noqa: BLE001 - user's code, sys.exit(): a client waits
             answer = (Kind.ERROR, encode_error(error, place=self.address))
-        job.reads.finish(request)
         future.set_result(answer)
 
 

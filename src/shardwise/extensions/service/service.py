@@ -20,14 +20,7 @@ from shardwise.plan.arguments import whole
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Batch servers that a loader uses; made by `shardwise.service`.
-
-    Attributes:
-        addresses: of the servers.
-        fallback: whether batches are made here while no server answers.
-        token_file: the file with the job's token, or None.
-        tls: the files for addresses of `tls://`.
-    """
+    """Batch servers that a loader uses; made by `shardwise.service`."""
 
     addresses: tuple[str, ...]
     fallback: bool = False

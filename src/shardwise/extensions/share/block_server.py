@@ -25,8 +25,8 @@ from shardwise.extensions.service.greeting import Admission, greeting_steps, wel
 from shardwise.extensions.service.reception import Reception
 from shardwise.extensions.service.transport import Connection, Listener
 from shardwise.extensions.share.peers import MAX_BYTES, MAX_HEADER, VERSION, block_digest
+from shardwise.storage.byte_ranges import ByteRange, byte_ranges
 from shardwise.storage.file_pool import FilePool
-from shardwise.storage.protocol import ByteRange, byte_ranges
 
 _logger = logging.getLogger("shardwise")
 
@@ -96,7 +96,7 @@ class BlockServer:
                     raise ValueError(f"{name}: {len(parts)} ranges up to byte {num_bytes}")
         memory = self._cache.take_memory(num_bytes)
         found = [self._find_block(name, parts) for name, parts, _ in asked]
-        missing = [each for each in found if each is not None and not each.is_cached]
+        missing = [each for each in found if each and not each.cache.holds(each.name)]
         if missing:
             # Between two passes it is not known who else has them: those who ask know it.
             know = missing[0].cache.peers.know(missing) if through is True else ()

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.errors import ServiceError
 from shardwise.engine.processes.shared_memory import aligned
 from shardwise.extensions.remote.cache.block_file import DIGEST_NAME, digest
 from shardwise.extensions.remote.cache.cache import Cache
-from shardwise.extensions.remote.cache.homes import Homes, keys_of_names, live_files
+from shardwise.extensions.remote.cache.homes import Homes, keys_of_names
+from shardwise.extensions.remote.cache.usage import live_files
 from shardwise.extensions.service import frames
 from shardwise.extensions.service.frames import FrameError
 from shardwise.extensions.service.greeting import ClientSide, greet
@@ -29,9 +31,8 @@ from shardwise.extensions.service.tls import TlsFiles
 from shardwise.extensions.service.transport import Connection
 from shardwise.extensions.service.transports import connect_to
 from shardwise.extensions.service.version import VersionWord
-from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.byte_ranges import ByteRange, num_bytes_of
 from shardwise.storage.options import CacheSettings
-from shardwise.storage.protocol import ByteRange, num_bytes_of
 
 _logger = logging.getLogger("shardwise")
 

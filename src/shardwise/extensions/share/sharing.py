@@ -27,8 +27,8 @@ from shardwise.base.process_group import (
 )
 from shardwise.extensions.remote.cache.block_file import text_digest
 from shardwise.extensions.remote.cache.cache import Cache
-from shardwise.extensions.remote.cache.homes import HOME, LoaderFile, block_keys
-from shardwise.extensions.remote.cache.usage import boot_id
+from shardwise.extensions.remote.cache.homes import HOME, block_keys
+from shardwise.extensions.remote.cache.usage import LoaderFile, boot_id
 from shardwise.extensions.service.addresses import (
     host_and_port,
     is_loopback,

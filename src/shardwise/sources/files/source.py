@@ -29,13 +29,15 @@ from shardwise.storage import (
     PoolRanges,
     StorageOptions,
     Upcoming,
+    UrlRanges,
     is_local,
     local_path,
     open_file,
     require_not_written_since,
 )
+from shardwise.storage.byte_ranges import WHOLE
 from shardwise.storage.missing import near_names
-from shardwise.storage.protocol import WHOLE, File
+from shardwise.storage.protocol import File
 
 
 class FilesSource:
@@ -149,11 +151,19 @@ class FilesSource:
             return None
         is_read = fields is None or self.listing.field in fields
         urls = dict.fromkeys(self.file_of(i)[1] for i in (ids.tolist() if is_read else ()))
-        # A new pool, which knows no version; the reader caches what it fetches.
+        # A pool that knows no version, whose reader caches what it fetches; and noted versions.
         pool = FilePool(options=self.storage and replace(self.storage, cache=None))
-        opened = ((url, open_file(url, options=self.storage)) for url in urls)
-        new = [url for url, file in opened if not getattr(file, "is_noted", False)]
-        return [(pool, [(url, [0], [WHOLE.stop], 0) for url in new])]
+        noted = FilePool(options=self.storage)
+        new: list[UrlRanges] = []
+        again: list[UrlRanges] = []
+        for url in urls:
+            file: Any = open_file(url, options=self.storage)
+            if not getattr(file, "is_noted", False):
+                new.append((url, [0], [WHOLE.stop], 0))
+            elif (stat := file.read_note(self.listing.opened_ns)) is not None:
+                noted.pin(url, stat)
+                again.append((url, [0], [stat.num_bytes], 0))
+        return [(pool, new), (noted, again)]
 
     def _read_files(self, ids: NDArray[np.int64]) -> list[bytes | None]:
         with closing(Upcoming()) as upcoming:

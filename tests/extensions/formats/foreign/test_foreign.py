@@ -111,7 +111,7 @@ def test_mds_streams_stand_behind_one_another(data):
     assert [sample["id"] for sample in ds] == [*range(NUM_SAMPLES)] * 2
     (data / "linked").symlink_to("mds")
     for again in ("./mds", "mds/index.json", "linked"):
-        with pytest.raises(ValueError, match="names a directory twice"):
+        with pytest.raises(ValueError, match="is named twice"):
             sw.mds([str(data / "mds"), f"{data}/{again}"])
 
 
@@ -247,10 +247,10 @@ def shape(document, text: str) -> None:
         ("litdata", lambda d: d["config"].update(item_loader="TokensLoader"), "sw.tokens reads"),
         ("litdata", lambda d: d["config"]["data_format"].__setitem__(0, "mine"), "your own"),
         ("litdata", lambda d: d["chunks"][0].update(filename="/etc/passwd"), "file name"),
-        ("mds", lambda d: d["shards"].append(d["shards"][0]), "00000.mds' twice"),
+        ("mds", lambda d: d["shards"].append(d["shards"][0]), "00000.mds' is named twice"),
         ("mds", lambda d: d["shards"][1]["raw_data"].update(basename="./shard.00000.mds"), "twice"),
         ("mds-gz", lambda d: d["shards"][1].update(zip_data=d["shards"][0]["zip_data"]), "twice"),
-        ("litdata", lambda d: d["chunks"].append(d["chunks"][0]), "0-0.bin' twice"),
+        ("litdata", lambda d: d["chunks"].append(d["chunks"][0]), "0-0.bin' is named twice"),
         ("mds", lambda d: d["shards"][0]["raw_data"].update(basename="a\ud800"), "surrogate"),
         ("litdata", lambda d: d["chunks"][0].update(filename="\ud800"), "surrogate"),
         ("mds", lambda d: d["shards"].__setitem__(0, []), "shard 0 of the index"),

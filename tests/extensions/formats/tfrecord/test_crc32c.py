@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
+from tests.support.properties import examples
 from tests.support.python_code import printed_by
 
 
@@ -45,7 +46,7 @@ def test_known_values(data: bytes, value: int) -> None:
     assert of([data]) == [masked(value)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(strings=st.lists(st.binary(max_size=700), max_size=6))
 def test_any_strings_together_are_each_by_itself(strings: list[bytes]) -> None:
     assert of(strings) == [masked(plain(each)) for each in strings]

@@ -37,7 +37,7 @@ def test_records_of_any_length_are_found(tmp_path, kind):
 def test_long_records_are_stepped_over(tmp_path):
     path = write(tmp_path / "x.tfrecord", [bytes(2_000_000)] * 30)
     file = CountedFile("s3://b/x.tfrecord", path, tmp_path / "log")
-    _, (ends, _) = find_records(file, str(tmp_path / "index"))
+    ends, _ = find_records(file, str(tmp_path / "index")).places
     assert len(ends) == 30
     num_bytes = sum(length * times for (_, length), times in file.reads().items())
     assert num_bytes < path.stat().st_size / 2
@@ -47,5 +47,5 @@ def test_a_place_that_cannot_be_written_costs_a_scan_and_no_error(tmp_path):
     path = write(tmp_path / "x.tfrecord", RECORDS["short"])
     (tmp_path / "occupied").write_text("no directory")
     for _ in range(2):
-        _, records = find_records(open_file(str(path)), str(tmp_path / "occupied" / "index"))
+        records = find_records(open_file(str(path)), str(tmp_path / "occupied" / "index")).places
         assert records.shape == (2, 100)

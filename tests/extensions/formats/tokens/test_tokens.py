@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.extensions.formats.tokens import source as read
 from shardwise.testing import check_source
+from tests.support.properties import examples
 from tests.support.servers import nginx
 from tests.support.token_files import documents_of, write_litdata, write_megatron
 
@@ -42,7 +43,7 @@ def test_it_is_a_source_like_others(tmp_path, documents):
     check_source(sw.tokens(lit, block=16, documents=documents).source)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(1, 12))
 def test_blocks_are_each_files_tokens_in_order_and_share_one(tmp_path_factory, counts, block):
     folder = tmp_path_factory.mktemp("raw")
@@ -64,7 +65,7 @@ def test_blocks_are_each_files_tokens_in_order_and_share_one(tmp_path_factory, c
     assert ds.source.num_dropped == sum(counts) - used
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=30), st.integers(1, 40), st.integers(0, 5))
 def test_joined_documents_are_whole_and_each_once_an_epoch(tmp_path_factory, sizes, block, epoch):
     if sum(sizes) <= block:

@@ -58,7 +58,11 @@ def test_a_clip_with_its_sound_is_two_requests_of_few_bytes(media_files, tmp_pat
         asked.clear()
         sample = ds[number]
         ranges = ranges_of(asked)
-        ((clip,),) = next(ds.source._choose_clips(np.array([number]), seed=0, epoch=0))[1]
+        at, table = np.array([number]), ds.source.table
+        spans, numbers = table.locate(at)
+        samples = ds.source._owners.ids(table.videos[spans])
+        chosen = ds.source._choose_clips(at, spans, numbers, samples, seed=0, epoch=0)
+        ((clip,),) = next(chosen)[1]
         video, sound = (clip.index.first(kind) for kind in ("video", "audio"))
         (segment,) = video.segments(clip.frames)
         needed = video.columns.size[segment.samples].sum()

@@ -15,6 +15,7 @@ from shardwise.extensions.media.files.byte_reader import BytesReader
 from shardwise.extensions.media.files.media_index import index_media
 from shardwise.extensions.media.files.opus_vorbis import opus_samples
 from tests.support.media import CountingReader
+from tests.support.properties import examples
 from tests.support.sounds import make_sound
 
 TONE = (0.5 * np.sin(np.arange(16000) / 9) * 32767).astype("<i2")
@@ -90,7 +91,7 @@ def test_an_ogg_without_its_last_page_was_cut(media_files):
         sw.audio()(data[: data.rindex(b"OggS")])
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.binary(max_size=4))
 def test_the_samples_of_a_packet_of_opus_are_within_the_format(packet):
     # A frame has 2.5 to 60 ms; an invalid packet may promise 63 of them.

@@ -19,6 +19,7 @@ from shardwise.extensions.media.files.media_index import index_media
 from shardwise.extensions.media.files.sound import PacketSound
 from shardwise.extensions.media.files.sound_window import open_sound, read_window
 from tests.support.media import CountingReader
+from tests.support.properties import examples
 
 KINDS = {
     "n.flac": "",
@@ -133,7 +134,7 @@ def test_another_rate_keeps_the_place_of_a_tone():
 NOISE = np.random.default_rng(3).standard_normal((70_001, 2)).astype(np.float32)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.sampled_from([(44100, 16000), (48000, 16000), (16000, 48000), (22050, 44100), (8000, 7919)]),
     st.integers(0, 1 << 20),

@@ -14,8 +14,9 @@ from shardwise.extensions.remote.cache import CachedFile, cache_of
 from shardwise.extensions.remote.cache import cache as cache_module
 from shardwise.extensions.remote.cache.block_file import BlockLock
 from shardwise.extensions.remote.cache.cache import FOLDER
+from shardwise.storage.byte_ranges import ByteRange
 from shardwise.storage.options import CacheSettings
-from shardwise.storage.protocol import ByteRange, ReadRequest
+from shardwise.storage.protocol import ReadRequest
 from tests.support.counted_file import CountedFile
 
 BLOCK = 64 << 10

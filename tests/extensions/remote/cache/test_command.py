@@ -11,8 +11,8 @@ import pytest
 
 from shardwise.extensions.remote.cache import CachedFile, cache_of
 from shardwise.extensions.remote.cache.cache import FOLDER
+from shardwise.storage.byte_ranges import ByteRange
 from shardwise.storage.options import CacheSettings
-from shardwise.storage.protocol import ByteRange
 from tests.support.commands import document, run
 from tests.support.counted_file import CountedFile
 

@@ -28,11 +28,13 @@ from shardwise.extensions.remote.cache.block_file import (
 )
 from shardwise.extensions.remote.cache.cache import FOLDER
 from shardwise.storage import FileStat
+from shardwise.storage.byte_ranges import ByteRange
 from shardwise.storage.options import CacheSettings
-from shardwise.storage.protocol import ByteRange, ReadRequest
+from shardwise.storage.protocol import ReadRequest
 from tests.support.counted_file import CountedFile
 from tests.support.forks import in_child
 from tests.support.io_counts import counted_io
+from tests.support.properties import examples
 from tests.support.threads import at_once
 
 BLOCK = 64 << 10
@@ -102,7 +104,7 @@ def test_a_block_that_is_published_while_it_is_looked_for_is_not_fetched_again(
     assert mine.lock_block(name, info) is LockDenied.THERE
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.lists(
         st.integers(0, SIZE).flatmap(

@@ -11,9 +11,9 @@ import pytest
 
 from shardwise.extensions.remote.prefetch import planned as planned_module
 from shardwise.extensions.remote.prefetch.planned import PlannedReads
-from shardwise.extensions.remote.requests.ranges import copy_received
+from shardwise.storage.byte_ranges import ByteRange, copy_received
 from shardwise.storage.client import Reply
-from shardwise.storage.protocol import ByteRange, FileStat
+from shardwise.storage.protocol import FileStat
 from tests.support.event_loops import in_event_loop
 
 SIZE = 40 << 20

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
+from shardwise.base.counters import outages
 from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.extensions.remote.requests.retry import RetryingClient
 from shardwise.storage.client import AttemptError
-from shardwise.storage.counts import outages
 from shardwise.storage.options import StorageOptions
 from tests.extensions.remote.requests.test_retry import Scripted, passing, virtual_time  # noqa: F401
 from tests.support.io_counts import counted_io

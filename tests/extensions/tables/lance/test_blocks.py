@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shardwise.base.errors import DataError
 from shardwise.extensions.tables.lance.row_blocks import BlockCache
 from shardwise.plan import WindowSampler
+from tests.support.properties import examples
 
 NAMES = ("x", "s")
 
@@ -49,7 +50,7 @@ def check(cache, ids):
     assert [int(s) for s in rows["s"]] == ids.tolist()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_the_rows_are_those_asked_for_in_their_order(data):
     num_rows = data.draw(st.sampled_from([1, 5, 511, 513, 3000]))

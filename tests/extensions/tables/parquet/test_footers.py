@@ -41,7 +41,7 @@ def test_a_flipped_bit_in_a_page_with_a_checksum_is_never_a_wrong_value(tmp_path
     data = path.read_bytes()
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     flips, refused = random.Random(0), 0
-    for _ in range(150):
+    for _ in range(50):
         damaged = bytearray(data)
         damaged[flips.randrange(4, footer)] ^= 1 << flips.randrange(8)
         path.write_bytes(damaged)
@@ -55,7 +55,7 @@ def test_a_flipped_bit_in_a_page_with_a_checksum_is_never_a_wrong_value(tmp_path
             found = None
             refused += 1
         assert found == wanted
-    assert refused > 100
+    assert refused > 30
 
 
 def test_a_flipped_bit_names_file_and_row_group_and_its_rows_can_be_skipped(tmp_path):
@@ -121,7 +121,7 @@ sys.exit(set(codes) != {0, 1})
 
 
 @pytest.mark.parametrize("way", ["together", "one by one"])
-@pytest.mark.parametrize("num", [80, pytest.param(250, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num", [30, pytest.param(250, marks=pytest.mark.long)])
 def test_no_damaged_footer_ends_the_process_or_raises_anything_but_a_data_error(tmp_path, way, num):
     # A store is asked for the columns of a row group together.
     path = tmp_path / "a.parquet"

@@ -10,10 +10,9 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwise.base.arguments import near_name
 from shardwise.base.columns import Column
@@ -21,7 +20,7 @@ from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
 from shardwise.extensions.formats.jsonl.text import are_offsets, codec_of, find_lines, unzip_to_disk
 from shardwise.extensions.formats.records.forms import VALUES, BadRowError, Form
-from shardwise.extensions.formats.records.scanned import KeptIndex, ScannedSource
+from shardwise.extensions.formats.records.scanned import Found, KeptIndex, ScannedSource
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard
 from shardwise.sources.manifest import Shard
 from shardwise.storage import StorageOptions
@@ -37,14 +36,7 @@ _LOOKED_AT, _LOOKED_AT_BYTES = 1000, 8 << 20
 _BOM = b"\xef\xbb\xbf"
 
 
-class _Lines(NamedTuple):
-    """A file with its records: offsets int64 `[records + 1]` in its text, and how it is zipped."""
-
-    offsets: NDArray[np.int64]
-    codec: str | None
-
-
-class JsonLinesSource(ScannedSource[_Lines]):
+class JsonLinesSource(ScannedSource):
     """Lines of files, by id; `shardwise.jsonl` documents the arguments."""
 
     _kind = "jsonl"
@@ -65,21 +57,22 @@ class JsonLinesSource(ScannedSource[_Lines]):
         # Fields that a process has warned of.
         self._left_out: set[str] = set()
 
-    def _scan(self, url: str) -> _Lines:
+    def _scan(self, url: str, known: Found | None) -> Found:
+        """Find the offsets of the records in the text, int64 `[records + 1]`."""
         file = self._pool.get(url)
-        stat = file.stat()
+        stat = known.stat if known else file.stat()
         self._pool.pin(url, stat)
-        codec = codec_of(file)
+        codec = known.codec if known else codec_of(file)
         index = KeptIndex("jsonl", ".jli", url, stat, self._index_dir)
         offsets = index.load().get("offsets")
         if offsets is None or not are_offsets(offsets, None if codec else stat.num_bytes):
-            offsets = find_lines(file, codec)
+            offsets = known.places if known and known.places.size else find_lines(file, codec)
             index.save({"offsets": offsets.view(np.uint64)})
-        return _Lines(offsets.view(np.int64), codec)
+        return Found(stat, codec, offsets.view(np.int64))
 
-    def _shard_of(self, url: str, found: _Lines) -> Shard:
+    def _shard_of(self, url: str, found: Found) -> Shard:
         """The shard of a file, with the bytes of its text."""
-        return Shard(url, len(found.offsets) - 1, int(found.offsets[-1]))
+        return Shard(url, len(found.places) - 1, int(found.places[-1]))
 
     @property
     def _is_zipped(self) -> bool:
@@ -87,14 +80,14 @@ class JsonLinesSource(ScannedSource[_Lines]):
 
     def _open_shard(self, number: int) -> RecordShard:
         lines = self._found_in(number)
-        starts, ends = lines.offsets[:-1], lines.offsets[1:]
+        starts, ends = lines.places[:-1], lines.places[1:]
         if lines.codec is None:
             return RecordShard(starts, ends, is_mapped=True)
         url = self.urls[number]
         text = unzip_to_disk(self._pool.get(url), lines.codec)
-        if len(text) != lines.offsets[-1]:
+        if len(text) != lines.places[-1]:
             raise DataError(
-                f"decompressed, it has {len(text)} bytes; its index says {lines.offsets[-1]}",
+                f"decompressed, it has {len(text)} bytes; its index says {lines.places[-1]}",
                 url=url,
             )
         return RecordShard(starts, ends, text, is_mapped=True)
@@ -104,7 +97,7 @@ class JsonLinesSource(ScannedSource[_Lines]):
         asked = self._asked
         if asked == ():
             return {_RECORD: VALUES}
-        known, count, url = self._names_of_first_lines()
+        known, count, url = self._find_once("names", self._names_of_first_lines)
         if asked is None:
             return dict.fromkeys(known or (_RECORD,), VALUES)
         for name, is_optional in asked:
@@ -121,9 +114,9 @@ class JsonLinesSource(ScannedSource[_Lines]):
     def _names_of_first_lines(self) -> tuple[list[str], int, str]:
         """The entries of the first lines, in the order they are met; how many lines, and where."""
         for number, lines in enumerate(self._scan_files()):
-            if len(lines.offsets) > 1:
-                within = int(np.searchsorted(lines.offsets, _LOOKED_AT_BYTES, "right"))
-                rows = np.arange(min(len(lines.offsets) - 1, _LOOKED_AT, max(within - 1, 1)))
+            if len(lines.places) > 1:
+                within = int(np.searchsorted(lines.places, _LOOKED_AT_BYTES, "right"))
+                rows = np.arange(min(len(lines.places) - 1, _LOOKED_AT, max(within - 1, 1)))
                 found = self._read_records(np.full(len(rows), number), rows)
                 names: dict[str, None] = {}
                 for row, text in enumerate(_texts(found)):

@@ -34,13 +34,13 @@ from shardwise.extensions.formats.records.index_json import (
     index_urls,
     integer,
     read_index,
-    require_distinct,
 )
 from shardwise.extensions.formats.records.layout import cut_records, open_content, open_file_records
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.extensions.formats.records.unzip import unzip
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.storage import StorageOptions
+from shardwise.storage.url_patterns import refuse_repeats
 from shardwise.storage.urls import beside
 
 
@@ -86,7 +86,7 @@ class LitDataSource(RecordSource):
             raise DataError("no index of LitData: it has no config or no chunks", url=self.url)
         with as_data_error("the index can't be used", url=self.url):
             index = self._parse(config, chunks)
-        require_distinct([chunk.url for chunk in index.chunks], url=self.url)
+            refuse_repeats(chunk.url for chunk in index.chunks)
         return index
 
     def _parse(self, config: Mapping[str, Any], chunks: Sequence[Any]) -> _Index:

@@ -34,13 +34,13 @@ from shardwise.extensions.formats.records.index_json import (
     index_urls,
     integer,
     read_index,
-    require_distinct,
 )
 from shardwise.extensions.formats.records.layout import cut_records, open_content, open_file_records
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.extensions.formats.records.unzip import unzip
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.storage import StorageOptions
+from shardwise.storage.url_patterns import refuse_repeats
 from shardwise.storage.urls import beside
 
 _NUMBERS = (
@@ -198,8 +198,9 @@ class MdsSource(RecordSource):
                     )
                 columns = own
                 shards.append(stored)
-            require_distinct([each.shard.url for each in shards[first:]], url=url)
-            require_distinct([each.zip_url for each in shards[first:] if each.zip_url], url=url)
+            with as_data_error("the index", url=url):
+                refuse_repeats(each.shard.url for each in shards[first:])
+                refuse_repeats(each.zip_url for each in shards[first:] if each.zip_url)
         return _Index(shards, columns)
 
     @cached_property

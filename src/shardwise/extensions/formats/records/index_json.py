@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +13,7 @@ from shardwise.base.errors import DataError, ShardwiseError
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.storage import FilePool, is_local, local_path, read_whole
 from shardwise.storage.missing import explain_missing
-from shardwise.storage.url_patterns import refuse_json_lines
+from shardwise.storage.url_patterns import refuse_json_lines, refuse_repeats
 
 _NAME = "index.json"
 
@@ -42,8 +41,7 @@ def index_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
         found.append(path + mark + query)
     if not found:
         raise ValueError("urls=[]: give at least one directory with an index.json")
-    if len({os.path.realpath(url) if is_local(url) else url for url in found}) < len(found):
-        raise ValueError("urls names a directory twice: its samples would be read twice")
+    refuse_repeats(found)
     return found
 
 
@@ -65,7 +63,7 @@ def kind_of_index(url: str) -> str | None:
 def read_index(pool: FilePool, url: str) -> dict[str, Any]:
     """Read an index, which is a JSON object."""
     with explain_missing([url]):
-        text = read_whole(url, options=pool.options)
+        text = read_whole(url, options=pool.options, once=True)
     with as_data_error("the index is no JSON", url=url):
         document = json.loads(text)
     if not isinstance(document, dict):
@@ -78,13 +76,3 @@ def integer(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 48:
         raise ValueError(f"{value!r:.80} is no count")
     return value
-
-
-def require_distinct(urls: Iterable[str], *, url: str) -> None:
-    """Refuse an index that names a file twice, by a symbolic link or another spelling, too."""
-    seen: set[str] = set()
-    for each in urls:
-        path = os.path.realpath(local_path(each)) if is_local(each) else posixpath.normpath(each)
-        if path in seen:
-            raise DataError(f"the index names the file {each!r} twice", url=url)
-        seen.add(path)

@@ -6,25 +6,35 @@ length and the time or ETag of the file that it was made from, and is valid for 
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import path_text
 from shardwise.base.errors import StaleIndexError
 from shardwise.base.parallel import in_threads
+from shardwise.base.process_group import found_once, has_other_ranks, made_once
 from shardwise.base.shown import shown
 from shardwise.extensions.formats.records.source import RecordSource
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
 from shardwise.storage import FileStat, expand, is_local, local_path
-from shardwise.storage.column_file import ColumnFileError, decode_columns, map_file, write_columns
+from shardwise.storage.column_file import (
+    ColumnFileError,
+    decode_columns,
+    encode_columns,
+    map_file,
+    write_columns,
+)
 from shardwise.storage.missing import explain_missing
 from shardwise.storage.user_dirs import name_beside, user_cache_dir
 
@@ -39,15 +49,7 @@ def index_directory(index: str | os.PathLike[str] | None) -> str | None:
 
 @dataclass(frozen=True)
 class KeptIndex:
-    """The index of one version of a file.
-
-    Attributes:
-        kind: the format, as the index names it; its folder in the user's cache.
-        suffix: of the index file.
-        url: the file that the index is of.
-        stat: the file's version.
-        directory: where the index is kept; None for beside a local file, or else the user's cache.
-    """
+    """The index of one version of a file; without a directory beside it, or in the user's cache."""
 
     kind: str
     suffix: str
@@ -90,11 +92,17 @@ class KeptIndex:
 
 
 _THREADS = 16
-# The result of scanning a file.
-_Found = TypeVar("_Found")
 
 
-class ScannedSource(RecordSource, Generic[_Found]):
+class Found(NamedTuple):
+    """A file's version, its compression, and its records' positions: int64, none if left out."""
+
+    stat: FileStat
+    codec: str | None
+    places: NDArray[np.int64]
+
+
+class ScannedSource(RecordSource):
     """The files of `urls`, each scanned once per process; the index directory is `index`."""
 
     _kind: ClassVar[str]
@@ -110,15 +118,22 @@ class ScannedSource(RecordSource, Generic[_Found]):
         super().__init__(**options)
         self.urls = expand(urls, suffixes=suffixes, options=options["storage"])
         self._index_dir = index_directory(index)
-        self._found: MadeOnce[list[_Found]] = MadeOnce()
+        self._found: MadeOnce[list[Found]] = MadeOnce()
+        # What another process found.
+        self._known: Sequence[Found | None] = [None] * len(self.urls)
 
     def __repr__(self) -> str:
         more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
         return f"{type(self).__name__}({shown(self.urls[0])!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was found: other processes load the index files."""
-        return self.__dict__ | {"_found": MadeOnce()}
+        """Leave out the records: other processes load the index files."""
+        found = self._found.value or self._known
+        known = [
+            each._replace(places=each.places.ravel()[:0]) if each and each.stat.etag else None
+            for each in found
+        ]
+        return self.__dict__ | {"_found": MadeOnce(), "_known": known}
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -126,18 +141,34 @@ class ScannedSource(RecordSource, Generic[_Found]):
         return Manifest(self._kind, [self._shard_of(url, each) for url, each in found])
 
     @abstractmethod
-    def _scan(self, url: str) -> _Found:
-        """Find the records of a file, which is pinned."""
+    def _scan(self, url: str, known: Found | None) -> Found:
+        """Find the records of a file, which is pinned, unless another process found them."""
 
     @abstractmethod
-    def _shard_of(self, url: str, found: _Found) -> Shard:
+    def _shard_of(self, url: str, found: Found) -> Shard:
         """The counts of a file."""
 
-    def _scan_files(self) -> list[_Found]:
+    def _scan_files(self) -> list[Found]:
         with explain_missing(self.urls):
-            return self._found.get(lambda: list(in_threads(self._scan, self.urls, _THREADS)))
+            return self._found.get(self._scan_once)
 
-    def _found_in(self, number: int) -> _Found:
+    def _find_once(self, what: str, find: Callable[[], Any]) -> Any:
+        """What is found in remote files, as JSON has it: one rank of a process group looks."""
+        return find() if is_local(self.urls[0]) else found_once(f"{what} {self.urls}", find)
+
+    def _scan_once(self) -> list[Found]:
+        """Scan all files; of remote ones, one rank of a process group finds the records for all."""
+
+        def scan() -> list[Found]:
+            return list(in_threads(lambda item: self._scan(*item), pairs, _THREADS))
+
+        pairs = list(zip(self.urls, self._known, strict=True))
+        if not any(self._known) and not is_local(self.urls[0]) and has_other_ranks():
+            packed = made_once(f"scan {self._kind} {self.urls}", lambda: _pack(scan()))
+            pairs = list(zip(self.urls, _unpack(packed), strict=True))
+        return scan()
+
+    def _found_in(self, number: int) -> Found:
         """The result of this process's scan of a file, which must be the one of the manifest."""
         shard, found = self.manifest.shards[number], self._scan_files()[number]
         now = self._shard_of(shard.url, found)
@@ -149,3 +180,20 @@ class ScannedSource(RecordSource, Generic[_Found]):
                 url=shard.url,
             )
         return found
+
+
+def _pack(found: Sequence[Found]) -> bytes:
+    files = [[each.stat, each.codec, each.places.shape] for each in found]
+    # Distances are small numbers, which compress.
+    steps = np.concatenate([np.diff(each.places.ravel(), prepend=0) for each in found])
+    return encode_columns({"files": files}, {"steps": steps.view(np.uint64)})
+
+
+def _unpack(packed: bytes) -> list[Found]:
+    metadata, columns = decode_columns(packed)
+    files, steps = json.loads(metadata["files"]), columns["steps"].view(np.int64)
+    ends = np.cumsum([math.prod(shape) for _, _, shape in files])
+    return [
+        Found(FileStat(*stat), codec, np.cumsum(part).reshape(shape))
+        for (stat, codec, shape), part in zip(files, np.split(steps, ends[:-1]), strict=True)
+    ]

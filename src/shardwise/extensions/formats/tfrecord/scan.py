@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
-from shardwise.extensions.formats.records.scanned import KeptIndex
+from shardwise.extensions.formats.records.scanned import Found, KeptIndex
 from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
 from shardwise.sources.manifest import narrow
 from shardwise.storage import File, FileStat
@@ -27,19 +27,19 @@ _SCAN_BYTES, _HEADS_BYTES = 8 << 20, 4 << 10
 _ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 
 
-def find_records(file: File, index_dir: str | None) -> tuple[FileStat, NDArray[np.int64]]:
+def find_records(file: File, index_dir: str | None, known: Found | None = None) -> Found:
     """The records of a file, which is pinned: from an index that fits, else by a scan.
 
-    Returns the file as it was scanned, and the data's ends and lengths, int64 `[2, records]`.
+    Their places are the data's ends and lengths, int64 `[2, records]`.
     """
-    stat = file.stat()
+    stat = known.stat if known else file.stat()
     file.pin(stat)
     index = KeptIndex("tfrecord", ".tfi", file.url, stat, index_dir)
     records = _place_records(index.load().get("lengths"), stat)
     if records is None:
-        records = _scan(file, stat.num_bytes)
+        records = known.places if known and known.places.size else _scan(file, stat.num_bytes)
         index.save({"lengths": narrow(records[1])})
-    return stat, records
+    return Found(stat, None, records)
 
 
 def _scan(file: File, num_bytes: int) -> NDArray[np.int64]:

@@ -10,23 +10,22 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwise.base.arguments import near_name
 from shardwise.base.columns import BytesColumn, Column, PayloadColumn
 from shardwise.base.errors import DataError
 from shardwise.base.shown import shown
 from shardwise.extensions.formats.records.forms import STORED, VALUES, BadRowError, Form
-from shardwise.extensions.formats.records.scanned import ScannedSource
+from shardwise.extensions.formats.records.scanned import Found, ScannedSource
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard
 from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
 from shardwise.extensions.formats.tfrecord.example import KINDS, Steps, Values, parse_example
 from shardwise.extensions.formats.tfrecord.scan import find_records
 from shardwise.sources.manifest import Shard
-from shardwise.storage import FileStat, StorageOptions
+from shardwise.storage import StorageOptions
 
 _logger = logging.getLogger("shardwise")
 
@@ -35,9 +34,6 @@ _RECORD = "record"
 # A feature that none of so many records has is misspelt.
 _MIN_LOOKED_AT = 1000
 _FIRST_READ, _MAX_READ = 64 << 10, 8 << 20
-
-# A file, and the ends and lengths of its records: int64 `[2, records]`.
-_Records: TypeAlias = tuple[FileStat, NDArray[np.int64]]
 
 
 class _Feature(NamedTuple):
@@ -50,7 +46,7 @@ class _Feature(NamedTuple):
 _STORED_BYTES = _Feature("bytes")
 
 
-class TfRecordSource(ScannedSource[_Records]):
+class TfRecordSource(ScannedSource):
     """Records of TFRecord files, by id; `shardwise.tfrecord` documents the arguments."""
 
     _kind = "tfrecord"
@@ -68,18 +64,22 @@ class TfRecordSource(ScannedSource[_Records]):
         # Features that a process has warned of.
         self._left_out: set[str] = set()
 
-    def _scan(self, url: str) -> _Records:
-        stat, records = find_records(self._pool.get(url), self._index_dir)
-        self._pool.pin(url, stat)
-        return stat, records
+    def _scan(self, url: str, known: Found | None) -> Found:
+        """Find the ends and lengths of the records' data, int64 `[2, records]`."""
+        found = find_records(self._pool.get(url), self._index_dir, known)
+        self._pool.pin(url, found.stat)
+        return found
 
-    def _shard_of(self, url: str, found: _Records) -> Shard:
-        stat, records = found
-        return Shard(url, records.shape[1], stat.num_bytes)
+    def _shard_of(self, url: str, found: Found) -> Shard:
+        return Shard(url, found.places.shape[1], found.stat.num_bytes)
 
     @cached_property
     def _features(self) -> Mapping[str, _Feature] | None:
         """The features to take of each record; None for the record itself."""
+        found = self._find_once(f"features {self._asked}", self._find_features)
+        return found and {name: _Feature(*each) for name, each in found.items()}
+
+    def _find_features(self) -> Mapping[str, _Feature] | None:
         asked = self._asked
         if isinstance(asked, dict):
             self._require_features(asked)
@@ -117,7 +117,7 @@ class TfRecordSource(ScannedSource[_Records]):
         """
         missing = {name for name, text in asked.items() if not text.endswith("?")}
         known: set[str] = set()
-        num_records = max(len(self._scan_files()[0][1][0]), _MIN_LOOKED_AT) if missing else 0
+        num_records = max(self._scan_files()[0].places.shape[1], _MIN_LOOKED_AT) if missing else 0
         count = 0
         for data in islice(self._records(), num_records):
             count += 1
@@ -140,7 +140,7 @@ class TfRecordSource(ScannedSource[_Records]):
             )
 
     def _records(self) -> Iterator[bytes]:
-        for url, (_, (ends, lengths)) in zip(self.urls, self._scan_files(), strict=True):
+        for url, (_, _, (ends, lengths)) in zip(self.urls, self._scan_files(), strict=True):
             file, starts, at, num_bytes = self._pool.get(url), ends - lengths, 0, _FIRST_READ
             while at < len(ends):
                 # Most looks end at the first record; the others read a file in few requests.
@@ -166,7 +166,7 @@ class TfRecordSource(ScannedSource[_Records]):
         )  # fmt: skip
 
     def _first_record(self) -> tuple[str, bytes] | None:
-        for url, (_, (ends, lengths)) in zip(self.urls, self._scan_files(), strict=True):
+        for url, (_, _, (ends, lengths)) in zip(self.urls, self._scan_files(), strict=True):
             if len(ends):
                 start = int(ends[0] - lengths[0])
                 return url, self._pool.get(url).read(start, int(lengths[0]))
@@ -182,7 +182,7 @@ class TfRecordSource(ScannedSource[_Records]):
         }
 
     def _open_shard(self, number: int) -> RecordShard:
-        _, (ends, lengths) = self._found_in(number)
+        ends, lengths = self._found_in(number).places
         # The checksum of the data is read along with it.
         return RecordShard(ends - lengths, ends + 4)
 

@@ -18,7 +18,7 @@ from shardwise.base.columns import Columns
 from shardwise.base.errors import DataError
 from shardwise.extensions.formats.tokens.source import TokenSource
 from shardwise.plan import Permutation, mix
-from shardwise.plan.last_values import LastValues
+from shardwise.plan.permute import LastValues
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import ReadsEpochs
 from shardwise.storage import PoolRanges

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.base.foreign_bytes import as_data_error
-from shardwise.extensions.formats.records.index_json import require_distinct
 from shardwise.extensions.formats.tokens.token_file import TokenFile, require_dtype, tokens_between
 from shardwise.storage import StorageOptions, open_file
+from shardwise.storage.url_patterns import refuse_repeats
 from shardwise.storage.urls import beside
 
 # Numbers of dtypes of integers: torch's, and those of numpy's.
@@ -61,7 +61,7 @@ def open_litdata(url: str, dtype: np.dtype[Any] | None, options: StorageOptions)
     require_dtype(url, dtype, own, "the index")
     with as_data_error("the index can't be used", url=url):
         chunks = [beside(url, name) for name in names]
-    require_distinct(chunks, url=url)
+        refuse_repeats(chunks)
     return [_open_chunk(chunk, own, options) for chunk in chunks]
 
 

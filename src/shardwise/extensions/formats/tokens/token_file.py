@@ -18,14 +18,8 @@ from shardwise.storage import FileStat
 class TokenFile:
     """A run of tokens in a file.
 
-    Attributes:
-        url: the file.
-        stat: its version when it was opened.
-        dtype: of a token, little-endian.
-        offset: the byte of the first token.
-        num_tokens: tokens, which lie one after the other.
-        read_documents: reads where the documents end: int64 `[documents]`, ascending, the last one
-            is `num_tokens`. None if the format does not have them.
+    `read_documents` reads where the documents end: int64 `[documents]`, ascending, the last one is
+    `num_tokens`; None if the format does not have them.
     """
 
     url: str

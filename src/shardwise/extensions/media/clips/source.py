@@ -139,8 +139,7 @@ class ClipSource(ReadsEpochs):
     ) -> Columns:
         names = self.fields if fields is None else fields
         ids = np.asarray(ids, np.int64)
-        spans, _ = self.table.locate(ids)
-        samples = self._owners.ids(self.table.videos[spans])
+        spans, _ = located = self.table.locate(ids)
         is_made = not set(names).isdisjoint(self._made)
         cut_field = self.options.cut_field if is_made else None
         stored, inverse, columns = self._owners.read(self.table.videos[spans], names, cut_field)
@@ -148,13 +147,14 @@ class ClipSource(ReadsEpochs):
         num_bytes = stored.num_bytes
         if is_made:
             clip_numbers = self.table.numbers(ids, spans).tolist()
+            samples = self._owners.ids(self.table.videos[spans])
             shards, _ = self.source.manifest.locate(samples)
             urls = self.source.manifest.urls
             columns[MEDIA] = [
                 {"url": urls[shard], "key": key, "clip": number}
                 for key, number, shard in zip(keys, clip_numbers, shards.tolist(), strict=True)
             ]
-            for field, chosen in self._choose_clips(ids, epoch=epoch, seed=seed):
+            for field, chosen in self._choose_clips(ids, *located, samples, epoch=epoch, seed=seed):
                 described = map(self._describe_clips, chosen)
                 for media, clip in zip(columns[MEDIA], described, strict=True):
                     if field == self.options.field:
@@ -180,27 +180,26 @@ class ClipSource(ReadsEpochs):
         seed: int = 0,
     ) -> Iterable[PoolRanges] | None:
         names = self.fields if fields is None else fields
-        samples = self._owners.ids(self.table.videos[self.table.locate(ids)[0]])
+        spans, numbers = self.table.locate(ids)
+        samples = self._owners.ids(self.table.videos[spans])
         is_made = not set(names).isdisjoint(self._made)
         cut_field = self.options.cut_field if is_made else None
         parts = [self._owners.ranges(samples, names, cut_field)]
         if parts[0] is not None and is_made:
             files = [self._files[field] for field in self.options.fields]
             known = [all(each.has_index(sample) for each in files) for sample in samples.tolist()]
-            for field, chosen in self._choose_clips(ids[known], epoch=epoch, seed=seed):
+            located = [each[known] for each in (ids, spans, numbers, samples)]
+            for field, chosen in self._choose_clips(*located, epoch=epoch, seed=seed):
                 wanted = ranges_by_sample(self._list_parts(field, chosen, names))
                 parts.append(self._files[field].ranges(wanted))
         return joined_ranges(parts)
 
     def _choose_clips(
-        self, ids: NDArray[np.int64], *, epoch: int, seed: int
+        self, *located: NDArray[np.int64], epoch: int, seed: int
     ) -> Iterator[tuple[str, list[list[ChosenClip]]]]:
-        spans, numbers = self.table.locate(ids)
-        samples = self._owners.ids(self.table.videos[spans]).tolist()
+        """Choose clips by their ids, spans, numbers in these, and samples."""
         chosen = []
-        for row, span, number, sample in zip(
-            ids.tolist(), spans.tolist(), numbers.tolist(), samples, strict=True
-        ):
+        for row, span, number, sample in zip(*map(np.ndarray.tolist, located), strict=True):
             index = self._files[self.options.field].index(sample)
             first, stop = int(self.table.firsts[span]), int(self.table.stops[span])
             part = Span(index.first("video"), first, stop)

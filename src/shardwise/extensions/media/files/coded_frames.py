@@ -9,8 +9,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.counters import spent_in
 from shardwise.base.errors import DataError, StaleIndexError
-from shardwise.base.stages import spent_in
 from shardwise.extensions.media.files.byte_reader import BytesReader, RangeReader, read_exactly
 from shardwise.extensions.media.files.limits import Limits
 from shardwise.extensions.media.files.media_index import (

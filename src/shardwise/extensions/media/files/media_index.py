@@ -10,8 +10,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.counters import spent_in
 from shardwise.base.errors import DataError
-from shardwise.base.stages import spent_in
 from shardwise.extensions.media.files.boxes import read_head, read_moov
 from shardwise.extensions.media.files.byte_reader import RangeReader, read_exactly
 from shardwise.extensions.media.files.demux import demux

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from shardwise.base.counters import spent_in
 from shardwise.base.errors import DataError
-from shardwise.base.stages import spent_in
 from shardwise.extensions.media.files.coded_run import CodedRun
 from shardwise.extensions.media.files.pyav_import import import_av
 from shardwise.extensions.media.files.pyav_packets import NotAKeyFrameError, damaged, decoded_frames

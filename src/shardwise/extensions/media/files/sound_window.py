@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.counters import spent_in
 from shardwise.base.errors import DataError, MissingExtraError
-from shardwise.base.stages import spent_in
 from shardwise.extensions.media.files.byte_reader import RangeReader, read_exactly
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media

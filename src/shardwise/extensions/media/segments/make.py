@@ -32,8 +32,8 @@ def make_segments(
             raise TypeError(f"segments({name}={value!r:.60}): the name of a field")
     # A row without an offset starts with its sound.
     rows = ["offset", "duration"] if "offset" in fields else ["duration"]
-    if cuts is not None:
-        rows = [cuts.split(".")[0]]
+    cut_field = None if cuts is None else cuts.split(".")[0]
+    rows = rows if cut_field is None else [cut_field]
     transforms.check("segments", [field, *rows], fields)
     if field in transforms.decoders:
         raise ValueError(
@@ -43,7 +43,7 @@ def make_segments(
     indices = transforms.indices
     ids = np.arange(source.manifest.num_samples) if indices is None else indices
     made = SegmentSource(
-        source, indices=indices, fields=fields, field=field, cuts=cuts,
+        source, indices=indices, fields=fields, field=field, cuts=cuts, cut_field=cut_field,
         files=files_of(source, field, ids, at_use=True),
         table=segment_table(source, ids, rows, cuts),
         resampled=rate is not None,

@@ -76,8 +76,8 @@ class SegmentDecoder:
 class SegmentSource:
     """Segments of the sounds of a source; satisfies `shardwise.sources.protocol.Source`.
 
-    `cuts` is the field of JSON with the rows, None for samples that are rows. `resampled` sounds
-    are read with more around each segment.
+    `cuts` names the rows in a field of JSON, `cut_field`; None for samples that are rows.
+    `resampled` sounds are read with more around each segment.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class SegmentSource:
         fields: tuple[str, ...],
         field: str,
         cuts: str | None,
+        cut_field: str | None,
         files: MediaFiles,
         table: SegmentTable,
         resampled: bool,
@@ -95,7 +96,8 @@ class SegmentSource:
         refuse_reserved(fields, source)
         self.source = source
         self.table = table
-        self._files, self._field, self._cuts = files, field, cuts
+        self._files, self._field = files, field
+        self._cuts, self._cut_field = cuts, cut_field
         self._around_s = BLOCK_S + 0.1 if resampled else 0.0
         copied = tuple(name for name in fields if name not in (field, *_SECONDS))
         self._owners = Owners(source, indices, copied)
@@ -166,11 +168,6 @@ class SegmentSource:
             wanted = ranges_by_sample(self._list_parts(ids[known], samples[known]))
             parts.append(self._files.ranges(wanted))
         return joined_ranges(parts)
-
-    @property
-    def _cut_field(self) -> str | None:
-        """The field with the rows of cuts."""
-        return None if self._cuts is None else self._cuts.split(".")[0]
 
     def _list_parts(self, ids: NDArray[np.int64], samples: NDArray[np.int64]) -> list[Part]:
         wanted: list[Part] = []

@@ -197,3 +197,38 @@ def require_space(folder: str, num_bytes: int) -> None:
     disk = os.statvfs(folder)
     if disk.f_bavail * disk.f_frsize < num_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def remove_block(path: str) -> int:
+    """Remove a block or a part; returns its disk space, 0 if it stays.
+
+    It stays while a reader or a writer locks it.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except (FileNotFoundError, PermissionError):
+        return 0  # gone, or another user's
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return 0
+    try:
+        status = os.fstat(fd)
+        # A part may have become a block, and a block may have been replaced.
+        if not status.st_nlink or not _is_at(path, status):
+            return 0
+        os.ftruncate(fd, 0)
+        os.unlink(path)  # noqa: PTH108 - names are joined as text: a thousand a second
+        return space_of(status.st_size)
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+def _is_at(path: str, status: os.stat_result) -> bool:
+    try:
+        current = os.stat(path, follow_symlinks=False)  # noqa: PTH116
+    except FileNotFoundError:
+        return False
+    return (current.st_dev, current.st_ino) == (status.st_dev, status.st_ino)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.plugins import find
 from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
@@ -30,6 +31,7 @@ from shardwise.extensions.remote.cache.block_file import (
     chunk_digests,
     holds_bytes,
     make_part,
+    remove_block,
     require_space,
     space_of,
     text_digest,
@@ -37,21 +39,19 @@ from shardwise.extensions.remote.cache.block_file import (
     trailer_bytes,
     write_at,
 )
-from shardwise.extensions.remote.cache.eviction import Eviction, remove_block, sweep_parts
-from shardwise.extensions.remote.cache.homes import LoaderFile, block_keys
+from shardwise.extensions.remote.cache.eviction import Eviction, sweep_parts
+from shardwise.extensions.remote.cache.homes import block_keys
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
-from shardwise.extensions.remote.cache.usage import Bypass, Hits, Usage, UsageFile
-from shardwise.storage.counts import IO_COUNTS
+from shardwise.extensions.remote.cache.usage import Bypass, Hits, LoaderFile, Usage, UsageFile
+from shardwise.storage.byte_ranges import ByteRange
 from shardwise.storage.local import max_open_files
 from shardwise.storage.options import CacheSettings
-from shardwise.storage.protocol import ByteRange
 
 FOLDER = "shardwise-cache-v1"
 
 _logger = logging.getLogger("shardwise")
 
-# Disk space of the folders and of the usage file.
-_OVERHEAD = 16 << 10
+_OVERHEAD = 16 << 10  # of the folders and of the usage file
 # Memory that is kept for the next fetches, mostly of four blocks.
 _MAX_SPARE, _MAX_SPARE_BYTES = 4, 32 << 20
 

@@ -25,8 +25,9 @@ from shardwise.cli.output import (
     write_line,
     write_table,
 )
+from shardwise.extensions.remote.cache.block_file import remove_block
 from shardwise.extensions.remote.cache.cache import FOLDER
-from shardwise.extensions.remote.cache.eviction import remove_block, sweep_parts
+from shardwise.extensions.remote.cache.eviction import sweep_parts
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
 from shardwise.extensions.remote.cache.usage import UsageFile, scan_blocks, scan_parts
 

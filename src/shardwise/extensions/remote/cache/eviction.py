@@ -8,7 +8,6 @@ is free even where it is open.
 
 from __future__ import annotations
 
-import fcntl
 import heapq
 import os
 import time
@@ -18,12 +17,14 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.extensions.remote.cache.block_file import space_of
-from shardwise.extensions.remote.cache.homes import HEAD, Homes, keys_of_names, live_files
+from shardwise.extensions.remote.cache.block_file import remove_block
+from shardwise.extensions.remote.cache.homes import Homes, keys_of_names
 from shardwise.extensions.remote.cache.usage import (
+    HEAD,
     CacheEntry,
     Usage,
     disk_space,
+    live_files,
     scan_blocks,
     scan_parts,
 )
@@ -151,41 +152,6 @@ def sweep_parts(folder: str, usage: Usage) -> int:
         usage.num_bytes -= freed
         swept += bool(freed)
     return swept
-
-
-def remove_block(path: str) -> int:
-    """Remove a block or a part; returns its disk space, 0 if it stays.
-
-    It stays while a reader or a writer locks it.
-    """
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except (FileNotFoundError, PermissionError):
-        return 0  # gone, or another user's
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return 0
-    try:
-        status = os.fstat(fd)
-        # A part may have become a block, and a block may have been replaced.
-        if not status.st_nlink or not _is_at(path, status):
-            return 0
-        os.ftruncate(fd, 0)
-        os.unlink(path)  # noqa: PTH108 - names are joined as text: a thousand a second
-        return space_of(status.st_size)
-    finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        os.close(fd)
-
-
-def _is_at(path: str, status: os.stat_result) -> bool:
-    try:
-        current = os.stat(path, follow_symlinks=False)  # noqa: PTH116
-    except FileNotFoundError:
-        return False
-    return (current.st_dev, current.st_ino) == (status.st_dev, status.st_ino)
 
 
 def _used_ns(path: str) -> int | None:

@@ -17,6 +17,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from shardwise.base.counters import IO_COUNTS, give_up_reads
 from shardwise.base.errors import DataError, StorageError
 from shardwise.extensions.remote.cache.block_file import (
     BlockInfo,
@@ -27,8 +28,8 @@ from shardwise.extensions.remote.cache.block_file import (
 )
 from shardwise.extensions.remote.cache.cache import Cache
 from shardwise.extensions.remote.remote_file import RemoteFile
-from shardwise.storage.counts import IO_COUNTS, give_up_reads
-from shardwise.storage.protocol import ByteRange, ReadRequest, num_bytes_of
+from shardwise.storage.byte_ranges import ByteRange, num_bytes_of
+from shardwise.storage.protocol import ReadRequest
 
 # Memory for the blocks that a call fetches at once.
 _ROUND_BYTES = 64 << 20
@@ -43,6 +44,7 @@ class MissingBlock:
 
     Attributes:
         info: its file, version and offset.
+        name: of its file in the cache.
         version: the id of the file's version.
         number: of the block in the file.
         ranges: what a read needs of it.
@@ -54,20 +56,13 @@ class MissingBlock:
     file: RemoteFile
     cache: Cache
     info: BlockInfo
+    name: str
     version: str
     number: int
     ranges: Sequence[ByteRange]
     tries: int = 0
     for_peer: bool = False
     nodes: Any = None
-
-    @property
-    def name(self) -> str:
-        return block_name(self.version, self.number)
-
-    @property
-    def is_cached(self) -> bool:
-        return self.cache.holds(self.name)
 
     @property
     def next_name(self) -> str:
@@ -242,7 +237,7 @@ class CacheAhead:
                 if block.name not in self._owners:
                     if len(self._owners) >= self._most_ahead:
                         break
-                    if not block.is_cached:
+                    if not block.cache.holds(block.name):
                         self._queue[block.name] = block
                 self._owners[block.name] = owner
                 names.append(block.name)

@@ -10,14 +10,15 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.cache.block_file import BlockInfo, block_name, version_id
 from shardwise.extensions.remote.cache.cache import Cache
 from shardwise.extensions.remote.cache.fetch import CacheAhead, MissingBlock, fetch_or_wait
 from shardwise.extensions.remote.remote_file import RemoteFile
-from shardwise.storage.counts import IO_COUNTS
+from shardwise.storage.byte_ranges import ByteRange, num_bytes_of
 from shardwise.storage.options import CacheSettings
-from shardwise.storage.protocol import ByteRange, FileStat, ReadRequest, RemoteReads, num_bytes_of
+from shardwise.storage.protocol import FileStat, ReadRequest, RemoteReads
 
 # The note of a listed file's version, padded: a block of its own.
 _NOTE_BYTES = 256
@@ -33,13 +34,7 @@ def cache_of(settings: CacheSettings) -> Cache:
 
 
 class _Version(NamedTuple):
-    """One version of a file.
-
-    Attributes:
-        id: the prefix of its blocks' names; "" for a file that can't be cached.
-        text: its ETag or time.
-        url: of the file, without secrets.
-    """
+    """One version of a file; `id` starts its blocks' names, "" where it can't be cached."""
 
     id: str
     text: str
@@ -74,7 +69,7 @@ class CachedFile(RemoteReads):
         self._pin_version()
 
     def stat(self, since: int = 0) -> FileStat:
-        if since and (noted := self._read_note(since)) is not None:
+        if since and (noted := self.read_note(since)) is not None:
             return noted
         current = self._file.stat()
         if self._version is None:
@@ -85,10 +80,11 @@ class CachedFile(RemoteReads):
 
     @property
     def is_noted(self) -> bool:
-        """Whether the bytes of a listed file may be cached, here or by another node."""
-        return self._cache.peers is not None or self._cache.holds(self._note_name())
+        """Whether the version of a listed file is noted: its bytes may be cached."""
+        return self._cache.holds(self._note_name())
 
-    def _read_note(self, since: int) -> FileStat | None:
+    def read_note(self, since: int) -> FileStat | None:
+        """The version that was noted for a list read at `since`."""
         data = memoryview(bytearray(_NOTE_BYTES))
         if not self._cache.read(self._note_name(), [ByteRange(0, _NOTE_BYTES, 0)], data):
             return None
@@ -208,7 +204,7 @@ class CachedFile(RemoteReads):
 
     def _block(self, version: _Version, number: int, ranges: Sequence[ByteRange]) -> MissingBlock:
         size = self._cache.settings.block_bytes
-        offset = number * size
+        offset, name = number * size, block_name(version.id, number)
         info = BlockInfo(
             url=version.url,
             version=version.text,
@@ -216,15 +212,16 @@ class CachedFile(RemoteReads):
             offset=offset,
             num_bytes=min(size, version.num_bytes - offset),
         )
-        return MissingBlock(self._file, self._cache, info, version.id, number, ranges)
+        return MissingBlock(self._file, self._cache, info, name, version.id, number, ranges)
 
 
 def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRange]]:
     """Ranges cut at the boundaries of blocks, by the block's number."""
     by_block: dict[int, list[ByteRange]] = {}
-    for each in ranges:
-        for number, part in each.by_block(size):
-            by_block.setdefault(number, []).append(part)
+    for start, stop, begin in ranges:
+        for number in range(start // size, -(-stop // size)):
+            first, last = max(start, number * size), min(stop, (number + 1) * size)
+            by_block.setdefault(number, []).append(ByteRange(first, last, begin + first - start))
     return by_block
 
 

@@ -21,7 +21,7 @@ from shardwise.extensions.remote.cache.block_file import (
     digest,
     parse_trailer,
 )
-from shardwise.storage.protocol import ByteRange
+from shardwise.storage.byte_ranges import ByteRange
 
 # Uses within 10 ms count as one: eviction needs no order within a burst.
 _TOUCH_NS = 10_000_000

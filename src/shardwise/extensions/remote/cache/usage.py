@@ -1,29 +1,33 @@
-"""The usage file of a cache, which all its processes write, and the notes of one process for it.
+"""The files that processes share in a cache's folder: its usage, and the uses of each loader.
 
 Keeps the limit, and I8: the numbers of the usage file are read and written under a `flock`, which
 the kernel drops when its holder dies. A mark is set during a change: a process that finds it set,
 or the machine rebooted since, counts the files instead of trusting the number. The lock is taken
 for each block that is fetched, never for a cached one.
+
+A loader's file is locked while it is used: the next loader removes an unlocked one.
 """
 
 from __future__ import annotations
 
 import fcntl
 import logging
+import mmap
 import os
 import re
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.cache.block_file import BLOCK_NAME, space_of
-from shardwise.storage.counts import IO_COUNTS
 
 _logger = logging.getLogger("shardwise")
 
@@ -36,16 +40,7 @@ _TIMEOUT_S = 60.0
 
 @dataclass
 class Usage:
-    """Disk space and statistics of a cache.
-
-    Attributes:
-        num_bytes: on disk, of blocks and parts.
-        hits: blocks that were read from the cache.
-        misses: blocks that were fetched.
-        evictions: blocks that were removed to make room.
-        damaged: blocks that were removed because a digest differed.
-        max_bytes: the limit of the last process that wrote.
-    """
+    """Bytes on disk and counts of blocks of a cache; the limit is the last writer's."""
 
     num_bytes: int = 0
     hits: int = 0
@@ -263,3 +258,69 @@ class Hits:
         hits, file = self.take(), UsageFile(self._folder, timeout_s=_HITS_TIMEOUT_S)
         with suppress(OSError), file.lock() as usage:  # statistics are not worth a warning
             usage.hits += hits
+
+
+# The step that its loader has come to, and the number of uses or blocks; 0 until they are there.
+HEAD = struct.Struct("<qq")
+
+
+class LoaderFile:
+    """A file of a loader, in the folder `kind` of a cache; raises OSError.
+
+    `lock` is that of the cache: under it new files appear, and unlocked ones are removed.
+    """
+
+    def __init__(
+        self, folder: str, kind: str, lock: Callable[[], AbstractContextManager[object]]
+    ) -> None:
+        os.makedirs(f"{folder}/{kind}", exist_ok=True)  # noqa: PTH103
+        self._path = Path(f"{folder}/{kind}/{uuid.uuid4().hex}")
+        self._lock, self.is_filled = threading.Lock(), False
+        with lock():
+            live_files(folder, kind, remove_dead=True)
+            # Homes have the token of the job.
+            self._path.touch(0o600 if kind == "homes" else 0o666, exist_ok=False)
+            self._file = self._path.open("r+b")
+            self._file.write(HEAD.pack(0, 0))
+            self._file.flush()
+            fcntl.flock(self._file, fcntl.LOCK_EX)  # last: others read what is locked
+        self._map = mmap.mmap(self._file.fileno(), HEAD.size)
+
+    def fill(self, contents: bytes, step: int, count: int) -> None:
+        """Write the contents, unless it is closed; others see them when they are whole."""
+        with self._lock:
+            if self.is_open:
+                self._file.write(contents)
+                self._file.flush()
+                HEAD.pack_into(self._map, 0, step, count)
+                self.is_filled = True
+
+    @property
+    def is_open(self) -> bool:
+        return not self._file.closed
+
+    def move(self, step: int) -> None:
+        with self._lock:
+            if self.is_open and self.is_filled:  # readers wait for one that is new
+                struct.pack_into("<q", self._map, 0, step)
+
+    def close(self) -> None:
+        with self._lock:
+            self._path.unlink(missing_ok=True)
+            self._map.close()
+            self._file.close()
+
+
+def live_files(folder: str, kind: str, *, remove_dead: bool = False) -> list[Path]:
+    """The files of loaders that are there; others are removed only under the cache's lock."""
+    found = []
+    for path in Path(f"{folder}/{kind}").glob("*"):
+        with suppress(OSError), path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found.append(path)
+            else:
+                if remove_dead:
+                    path.unlink()
+    return found

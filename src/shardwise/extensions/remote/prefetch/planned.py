@@ -13,13 +13,12 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.errors import StorageError
-from shardwise.extensions.remote.pinned_object import PinnedObject
-from shardwise.extensions.remote.requests.ranges import ReceivedBytes
+from shardwise.storage.byte_ranges import ByteRange, ReceivedBytes
 from shardwise.storage.client import Reply
-from shardwise.storage.counts import IO_COUNTS
-from shardwise.storage.protocol import ByteRange
 
 # A range longer than 4 MiB is freed in parts; so much is requested of a file of unknown length.
 PIECE_BYTES = 4 << 20
@@ -42,7 +41,7 @@ class Piece:
     start: int
     stop: int
     owner: Hashable
-    object: PinnedObject
+    object: Any  # `PinnedObject` of the file
     task: asyncio.Task[None] | None = None
     num_readers: int = 0  # that wait for it now
     is_over: bool = False  # its owner needs it no more
@@ -94,6 +93,7 @@ class PlannedReads:
         self._queue: deque[Piece] = deque()
         # The pieces of each file, sorted by offset.
         self._pieces: dict[str, list[Piece]] = {}
+        self.names = self._pieces.keys()
         self._owned: dict[Hashable, list[Piece]] = {}
         self._num_in_flight = 0
         self._num_queued_bytes = 0
@@ -102,9 +102,7 @@ class PlannedReads:
         self._fastest = 1.0
         self.num_bytes = 0
 
-    def add(
-        self, owner: Hashable, name: str, object_: PinnedObject, ranges: Iterable[ByteRange]
-    ) -> None:
+    def add(self, owner: Hashable, name: str, object_: Any, ranges: Iterable[ByteRange]) -> None:
         """Announce ranges of a file, after those that were announced before."""
         pieces = self._pieces.setdefault(name, [])
         owned = self._owned.setdefault(owner, [])
@@ -173,7 +171,7 @@ class PlannedReads:
                     self._drop(piece)
         return received, rest
 
-    def object_of(self, name: str) -> PinnedObject | None:
+    def object_of(self, name: str) -> Any:
         return pieces[0].object if (pieces := self._pieces.get(name)) else None
 
     def withdraw(self, owner: Hashable) -> None:

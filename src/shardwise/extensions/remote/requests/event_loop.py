@@ -19,8 +19,8 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from shardwise.base.counters import CANCELLERS
 from shardwise.base.errors import StorageError
-from shardwise.storage.counts import CANCELLERS
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Self, TypeVar
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.extensions.remote.requests.event_loop import cancel
 from shardwise.storage.client import AttemptError
-from shardwise.storage.counts import IO_COUNTS
 
 _KEPT = 256
 # Before 20 replies of a size class were measured, a request is late after 0.5 s.

@@ -10,7 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from shardwise.storage.counts import IO_COUNTS, OUTAGES
+from shardwise.base.counters import IO_COUNTS, OUTAGES
 
 if TYPE_CHECKING:
     import asyncio

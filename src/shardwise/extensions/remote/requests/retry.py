@@ -14,6 +14,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from shardwise.base.counters import IO_COUNTS
 from shardwise.base.shown import shown
 from shardwise.extensions.remote.requests.failures import library_error
 from shardwise.extensions.remote.requests.hedge import (
@@ -24,7 +25,6 @@ from shardwise.extensions.remote.requests.hedge import (
 )
 from shardwise.extensions.remote.requests.outage import Outage
 from shardwise.storage.client import AttemptError, Client, ObjectRange, Reply
-from shardwise.storage.counts import IO_COUNTS
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
 

@@ -196,16 +196,9 @@ def _renewing(
 
 
 class AisClient(ObstoreClient):
-    """A bucket of an AIStore cluster.
+    """A bucket of an AIStore cluster, by the URL of its gateway.
 
-    Args:
-        bucket: its name.
-        options: for time limits.
-        endpoint: the gateway's URL, without a slash at the end.
-        client: settings of obstore's HTTP client.
-        web: settings of `WebClient`, without the token.
-        find_token: gives the user's token, or looks it up.
-        by_hand: whether reads must use `WebClient`: the user's headers must stay with the gateway.
+    Reads use `WebClient` if they are `by_hand`: the user's headers must stay with the gateway.
     """
 
     # A new target may get requests for objects that are still being moved to it.

@@ -57,11 +57,6 @@ class StoreLocation(NamedTuple):
     key: str
     base: str
 
-    @property
-    def uses_obstore(self) -> bool:
-        """Whether its client is obstore's, which does not survive a fork."""
-        return self.family in FAMILIES.values()
-
 
 def location_of(url: str) -> StoreLocation:
     """The location of a URL.

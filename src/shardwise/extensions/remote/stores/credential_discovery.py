@@ -47,19 +47,10 @@ def environment_digest() -> int:
 
 
 def aws_profile(name: str | None = None) -> dict[str, str]:
-    """The settings of an AWS profile, with obstore's names.
+    """The settings of an AWS profile, with obstore's names; None for AWS_PROFILE, else "default".
 
-    Source: the AWS SDKs' shared `config` and `credentials` files.
-
-    Args:
-        name: the profile; None for AWS_PROFILE, else "default".
-
-    Returns:
-        Keys, region, endpoint and certificates, as far as the profile has them; nothing if the
-        environment has keys and no profile was named.
-
-    Raises:
-        StorageError: the named profile does not exist.
+    Nothing if the environment has keys and no profile was named; StorageError for a profile that
+    does not exist. Source: the AWS SDKs' shared `config` and `credentials` files.
     """
     settings = _profile_settings(name)
     return {ours: settings[theirs] for theirs, ours in _OF_PROFILE.items() if theirs in settings}

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError, StorageError
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.base.parallel import in_threads
+from shardwise.base.process_group import found_once
 from shardwise.base.shown import base_name
 from shardwise.extensions.tables.arrow.fill import fills_of
 from shardwise.extensions.tables.arrow.types import KEY, field_types, number_dtype, traits_of
@@ -28,7 +29,7 @@ from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.row_group_cache import window_within
-from shardwise.storage import File, FilePool, FileStat, local_path
+from shardwise.storage import File, FilePool, FileStat, is_local, local_path
 
 _MAGIC = b"ARROW1"
 
@@ -141,7 +142,22 @@ def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableF
 
 def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> Tables:
     """Read the footers of all files, which must have the columns of one table."""
-    infos = list(in_threads(lambda url: open_table(url, pool).info(), urls, _OPEN_THREADS))
+
+    def read() -> list[Any]:
+        return [
+            [i.stat, i.schema.serialize().hex().decode(), i.rows.tolist(), i.sizes.tolist()]
+            for i in in_threads(lambda url: open_table(url, pool).info(), urls, _OPEN_THREADS)
+        ]
+
+    # One rank of a process group reads those of remote files for all.
+    found = read() if any(map(is_local, urls)) else found_once(f"tables {urls}", read)
+    infos = [
+        FileInfo(
+            url, FileStat(*stat), pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))),
+            np.array(rows, np.int64), np.array(sizes, np.int64),
+        )
+        for url, (stat, schema, rows, sizes) in zip(urls, found, strict=True)
+    ]  # fmt: skip
     dirs = {p.name: p for p in partitions_of(urls)}
     fields = fields_of(infos, {name: pa.array(p.values).type for name, p in dirs.items()}, options)
     schema = pa.schema(list(fields.types.items()))

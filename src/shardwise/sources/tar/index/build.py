@@ -210,12 +210,10 @@ def build_indexes(
 
     Args:
         urls: shards, as `shardwise.tar` takes them.
-        index: as of `shardwise.tar`. Of remote indexes a copy is kept here; where the store takes
-            none, that is all there is, which the result's `note` reports.
+        index: as of `shardwise.tar`; the result's `note` reports a store that takes no index.
         digests: whether to keep a CRC-32 of every payload; an index without is not fresh then.
         force: whether to make fresh ones again too.
-        jobs: processes, spawned, or threads where shards are remote; 1 works in this one; None
-            chooses.
+        jobs: processes, or threads where shards are remote; 1 works in this one; None chooses.
         progress: called here as `progress(num_done, num_shards, url)` after each shard.
         options: how remote shards are reached; None for the defaults.
         accept_unfinished: whether shards without an end are taken; without it they fail.

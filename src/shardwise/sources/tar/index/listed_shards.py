@@ -234,7 +234,7 @@ class ListedShards:
     def _load_version(self) -> tuple[ManifestFile, str]:
         """The content of the version of that number or fingerprint."""
         options, wanted = self._store.options, self._number
-        newest = _decode(read_whole(self.url, options=options), self.url)
+        newest = _decode(read_whole(self.url, options=options, once=True), self.url)
         versions = [*newest[0].history, newest[0].fingerprint]
         self._number = max((n for n, v in enumerate(versions, 1) if wanted in (n, v)), default=0)
         if not self._number:
@@ -245,7 +245,7 @@ class ListedShards:
         if self._number == len(versions):
             return newest
         path = version_path(self.url, self._number)
-        return _decode(read_whole(path, options=options), path)
+        return _decode(read_whole(path, options=options, once=True), path)
 
     def _copy(self, version: str) -> str:
         """The path of this machine's copy of one version of a remote file."""

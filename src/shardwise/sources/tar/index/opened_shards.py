@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.base.errors import DataError
 from shardwise.base.parallel import in_threads, usable_cores
+from shardwise.base.process_group import found_once
 from shardwise.base.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.index.build import index_for
@@ -25,6 +26,7 @@ from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_version import require_end
 from shardwise.storage import FileStat, is_local
+from shardwise.storage.column_file import texts_of
 from shardwise.storage.missing import explain_missing
 
 _logger = logging.getLogger("shardwise")
@@ -130,7 +132,8 @@ def _open(
     are_local = all(map(is_local, urls))
     missing: list[int] = []
     with explain_missing(urls):
-        for shard, header, stat in _open_indexed(urls, store, are_local=are_local):
+        found = _open_indexed(urls, store) if are_local else _open_once(urls, store)
+        for shard, header, stat in found:
             if header is None:
                 missing.append(shard)
             else:
@@ -163,7 +166,22 @@ def _open(
         )  # fmt: skip
 
 
-def _open_indexed(urls: Sequence[str], store: IndexStore, *, are_local: bool) -> Iterator[_Found]:
+def _open_once(urls: Sequence[str], store: IndexStore) -> Iterator[_Found]:
+    """Remote shards with their indexes, which one rank of a process group opens for all."""
+
+    def find() -> list[Any]:
+        return [
+            (shard, header and texts_of(header.to_metadata()), stat)
+            for shard, header, stat in _open_indexed(urls, store, num_threads=REMOTE_THREADS)
+        ]
+
+    for shard, texts, stat in found_once(f"open {store.directory} {' '.join(urls)}", find):
+        yield shard, texts and IndexHeader.from_metadata(texts), FileStat(*stat)
+
+
+def _open_indexed(
+    urls: Sequence[str], store: IndexStore, *, num_threads: int = 0
+) -> Iterator[_Found]:
     """Shards with their indexes, which are compared with them, and shards without one."""
 
     def open_range(shards: range) -> list[_Found]:
@@ -177,8 +195,8 @@ def _open_indexed(urls: Sequence[str], store: IndexStore, *, are_local: bool) ->
             found.append((shard, header, stat))
         return found
 
-    num_shards, start, num_threads = len(urls), 0, REMOTE_THREADS
-    if are_local:
+    num_shards, start = len(urls), 0
+    if not num_threads:
         start = min(_SAMPLE, num_shards)
         began = time.monotonic(), time.thread_time()
         yield from open_range(range(start))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Literal, TypeAlias
 
 from shardwise.base.arguments import path_text
-from shardwise.base.shown import shown, without_query
+from shardwise.base.shown import without_query
 from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.build import expand_shards
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards, is_manifest_file, manifest_files
 from shardwise.sources.tar.index.opened_shards import OpenedShards
 from shardwise.sources.tar.index.shard_lists import ListedShard, is_shard_list, read_shard_list
-from shardwise.storage import is_local
+from shardwise.storage.url_patterns import refuse_repeats
 
 # Shards of one origin, opened one by one or listed by a manifest file.
 ShardPart: TypeAlias = OpenedShards | ListedShards
@@ -45,9 +44,7 @@ def named_items(
             for shard in read_shard_list(os.fspath(name), options=store.options)
         ]
         shards = [shard.url for shard in listed]
-        for url, count in Counter(shards).items():
-            if count > 1:
-                raise _named_twice(url)
+        refuse_repeats(shards, by_file=False)
         return [shards], listed
     if "list" in kinds:
         raise ValueError(
@@ -63,7 +60,9 @@ def named_items(
                 ListedShards(url, store, version) for url in manifest_files(name, store.options)
             ]
     if len(items) > 1:
-        _refuse_repeats(items)
+        refuse_repeats(
+            (without_query(url) for item in items for url in names_of(item)), by_file=False
+        )
     return items, None
 
 
@@ -73,21 +72,6 @@ def _kind(name: object) -> Literal["manifest", "list", "shards"]:
     if not isinstance(text, str):
         return "shards"
     return "manifest" if is_manifest_file(text) else "list" if is_shard_list(text) else "shards"
-
-
-def _refuse_repeats(items: Sequence[Item]) -> None:
-    """Refuse a shard that two items name, also where it is written in two ways."""
-    seen: set[str] = set()
-    for item in items:
-        for url in names_of(item):
-            file = os.path.abspath(url) if is_local(url) else without_query(url)  # noqa: PTH100 - the text
-            if file in seen:
-                raise _named_twice(url)
-            seen.add(file)
-
-
-def _named_twice(url: str) -> ValueError:
-    return ValueError(f"the shard {shown(url)!r} is listed twice: its samples would be read twice")
 
 
 def names_of(item: Item) -> Sequence[str]:

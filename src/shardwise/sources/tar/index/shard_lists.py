@@ -81,7 +81,7 @@ def _split_fragment(url: str) -> tuple[str, str | None]:
 
 
 def _read_json(path: str, options: StorageOptions | None) -> Any:
-    data = read_whole(path, options=options)
+    data = read_whole(path, options=options, once=True)
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

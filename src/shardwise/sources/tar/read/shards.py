@@ -27,7 +27,7 @@ from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_items import ShardPart
 from shardwise.sources.tar.index.shard_version import fits
 from shardwise.sources.tar.scan.headers import BLOCK
-from shardwise.storage import FileStat, UrlRanges, described, max_open_files
+from shardwise.storage import FileStat, UrlRanges, described, is_local, max_open_files
 
 # Reading 16 KiB that are not needed costs about as much as another read call.
 GAP_BYTES = 16 << 10
@@ -268,7 +268,11 @@ class ShardSet:
             self._pin(url, opened)
         index = part.unsaved.get(place)
         if index is None:
-            index = self._store.load(url, opened, check=shard not in self._checked)
+            is_new = shard not in self._checked
+            if is_new and not is_local(url):
+                # Another rank opened the shard: this machine may have no copy of its index.
+                self._store.find(url, opened)
+            index = self._store.load(url, opened, check=is_new)
         if index is None:
             # It was removed since.
             index = part.unsaved[place] = index_for(url, self._store)

@@ -25,17 +25,11 @@ class ReadsAt(Protocol):
 
 
 class FileBytes:
-    """The bytes of a file by offset, requested in ascending order; read without prefetch.
-
-    Attributes:
-        first_read_bytes: length of the scan's first read.
-        block_bytes: length of its next reads, where it reads all bytes.
-        sparse_headers: headers that the scan reads one by one before it tries a block again.
-    """
+    """The bytes of a file by offset, requested in ascending order; read without prefetch."""
 
     first_read_bytes = 64 << 10
-    block_bytes = 1 << 20
-    sparse_headers = 256
+    block_bytes = 1 << 20  # of the next reads, where all bytes are read
+    sparse_headers = 256  # are read one by one before a block is tried again
     # At 16 KiB per member or more, one read per header costs less than reading the payloads, too.
     sparse_stride = 16 << 10
 

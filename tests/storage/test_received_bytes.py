@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.extensions.remote.requests.ranges import ReceivedBytes, copy_received, payloads_of
+from shardwise.storage.byte_ranges import ReceivedBytes, copy_received, payloads_of
 
 
 @st.composite

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.extensions.remote.requests.ranges import coalesce
-from shardwise.storage.protocol import ByteRange, byte_ranges
+from shardwise.storage.byte_ranges import ByteRange, byte_ranges, coalesce
 
 
 def spans_in(draw_spans):

@@ -1,4 +1,4 @@
-"""The requests that read byte ranges (near ranges joined, long ones cut), and their replies.
+"""Byte ranges, the requests that read them (near ranges joined, long ones cut), and replies.
 
 Received bytes are left where the reply put them until the reading thread copies them: the event
 loop's thread is not slowed by copies, and never writes into a reader's buffer.
@@ -10,7 +10,45 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from shardwise.storage.protocol import ByteRange
+
+class ByteRange(NamedTuple):
+    """Bytes [start, stop) of a file, which belong at `begin` in the reader's buffer."""
+
+    start: int
+    stop: int
+    begin: int
+
+    def cut(self, start: int, stop: int) -> ByteRange:
+        """The part between two offsets of the file, both within the range."""
+        return ByteRange(start, stop, self.begin + start - self.start)
+
+
+# Stands for all of a file where one of unknown version is announced; a range like any otherwise.
+WHOLE = ByteRange(0, 256 << 10, 0)
+
+
+def num_bytes_of(ranges: Iterable[ByteRange]) -> int:
+    """The bytes of some ranges."""
+    return sum(each.stop - each.start for each in ranges)
+
+
+def byte_ranges(offsets: Sequence[int], ends: Sequence[int], begin: int) -> list[ByteRange]:
+    """The arguments of `File.read_spans` as ranges, without the empty ones.
+
+    >>> byte_ranges([100, 0], [5, 8], 0)
+    [ByteRange(start=100, stop=105, begin=0), ByteRange(start=0, stop=3, begin=5)]
+
+    Raises:
+        ValueError: an offset or a length is negative.
+    """
+    ranges = []
+    for offset, end in zip(offsets, ends, strict=True):
+        if offset < 0 or end < begin:
+            raise ValueError(f"offset={offset}, length={end - begin}: neither may be negative")
+        if end > begin:
+            ranges.append(ByteRange(offset, offset + end - begin, begin))
+        begin = end
+    return ranges
 
 
 class RangeRequest(NamedTuple):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from shardwise.base.stages import StageSeconds, spent_in
+from shardwise.base.counters import StageSeconds, spent_in
 
 
 @spent_in("demux")
