@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 import time
-from contextlib import closing
+import weakref
+from contextlib import closing, suppress
 
 import numpy as np
 import pytest
@@ -14,8 +16,11 @@ import pytest
 import shardwise as sw
 from shardwise.base.errors import StallError
 from shardwise.engine.batch.builder import BatchBuilder, InlineExecutor
+from shardwise.engine.processes import run as run_module
+from shardwise.engine.processes import session as session_module
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.worker_pool import WorkerPool
+from shardwise.engine.processes.worker_status import WorkerStatus
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor
 from tests.support.waiting import wait_for
@@ -207,3 +212,133 @@ def test_an_older_iterator_ends_when_a_newer_one_begins():
         with pytest.raises(RuntimeError, match="newer iterator"):
             next(older)
         assert sum(1 for _ in newer) == 14
+
+
+@pytest.mark.parametrize("make", [InlineExecutor, threads, processes])
+def test_an_error_of_the_sampler_is_raised_after_the_batches_before_it(make):
+    def failing():
+        yield from requests(7)
+        raise ValueError("no step 7")
+
+    seen = []
+    with closing(make(BatchBuilder(DATA))) as executor:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no step 7"):
+                for batch in executor.run(failing()):
+                    seen.append(batch.data["n"][0])
+    assert seen == [*range(0, 28, 4)] * 2
+
+
+def test_a_sampler_that_does_not_return_is_a_stall_that_says_so():
+    def stuck():
+        wait_for(lambda: executor._session is None, seconds=60)
+        yield from requests(1)
+
+    with closing(processes(BatchBuilder(DATA))) as executor:
+        executor.timeout = 0.1
+        with pytest.raises(StallError, match=r"no batch for 0\.1 s: the sampler has not returned"):
+            next(executor.run(stuck()))
+        executor.timeout = 60
+        assert sum(1 for _ in executor.run(requests(3))) == 3
+
+
+def test_a_loader_that_is_closed_ends_a_run_that_could_not_start(monkeypatch):
+    for module in (run_module, session_module):
+        monkeypatch.setattr(module, "END_TIMEOUT_S", 0.1)
+    go, is_stuck, errors = threading.Event(), threading.Event(), []
+
+    def stuck():
+        is_stuck.set()
+        go.wait(60)
+        yield from requests(1)
+
+    def iterate(of):
+        with pytest.raises(RuntimeError) as caught:
+            next(executor.run(of))
+        errors.append(str(caught.value))
+
+    def start(of, number):
+        thread = threading.Thread(target=iterate, args=(of,), daemon=True)
+        thread.start()
+        wait_for(lambda: executor._session.run_number == number, seconds=60)
+        return thread
+
+    with closing(processes(BatchBuilder(DATA))) as executor:
+        executor.timeout = None
+        executor.start()
+        before = start(stuck(), 1)
+        assert is_stuck.wait(60)
+        after = start(requests(3), 2)
+        wait_for(lambda: not helper_of(executor)._tasks.empty(), seconds=60)
+        executor.close()
+        after.join(60)
+        assert len(errors) == 1
+        assert "the loader was closed" in errors[0]
+        go.set()
+        before.join(60)
+        assert len(errors) == 2
+
+
+def helper_of(executor):
+    return executor._session.helper
+
+
+def test_an_older_run_that_ends_just_then_does_not_end_the_tasks_of_a_newer_one(monkeypatch):
+    number = WorkerStatus.run
+
+    def read(status):
+        found = number.fget(status)
+        if found == 1 and threading.current_thread() is not threading.main_thread():
+            wait_for(lambda: not helper_of(executor)._tasks.empty(), seconds=60)
+        return found
+
+    with closing(processes(BatchBuilder(DATA))) as executor:
+        older = executor.run(requests(15))
+        next(older)
+        monkeypatch.setattr(WorkerStatus, "run", property(read, number.fset))
+        assert sum(1 for _ in executor.run(requests(15))) == 15
+
+
+def test_the_descriptors_of_a_closed_loader_are_closed_after_the_thread_that_uses_them(monkeypatch):
+    alive, close = [], WorkerPool.close
+
+    def note(pool):
+        alive.extend(thread.is_alive() for thread in helper._threads)
+        close(pool)
+
+    monkeypatch.setattr(WorkerPool, "close", note)
+    executor = processes(BatchBuilder(DATA))
+    batches = executor.run(requests(15))
+    next(batches)
+    helper = helper_of(executor)
+    executor.close()
+    assert alive == [False]
+    with pytest.raises(RuntimeError, match="the loader was closed"):
+        next(batches)
+
+
+def fail(sample):
+    if sample["n"] == 20:
+        raise ValueError("no sample of 20")
+    return sample
+
+
+def die(sample):
+    if sample["n"] == 20:
+        os._exit(3)
+    return sample
+
+
+@pytest.mark.parametrize("function", [fail, die])
+def test_a_loader_is_freed_with_its_error_and_waits_for_no_collection(function):
+    executor = processes(BatchBuilder(DATA.map(function)))
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(sw.DataError, sw.WorkerError):
+            sum(1 for _ in executor.run(requests(15)))
+        freed = weakref.ref(executor)
+        del executor
+        wait_for(lambda: freed() is None, seconds=60)
+    finally:
+        gc.enable()

@@ -176,6 +176,7 @@ class ThreadExecutor:
                 self._grow(pending)
                 self._fill(pending, ahead, finisher, leave=0)
                 if not pending:
+                    ahead.raise_error()
                     return
                 batch = self._wait(pending[0])
                 pending.popleft()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -285,12 +286,13 @@ class InlineExecutor:
         return Concurrency("inline")
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
-        with self.builder.read_ahead(requests) as ahead:
+        with closing(self.builder.read_ahead(requests)) as ahead:
             for request in ahead:
                 batch = self.builder.build(request)
                 ahead.finish(request)
                 batch.num_ready = 0
                 yield batch
+            ahead.raise_error()
 
     def close(self) -> None:
         """There is nothing to give back."""

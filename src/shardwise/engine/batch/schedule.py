@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from itertools import chain, islice
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -118,16 +116,12 @@ def _join_requests(requests: list[BatchRequest]) -> BatchRequest:
     )
 
 
-def _always() -> bool:
-    return True
-
-
 def _parts(batch: Batch) -> list[Batch]:
     """The batches of a coalesced one; only the first can have made the caller wait."""
     if not batch.parts:
         return [batch]
     for part in batch.parts[:-1]:
-        part.is_next_ready = _always
+        part.is_next_ready = lambda: True
     batch.parts[-1].is_next_ready = batch.is_next_ready
     if batch.num_ready is not None:
         num_parts = len(batch.parts)
@@ -157,30 +151,39 @@ class ReadAhead(Iterator[BatchRequest]):
         # The first request is read at once, and the next few are announced first, so that the first
         # batches are not late.
         self._most = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self.close()
+        self._error: Exception | None = None
 
     def __next__(self) -> BatchRequest:
         while len(self._waiting) < self._most and self._reads.want_more:
-            request = next(self._requests, None)
+            request = self._next()
             if request is None:
                 break
             self._reads.announce(request)
             self._waiting.append(request)
         self._most = min(max(1, 2 * self._most), _MAX_WAITING)
-        return self._waiting.popleft() if self._waiting else next(self._requests)
+        request = self._waiting.popleft() if self._waiting else self._next()
+        if request is None:
+            raise StopIteration
+        return request
+
+    def _next(self) -> BatchRequest | None:
+        try:
+            return None if self._error else next(self._requests, None)
+        except Exception as error:  # noqa: BLE001 - raised by `raise_error`
+            self._error = error
+            return None
+
+    def raise_error(self) -> None:
+        """Raise the sampler's error, which ended the requests: after the batches before it."""
+        if self._error is not None:
+            raise self._error
 
     def finish(self, request: BatchRequest) -> None:
         self._reads.finish(request)
 
     def close(self) -> None:
         self._reads.close()
+        self._error = None
 
 
 class RequestReads:

@@ -69,14 +69,10 @@ class ProcessExecutor:
         run = Run(self, session, requests)
         try:
             yield from run.batches()
-        except DecodeTimeoutError:
-            # Its worker was replaced: waiting for the end of one that starts would delay the error.
-            raise
-        except (LookupError, OSError, ValueError, WorkerError, StallError) as error:
-            # Closed by another thread, or by the end of a program whose daemon thread iterates.
-            session.require_usable()
-            # A process is gone or stuck: the next run starts new ones.
-            if isinstance(error, (WorkerError, StallError)) and self._session is session:
+        except (WorkerError, StallError) as error:
+            # A process is gone or stuck: the next run starts new ones. After a DecodeTimeoutError
+            # it was replaced: waiting for the end of one that starts would delay the error.
+            if self._session is session and not isinstance(error, DecodeTimeoutError):
                 self.close()
             raise
         finally:

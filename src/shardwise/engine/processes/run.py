@@ -15,6 +15,7 @@ from concurrent.futures import wait
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from shardwise.base.errors import StallError
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import PartialBatch, chunk_ranges
 from shardwise.engine.batch.prefetch import PrefetchBound, batch_bytes
@@ -56,24 +57,27 @@ class Run:
         # Workers share the cache on disk; what they keep in memory, they announce themselves.
         self._requests = self._builder.read_ahead(requests, cached=True)
         self._pending: dict[int, PendingBatch] = {}
-        # What is made, in order; at last the error that ends it, or None.
-        self._ready: SimpleQueue[Batch | BaseException | None] = SimpleQueue()
+        # What is made, in order, and at last None; the error that ends it.
+        self._ready: SimpleQueue[Batch | None] = SimpleQueue()
+        self._errors: list[BaseException] = []
         self._num_started = self._num_finished = 0
         # Written by the caller's thread: how many it has taken, how many it had and whether the
         # next one was late at each request, whether it waits, and whether it has left.
         self._num_taken = 0
         self._asked: deque[tuple[int, bool]] = deque()
         self._is_awaited = self._is_over = False
-        self._thread = 0
+        # Written by the helper thread: itself, and whether it waits for the ids of a batch.
+        self._thread, self._is_asking = 0, False
         # The run before this one, if it has not ended, ends now.
         session.run_number += 1
-        self._number = self._pool.status.run = session.run_number
+        self._number = session.run_number
         self._pool.wake()
-        self._made = session.helper.submit(self._make)
+        ready = self._ready
+        # Also where it never starts, since the loader was closed.
+        self._made = session.helper.submit(self._make, then=lambda _: ready.put(None))
 
     def batches(self) -> Generator[Batch, None, None]:
         while True:
-            self._session.require_usable()
             self._require_newest()
             num_ready = self._num_finished - self._num_taken if self._num_taken else None
             is_late = self._ready.empty()
@@ -85,6 +89,9 @@ class Run:
             whole = self._wait()
             self._is_awaited = False
             if whole is None:
+                self._session.require_usable()
+                if self._errors:
+                    raise self._errors.pop()
                 return
             self._num_taken += 1
             self._pool.wake()
@@ -96,21 +103,23 @@ class Run:
             yield yields.pop()
 
     def _require_newest(self) -> None:
+        self._session.require_usable()
         if self._number != self._session.run_number:
             raise RuntimeError("a newer iterator of this executor has begun")
 
     def _wait(self) -> Batch | None:
-        """Wait for the oldest batch; None at the end, else raise the error in its place."""
+        """Wait for the oldest batch; None at the end."""
         timeout = self._executor.timeout
         while True:
             try:
-                whole = self._ready.get(timeout=timeout)
+                return self._ready.get(timeout=timeout)
             except Empty:
                 pending = [*self._pending.values()]
-            else:
-                if isinstance(whole, BaseException):
-                    raise whole
-                return whole
+            if self._is_asking:
+                raise StallError(
+                    f"no batch for {timeout:g} s: the sampler has not returned the ids of the next "
+                    "step; raise timeout= if it may take this long"
+                )
             for oldest in pending[:1]:
                 start = min([*oldest.missing], default=-1)
                 number = self._pool.status.worker_of(oldest.number, start)
@@ -133,6 +142,7 @@ class Run:
     def _make(self) -> None:
         """Make the batches, in the helper thread."""
         self._thread = threading.get_ident()
+        self._pool.status.run = self._number
         has_ended = False
         try:
             while not self._is_over:
@@ -141,15 +151,16 @@ class Run:
                     self._grow(*self._asked.popleft())
                 has_ended = has_ended or not self._fill()
                 if has_ended and not self._pending:
-                    self._ready.put(None)
+                    self._requests.raise_error()
                     return
                 self._receive(self._pool.answers(None))
         except BaseException as error:  # noqa: BLE001 - raised where the batch is awaited
-            self._ready.put(error)
+            self._errors.append(error)
         finally:
             self._bound.ended()
             self._requests.close()
             for batch in self._pending.values():
+                batch.error = None  # its frames hold the batch
                 if batch.slot is not None:
                     # A worker may still write into it: it is never used again.
                     batch.slot.abandon()
@@ -165,7 +176,9 @@ class Run:
         while self._num_started - self._num_taken < self._bound.depth(
             num_prefetch, leave=not self._is_awaited
         ):
+            self._is_asking = True
             request = next(self._requests, None)
+            self._is_asking = False
             if request is None:
                 return False
             batch = self._submit(request)
@@ -180,7 +193,7 @@ class Run:
             num_left = sum(len(batch.missing) for batch in self._pending.values())
             is_idle = num_left < executor.num_workers * executor.num_threads
             growth.asked(is_late=is_late, is_idle=is_idle)
-            self._session.keep_slots(executor.num_prefetch * growth.factor + 2)
+            self._session.slots.keep(executor.num_prefetch * growth.factor + 2)
 
     def _submit(self, request: BatchRequest) -> PendingBatch:
         session, number = self._session, next(self._session.batch_numbers)
@@ -193,13 +206,9 @@ class Run:
         slot, views = session.views(num_rows)
         rows = {name: views[name] for name in session.layout}
         learned = {name: views[name] for name in session.learned}
-        ranges = chunk_ranges(
-            num_rows,
-            self._executor.num_workers * self._executor.num_threads,
-            samples=self._builder.dataset,
-            row_bytes=self._bound.row_bytes,
-        )
-        chunks = dict(ranges)
+        num_threads = self._executor.num_workers * self._executor.num_threads
+        data, row_bytes = self._builder.dataset, self._bound.row_bytes
+        chunks = dict(chunk_ranges(num_rows, num_threads, samples=data, row_bytes=row_bytes))
         partial = PartialBatch(request, rows, learned=learned)
         batch = PendingBatch(number, partial, slot, chunks, learned=session.learned)
         for start in chunks:

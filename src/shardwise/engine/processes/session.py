@@ -40,14 +40,13 @@ class Session:
         self.batch_numbers = itertools.count()
         # Makes the batches of one run after the other, beside the caller's thread.
         self.helper = ThreadPool(1, name="shardwise_finish")
-        # A loader that is dropped, and the interpreter's end, end the processes: then the thread's
-        # run ends, for which the end of the interpreter waits after this.
-        self._end = weakref.finalize(owner, _end, self.pid, self.pool)
+        # A loader that is dropped, and the interpreter's end, end the thread and the processes.
+        self._end = weakref.finalize(owner, _end, self.pid, self.pool, self.helper)
         self.layout = builder.layout
         self.learned: dict[str, Layout] = {}
         # A collate of the user's, and padding, make new columns: nothing to learn.
         self._is_learned = builder.collate is not None or builder.ragged.ragged == "pad"
-        self._slots = SlotPool(max_idle=max_idle)
+        self.slots = SlotPool(max_idle=max_idle)
 
     def require_usable(self) -> None:
         """Refuse a forked process, and the end of the processes."""
@@ -73,16 +72,12 @@ class Session:
         layout = RowLayout({**self.layout, **self.learned})
         if not layout.fields or num_rows == 0:
             return None, layout.empty()
-        slot = self._slots.take(layout.num_bytes(num_rows))
-        return slot, layout.views(self._slots.lend(slot), num_rows)
-
-    def keep_slots(self, count: int) -> None:
-        """Keep as many idle slots for later batches, or more."""
-        self._slots.keep(count)
+        slot = self.slots.take(layout.num_bytes(num_rows))
+        return slot, layout.views(self.slots.lend(slot), num_rows)
 
     def make_lasting(self, partial: PartialBatch) -> bool:
         """Copy a batch that the user may keep where slots are scarce; returns whether it did."""
-        is_scarce = self._slots.is_scarce
+        is_scarce = self.slots.is_scarce
         if is_scarce:
             partial.rows = {name: rows.copy("K") for name, rows in partial.rows.items()}
             partial.learned = {name: rows.copy() for name, rows in partial.learned.items()}
@@ -93,11 +88,13 @@ class Session:
         if self.pid != os.getpid():
             return  # a thread of the parent's may have held the lock of the slots
         self._end()
-        self.helper.close(timeout_s=END_TIMEOUT_S)
-        self._slots.close()
+        self.slots.close()
 
 
-def _end(pid: int, pool: WorkerPool) -> None:
+def _end(pid: int, pool: WorkerPool, helper: ThreadPool) -> None:
     # A forked child does not own the processes.
     if pid == os.getpid():
+        # First the thread, which uses the descriptors: their numbers may be another's afterwards.
+        pool.wake()
+        helper.close(timeout_s=END_TIMEOUT_S)
         pool.close()

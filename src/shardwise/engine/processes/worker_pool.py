@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -81,6 +82,8 @@ class WorkerPool:
             self._selector = selectors.DefaultSelector()
             self._sock, self._theirs = _socket_pair()
             self._wakes = above_stdio(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        # Open as long as a thread may write into it.
+        weakref.finalize(self, os.close, self._wakes).atexit = False
         self.status = WorkerStatus.create(num_workers, num_threads)
         # All workers map its file.
         self._job: Packed | None = pack(job, SlotPool(max_idle=0), max_inline=0)
@@ -141,8 +144,7 @@ class WorkerPool:
 
     def wake(self) -> None:
         """Let the thread that waits for answers look around; any thread may call it."""
-        if self._wakes >= 0:
-            os.eventfd_write(self._wakes, 1)
+        os.eventfd_write(self._wakes, 1)
 
     def answers(self, timeout: float | None) -> list[Answer | Stopped]:
         """Wait for answers: all that have arrived, none after `timeout` seconds or if woken.
@@ -283,9 +285,8 @@ class WorkerPool:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._wakes = -1
         for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, int):
+            if isinstance(key.fileobj, int) and key.fileobj != self._wakes:
                 os.close(key.fileobj)
         self._selector.close()
         self.status.close()
