@@ -20,7 +20,6 @@ from shardwise.engine.processes import run as run_module
 from shardwise.engine.processes import session as session_module
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.worker_pool import WorkerPool
-from shardwise.engine.processes.worker_status import WorkerStatus
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor
 from tests.support.waiting import wait_for
@@ -281,22 +280,6 @@ def test_a_loader_that_is_closed_ends_a_run_that_could_not_start(monkeypatch):
 
 def helper_of(executor):
     return executor._session.helper
-
-
-def test_an_older_run_that_ends_just_then_does_not_end_the_tasks_of_a_newer_one(monkeypatch):
-    number = WorkerStatus.run
-
-    def read(status):
-        found = number.fget(status)
-        if found == 1 and threading.current_thread() is not threading.main_thread():
-            wait_for(lambda: not helper_of(executor)._tasks.empty(), seconds=60)
-        return found
-
-    with closing(processes(BatchBuilder(DATA))) as executor:
-        older = executor.run(requests(15))
-        next(older)
-        monkeypatch.setattr(WorkerStatus, "run", property(read, number.fset))
-        assert sum(1 for _ in executor.run(requests(15))) == 15
 
 
 def test_the_descriptors_of_a_closed_loader_are_closed_after_the_thread_that_uses_them(monkeypatch):
