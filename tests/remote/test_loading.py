@@ -124,8 +124,8 @@ def test_an_iterator_that_was_dropped_leaves_no_request(s3, executor):
     urls = put_indexed_shards(s3, "dropped", [400], num_bytes=50_000)
     loop = runtime(obstore=True).loop
     before = asyncio.all_tasks(loop)
-    with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=1e6) as proxy:
-        data = sw.tar(urls, storage=s3.behind(proxy.url).config)
+    with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=4e6) as proxy:
+        data = sw.tar(urls, storage=s3.behind(proxy.url).unhedged)
         batches = iter(loader(data, batch_size=8, output="numpy", **executor))
         # Until the following ones are on their way: the line is slower than the loop, also
         # where this thread has a core for a tenth of the time.

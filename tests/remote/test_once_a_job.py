@@ -16,9 +16,12 @@ import torch.distributed as dist
 
 import shardwise as sw
 from shardwise.base import process_group
+from shardwise.base.errors import DataError
 from shardwise.base.process_group import made_once
 from shardwise.storage.open import read_whole
 from shardwise.storage.options import StorageOptions
+from shardwise.stores import register
+from tests.extensions.remote.stores.test_own_store import FolderClient
 from tests.support.ranks import run_ranks
 from tests.support.remote_shards import put_indexed_shards
 from tests.support.servers import S3Server
@@ -183,3 +186,53 @@ def test_each_call_is_made_anew_and_a_maker_that_fails_costs_the_others_nothing(
 
     found = as_rank(lambda: made_once("failing", fail_once), 4)
     assert sorted(map(str, found)) == ["away", *(["b'there'"] * 3)]
+
+    def fail() -> bytes:
+        failed.append(1)
+        raise DataError("damaged")
+
+    failed.clear()
+    assert set(map(str, as_rank(lambda: made_once("damaged", fail), 4))) == {"damaged"}
+    assert len(failed) == 4
+
+
+def test_ranks_that_open_one_url_of_two_stores_get_the_data_of_each(tmp_path, monkeypatch, as_rank):
+    monkeypatch.setattr("shardwise.storage.client._FACTORIES", {})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    register("folder", FolderClient)
+    stores = [str(tmp_path / "one"), str(tmp_path / "other")]
+    for rows, store in zip((3, 5), stores, strict=True):
+        bucket = Path(store, "bucket")
+        bucket.mkdir(parents=True)
+        (bucket / "0.jsonl").write_text(f'{{"of_{rows}": 1}}\n' * rows)
+        pq.write_table(numbered_table(0, rows), bucket / "0.parquet")
+        (bucket / "list.csv").write_text("path\n" + "0.jsonl\n" * rows)
+        with sw.TarWriter(str(bucket / "{shard}.tar")) as writer:
+            for row in range(rows):
+                writer.write({"__key__": str(row), "txt": b"text"})
+    names = {"jsonl": "0.jsonl", "parquet": "0.parquet", "files": "list.csv", "tar": "*.tar"}
+    turns = threading.Lock()
+    order: list[int] = []
+
+    def open_both() -> list[tuple[int, ...]]:
+        with turns:
+            order.append(len(order) % 2)
+            first = order[-1]
+        found = {}
+        for which in (first, 1 - first):
+            storage = {"folder": stores[which]}
+            of_store = [
+                getattr(sw, name)(f"folder://bucket/{path}", storage=storage)
+                for name, path in names.items()
+            ]
+            found[which] = [*map(len, of_store), of_store[0].fields]
+        return found[0] + found[1]
+
+    expected = [3, 3, 3, 3, ("of_3",), 5, 5, 5, 5, ("of_5",)]
+    assert as_rank(open_both, 2) == [expected] * 2
+
+
+def test_others_make_what_a_killed_rank_was_making_and_a_forked_child_makes_its_own():
+    done = run_ranks(PROGRAM.with_name("makes.py"), nproc=3, check=False)
+    children = [f"child of {rank}: by {rank}" for rank in range(3)]
+    assert sorted(done.stdout.splitlines()) == ["1: made", "2: made", *children]

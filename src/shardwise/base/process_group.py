@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time
 import zlib
@@ -19,10 +20,12 @@ from shardwise.base.errors import RankError, StallError
 
 # A group made in another way, a backend's own store, a store that is gone.
 NO_STORE = (AttributeError, RuntimeError, ValueError)
-# Seconds that a rank waits for what another one makes, and at most between two looks.
-_MAKER_S, _LOOK_S = 600.0, 0.2
+# Seconds until the next rank in line makes what is not made yet, at most between two looks.
+_MAKER_S, _LOOK_S = 60.0, 0.2
 # Before bytes that were made; larger ones are too many for a store that all ranks ask.
 _MADE, _MOST_BYTES = b"+", 64 << 20
+_inherited: list[object] = []  # the groups that a forked child has from its parents
+os.register_at_fork(after_in_child=lambda: _inherited.append(default_group()))
 
 
 def loader_worker() -> Any:
@@ -62,9 +65,8 @@ def watch_group(changed: Callable[[], None]) -> Callable[[], None]:
 def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
     """The first name that a rank of the process group proposed under `key`, the same on all ranks.
 
-    No collective: it asks the store that the group was made with, and waits for no other rank.
-    None without a group, or where its store can't answer. With `is_new` the n-th call of each
-    process returns the n-th name.
+    Waits for no other rank. None without a group, or where the group's store can't answer. With
+    `is_new` the n-th call of each process returns the n-th name.
     """
     ranks, store = group_rank_and_size(), group_store()
     if ranks is None or store is None:
@@ -79,42 +81,40 @@ def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
 
 def has_other_ranks() -> bool:
     """Whether `made_once` has other ranks to share with."""
-    ranks = group_rank_and_size()
-    return ranks is not None and ranks[1] > 1
+    return (group_rank_and_size() or (0, 1))[1] > 1
 
 
 def made_once(key: str, make: Callable[[], bytes]) -> bytes:
     """Bytes that one rank of the process group makes, and all others get from it.
 
     The n-th call of a process returns what was made for the n-th call of any. Without a group, and
-    where the maker fails or takes longer than ten minutes, this process makes them itself.
+    where the maker fails, this process makes them itself; each minute without them one rank more.
     """
     ranks, store = group_rank_and_size(), group_store()
     if ranks is None or not has_other_ranks() or store is None:
         return make()
-    is_maker = False
     try:
         # Names of a million files are a short key, too.
         key = f"shardwise/{hashlib.sha256(key.encode()).hexdigest()}"
         key = f"{key}/{store.add(f'{key}/rank {ranks[0]}', 1)}"
-        is_maker = store.add(f"{key}/makers", 1) == 1
-        if not is_maker:
-            deadline, pause_s = time.monotonic() + _MAKER_S, 0.005
-            while not store.check([key]) and time.monotonic() < deadline:
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LOOK_S)
-            made = bytes(store.get(key)) if store.check([key]) else b""
-            return zlib.decompress(made[1:]) if made[:1] == _MADE else make()
+        place = store.add(f"{key}/makers", 1) - 1
+        deadline, pause_s = time.monotonic() + place * _MAKER_S, 0.005
+        while not store.check([key]) and time.monotonic() < deadline:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_S)
+        made = bytes(store.get(key)) if store.check([key]) else b""
     except NO_STORE:
         return make()
-    made = b""
+    if made:
+        return zlib.decompress(made[1:]) if made[:1] == _MADE else make()
     try:
         made = make()
         return made
     finally:
         packed = zlib.compress(made, 1)
         with suppress(*NO_STORE):
-            store.set(key, _MADE + packed if made and len(packed) < _MOST_BYTES else b"-")
+            if not store.check([key]):
+                store.set(key, _MADE + packed if made and len(packed) < _MOST_BYTES else b"-")
 
 
 def found_once(key: str, find: Callable[[], Any]) -> Any:
@@ -142,9 +142,9 @@ def exchange(key: str, own: str, ranks: Sequence[int], *, timeout_s: float) -> l
 def group_store() -> Any:
     """The store that the process group was made with; None without one.
 
-    A forked worker has its parent's connection, which two processes can't use.
+    A forked child has its parent's connection, which two processes can't use.
     """
-    if loader_worker() is not None:
+    if loader_worker() is not None or default_group() in _inherited:
         return None
     try:
         return sys.modules["torch.distributed"].distributed_c10d._get_default_store()

@@ -44,9 +44,8 @@ def list_files(
             "files by a brace pattern, such as https://HOST/train-{000..123}.tar"
         )
 
-    key = f"list {url} {suffixes} {ignored}"
-    names: list[str] = found_once(key, lambda: _list(url, suffixes, ignored, options))
-    return names
+    key = f"list {options.settings_digest()} {url} {suffixes} {ignored}"
+    return list(found_once(key, lambda: _list(url, suffixes, ignored, options)))
 
 
 def _list(
@@ -111,7 +110,8 @@ class _Stores:
     def read_whole(self, url: str, options: StorageOptions, *, once: bool = False) -> bytes:
         """Read the first 4 MiB, whose reply has the file's length, and then the rest at once."""
         if once:
-            return made_once(f"read {url}", lambda: self.read_whole(url, options))
+            key = f"read {options.settings_digest()} {url}"
+            return made_once(key, lambda: self.read_whole(url, options))
         remote = PinnedObject(url, options)
 
         async def read() -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from itertools import pairwise
 from types import SimpleNamespace
@@ -210,33 +211,52 @@ async def test_a_request_starts_as_soon_as_the_bound_has_room_for_it():
     assert source.asked_bytes == 9 * step
 
 
-@pytest.mark.parametrize(("bytes_a_s", "share"), [(80e6, 1), (4e9, 2)])
-@in_event_loop
-async def test_fast_replies_take_half_of_the_bound_and_slow_ones_all_of_it(
-    bytes_a_s, share, monkeypatch
-):
+@pytest.fixture
+def paced(monkeypatch):
+    """An object that sends so many bytes a second of a clock of its own."""
     now, piece = 0.0, memoryview(bytes(4 << 20))
 
     class Paced:
-        @staticmethod
-        async def stream(start, stop, take):
+        bytes_a_s = math.inf
+
+        async def stream(self, start, stop, take):
             nonlocal now
             for _ in range(start, stop, len(piece)):
                 await asyncio.sleep(0)
-                now += len(piece) / bytes_a_s
+                now += len(piece) / self.bytes_a_s
                 take(Reply(piece, FileStat(1 << 40, 0), 0.001))
 
     monkeypatch.setattr(planned_module, "time", SimpleNamespace(monotonic=lambda: now))
+    return Paced()
+
+
+async def read_all(planned, source, start, stop):
+    """Announce a range and read it; returns what was held of it at first."""
+    announce(planned, "owner", source, (start, stop))
+    held = planned.num_bytes
+    await planned.read("f", [ByteRange(start, stop, 0)])
+    await asyncio.sleep(0)
+    planned.withdraw("owner")
+    return held
+
+
+@pytest.mark.parametrize(("bytes_a_s", "share"), [(80e6, 1), (4e9, 2)])
+@in_event_loop
+async def test_fast_replies_take_half_of_the_bound_and_slow_ones_all_of_it(bytes_a_s, share, paced):
+    paced.bytes_a_s, bound = bytes_a_s, 128 << 20
+    planned = PlannedReads(bound, 64)
+    assert await read_all(planned, paced, 0, bound) == bound
+    assert await read_all(planned, paced, bound, 3 * bound) == bound // share
+
+
+@in_event_loop
+async def test_replies_by_a_clock_that_stands_still_are_outweighed_by_some_slow_ones(paced):
     bound = 128 << 20
     planned = PlannedReads(bound, 64)
-    announce(planned, "measured", Paced, (0, bound))
-    assert planned.num_bytes == bound
-    await planned.read("f", [ByteRange(0, bound, 0)])
-    await asyncio.sleep(0)
-    planned.withdraw("measured")
-    announce(planned, "next", Paced, (bound, 3 * bound))
-    assert planned.num_bytes == bound // share
-    await planned.read("f", [ByteRange(bound, 3 * bound, 0)])
+    held = [await read_all(planned, paced, 0, bound)]
+    paced.bytes_a_s = 80e6
+    held += [await read_all(planned, paced, at * bound, (at + 1) * bound) for at in range(1, 12)]
+    assert (held[0], held[1], held[-1]) == (bound, bound // 2, bound)
 
 
 @in_event_loop

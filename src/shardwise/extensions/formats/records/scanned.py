@@ -154,7 +154,8 @@ class ScannedSource(RecordSource):
 
     def _find_once(self, what: str, find: Callable[[], Any]) -> Any:
         """What is found in remote files, as JSON has it: one rank of a process group looks."""
-        return find() if is_local(self.urls[0]) else found_once(f"{what} {self.urls}", find)
+        key = f"{what} {self._pool.options.settings_digest()} {self.urls}"
+        return find() if is_local(self.urls[0]) else found_once(key, find)
 
     def _scan_once(self) -> list[Found]:
         """Scan all files; of remote ones, one rank of a process group finds the records for all."""
@@ -164,7 +165,8 @@ class ScannedSource(RecordSource):
 
         pairs = list(zip(self.urls, self._known, strict=True))
         if not any(self._known) and not is_local(self.urls[0]) and has_other_ranks():
-            packed = made_once(f"scan {self._kind} {self.urls}", lambda: _pack(scan()))
+            key = f"scan {self._kind} {self._pool.options.settings_digest()} {self.urls}"
+            packed = made_once(key, lambda: _pack(scan()))
             pairs = list(zip(self.urls, _unpack(packed), strict=True))
         return scan()
 

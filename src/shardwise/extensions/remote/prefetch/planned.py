@@ -30,7 +30,8 @@ _GAP_BYTES = 4 << 10
 _REQUEST_BYTES = 32 << 20
 _CONNECTIONS = 8
 _BYTES_A_S = 800e6
-_DECAY = 0.98
+# A faster reply changes nothing: it counts as this, so that few slow ones outweigh it.
+_MOST_A_S, _DECAY = 2 * _BYTES_A_S / _CONNECTIONS, 0.98
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -182,8 +183,7 @@ class PlannedReads:
 
     @property
     def _num_connections(self) -> int:
-        needed = -int(-_BYTES_A_S // self._fastest)
-        return min(_CONNECTIONS, max(_CONNECTIONS // 2, needed))
+        return min(_CONNECTIONS, -int(-_BYTES_A_S // self._fastest))
 
     @property
     def _room(self) -> int:
@@ -244,7 +244,7 @@ class PlannedReads:
             self._num_in_flight -= 1
             if at - head >= 2 * PIECE_BYTES:
                 rate = (at - head) / max(1e-9, time.monotonic() - since)
-                self._fastest = max(rate, _DECAY * self._fastest)
+                self._fastest = max(min(rate, _MOST_A_S), _DECAY * self._fastest)
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             if due and error is None:
                 error = StorageError(f"{end - at} bytes of {end - begin} are missing")

@@ -150,7 +150,8 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         ]
 
     # One rank of a process group reads those of remote files for all.
-    found = read() if any(map(is_local, urls)) else found_once(f"tables {urls}", read)
+    key = f"tables {pool.options.settings_digest()} {urls}"
+    found = read() if any(map(is_local, urls)) else found_once(key, read)
     infos = [
         FileInfo(
             url, FileStat(*stat), pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))),

@@ -25,7 +25,7 @@ from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_version import require_end
-from shardwise.storage import FileStat, is_local
+from shardwise.storage import FileStat, StorageOptions, is_local
 from shardwise.storage.column_file import texts_of
 from shardwise.storage.missing import explain_missing
 
@@ -175,7 +175,9 @@ def _open_once(urls: Sequence[str], store: IndexStore) -> Iterator[_Found]:
             for shard, header, stat in _open_indexed(urls, store, num_threads=REMOTE_THREADS)
         ]
 
-    for shard, texts, stat in found_once(f"open {store.directory} {' '.join(urls)}", find):
+    settings = (store.options or StorageOptions()).settings_digest()
+    key = f"open {settings} {store.directory} {store.accept_unfinished} {' '.join(urls)}"
+    for shard, texts, stat in found_once(key, find):
         yield shard, texts and IndexHeader.from_metadata(texts), FileStat(*stat)
 
 

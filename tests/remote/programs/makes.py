@@ -1,0 +1,43 @@
+"""A rank whose forked child makes what it needs itself; rank 0 is killed while it makes it."""
+
+import os
+import signal
+import time
+
+import torch.distributed as dist
+
+from shardwise.base import process_group
+from shardwise.base.process_group import made_once
+
+# The launcher ends the others of a killed rank.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+process_group._MAKER_S = 0.5
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+
+def say(text: str) -> None:
+    os.write(1, f"{text}\n".encode())
+
+
+pid = os.fork()
+if not pid:
+    say(f"child of {rank}: {made_once('forked', lambda: b'by %d' % rank).decode()}")
+    os._exit(0)
+os.waitpid(pid, 0)
+
+store = process_group.group_store()
+if rank:
+    while not store.check(["making"]):
+        time.sleep(0.01)
+
+
+def make() -> bytes:
+    if not rank:
+        store.set("making", "1")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return b"made"
+
+
+say(f"{rank}: {made_once('killed', make).decode()}")
+os._exit(0)
