@@ -155,6 +155,17 @@ def test_hedges_stay_within_their_budget_where_a_full_link_makes_every_request_l
     assert 400 * (4 << 20) < counted["bytes"] <= counted["requests"] * (4 << 20)
 
 
+def test_a_long_range_is_not_late_before_a_slow_line_can_have_sent_it():
+    latency = LatencyTracker()
+    assert latency.late_s(8 << 20) == 0.5
+    latency.add(400_000, 0.1, 0.2)  # 4 MB/s
+    assert latency.late_s(8 << 20) == pytest.approx(2 * (0.1 + (8 << 20) / 4e6))
+    assert latency.late_s(0) == 0.5
+    for _ in range(32):
+        latency.add(8 << 20, 0.1, 1.0)
+    assert latency.late_s(8 << 20) == pytest.approx(1.25)
+
+
 def test_without_hedging_there_is_no_second_one():
     client = Scripted("stall", "ok")
     with pytest.raises(StorageError):

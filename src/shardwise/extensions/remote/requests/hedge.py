@@ -63,8 +63,15 @@ class LatencyTracker:
             self._late[size] = max(_LEAST_LATE_S, p95 * 1.25)
 
     def late_s(self, num_bytes: int) -> float:
-        """1.25 times the 95th percentile of the seconds of replies of this size."""
-        return self._late[bisect_left(_SIZES, num_bytes)]
+        """1.25 times the 95th percentile of the seconds of replies of this size.
+
+        Before enough of them were measured, twice what they take at the measured bandwidth.
+        """
+        size = bisect_left(_SIZES, num_bytes)
+        late = self._late[size]
+        if self._bytes_a_s and len(self._times[size]) < _MIN_SAMPLES:
+            late = max(late, 2 * (self._head_s + num_bytes / self._bytes_a_s))
+        return late
 
     def may_hedge(self, *, is_very_late: bool = False) -> bool:
         """Take a hedge from the budget, or from what is kept for very late requests."""
