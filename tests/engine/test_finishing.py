@@ -198,6 +198,8 @@ def test_batches_are_made_while_the_program_asks_for_none():
         wait_for(lambda: len(prepared) == 4, seconds=60)
         assert first.is_next_ready()
         assert next(batches).num_ready == 3
+        # Also where the program never waits.
+        wait_for(lambda: len(prepared) == 5, seconds=60)
         batches.close()
         assert executor._session.pool.status.run == -1
 
