@@ -5,6 +5,7 @@ import pytest
 
 from shardwise.base.errors import MissingShardError, StorageError
 from shardwise.storage import expand
+from shardwise.storage.url_patterns import refuse_repeats
 
 
 @pytest.fixture
@@ -133,6 +134,19 @@ def test_a_file_is_refused_under_two_names_wherever_they_stand(shards, urls):
     Path("hard.tar").hardlink_to("sub/e.tar")
     with pytest.raises(ValueError, match=r"tar' is named twice, once as 'sub/e\.tar'"):
         expand(urls)
+
+
+@pytest.mark.parametrize("again", ["s3://b/./a/1.tar", "s3://b/././a/./1.tar"])
+def test_dots_in_a_remote_url_are_another_spelling(again):
+    with pytest.raises(ValueError, match="is named twice"):
+        refuse_repeats(["s3://b/a/1.tar", again])
+
+
+def test_double_slashes_are_another_spelling_in_an_index_alone():
+    urls = ["s3://b/a/1.tar", "s3://b/a//1.tar"]
+    refuse_repeats(urls)
+    with pytest.raises(ValueError, match="is named twice"):
+        refuse_repeats(urls, in_index=True)
 
 
 def test_a_remote_url_named_twice_is_refused():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -146,12 +147,18 @@ def _list_directory(path: str, suffixes: tuple[str, ...]) -> list[str]:
     return [os.path.join(path, name) for name in names]
 
 
-def refuse_repeats(urls: Iterable[str], *, by_file: bool = True) -> None:
-    """Refuse the same file twice: in two spellings, or `by_file` by a symbolic or a hard link."""
+def refuse_repeats(urls: Iterable[str], *, by_file: bool = True, in_index: bool = False) -> None:
+    """Refuse the same file twice: in two spellings, or `by_file` by a symbolic or a hard link.
+
+    Remote names `in_index` are paths, so "a//b" is "a/b"; elsewhere they may be two keys.
+    """
     seen: dict[str | tuple[int, int], str] = {}
     for url in urls:
         is_remote = scheme_of(url) not in ("", "file")
-        path = url.replace("/./", "/") if is_remote else os.path.abspath(strip_file_scheme(url))
+        if is_remote:
+            path = posixpath.normpath(url) if in_index else re.sub(r"/(\./)+", "/", url)
+        else:
+            path = os.path.abspath(strip_file_scheme(url))
         names: list[str | tuple[int, int]] = [path]
         if by_file and not is_remote:
             # Opening a file that is not there reports the error.

@@ -86,7 +86,7 @@ class LitDataSource(RecordSource):
             raise DataError("no index of LitData: it has no config or no chunks", url=self.url)
         with as_data_error("the index can't be used", url=self.url):
             index = self._parse(config, chunks)
-            refuse_repeats(chunk.url for chunk in index.chunks)
+            refuse_repeats((chunk.url for chunk in index.chunks), in_index=True)
         return index
 
     def _parse(self, config: Mapping[str, Any], chunks: Sequence[Any]) -> _Index:

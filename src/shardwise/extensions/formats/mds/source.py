@@ -199,8 +199,9 @@ class MdsSource(RecordSource):
                 columns = own
                 shards.append(stored)
             with as_data_error("the index", url=url):
-                refuse_repeats(each.shard.url for each in shards[first:])
-                refuse_repeats(each.zip_url for each in shards[first:] if each.zip_url)
+                refuse_repeats((each.shard.url for each in shards[first:]), in_index=True)
+                zipped = [each.zip_url for each in shards[first:] if each.zip_url]
+                refuse_repeats(zipped, in_index=True)
         return _Index(shards, columns)
 
     @cached_property

@@ -61,7 +61,7 @@ def open_litdata(url: str, dtype: np.dtype[Any] | None, options: StorageOptions)
     require_dtype(url, dtype, own, "the index")
     with as_data_error("the index can't be used", url=url):
         chunks = [beside(url, name) for name in names]
-        refuse_repeats(chunks)
+        refuse_repeats(chunks, in_index=True)
     return [_open_chunk(chunk, own, options) for chunk in chunks]
 
 
