@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import threading
 import time
 
@@ -67,9 +68,10 @@ def test_a_manifest_beside_its_shards_keeps_no_user(sftp):
     with sw.TarWriter(pattern, storage=sftp.config, max_samples=2, manifest=True) as writer:
         for number in range(4):
             writer.write({"__key__": f"{number:04d}", "cls": number})
-    names = (sftp.folder / "written/manifest.swm").read_bytes()
-    assert b"000.tar" in names
-    assert b"@" not in names
+    data = (sftp.folder / "written/manifest.swm").read_bytes()
+    assert b"000.tar" in data
+    assert f"{getpass.getuser()}@".encode() not in data  # a digest may hold an "@" by chance
+    assert b"127.0.0.1" not in data
     ds = sw.tar(f"{root}/manifest.swm", storage=sftp.config)
     assert [ds[i]["cls"] for i in range(4)] == [b"0", b"1", b"2", b"3"]
 
