@@ -134,6 +134,8 @@ def train(addresses: str, kills: dict[int, tuple[str, int]]) -> None:
         counts = loader.stats()["service"]
         made = sum(server["answers"] for server in counts["servers"].values())
         print(f"rank {loader.rank}: {made} batches by servers, {counts['made_here']} made here")
+    # Before its group: a group that DDP is the last to hold may hang as it ends.
+    del model
     dist.destroy_process_group()
 
 

@@ -13,6 +13,7 @@ exit code of that process.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import gc
 import importlib
 import importlib.util
@@ -26,8 +27,9 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import torch
 from torch.distributed import TCPStore
 
 import shardwise.sources.tar.source
@@ -64,7 +66,7 @@ def become(environment: dict[str, str], cwd: str, output: Path) -> None:
     write_to(output)
 
 
-def main(preloaded: list[str], folder: str, runs: list[dict]) -> None:
+def main(preloaded: list[str], folder: str, runs: list[dict], timeout: float) -> None:
     """Run each and exit; in a rank, return when its program has ended.
 
     Args:
@@ -72,6 +74,7 @@ def main(preloaded: list[str], folder: str, runs: list[dict]) -> None:
         folder: for the outputs, "0.out" and so on, and "codes.json" with the exit codes.
         runs: dicts of `args`, as they follow "python"; `nproc`, None for one process that is no
             rank; and `env`, more variables. Ranks have torchrun's environment and a store.
+        timeout: seconds after which the caller gives up.
     """
     preload(preloaded)
     codes = []
@@ -88,6 +91,9 @@ def main(preloaded: list[str], folder: str, runs: list[dict]) -> None:
                     if run["nproc"] is not None:
                         os.environ.update(environment(rank, run["nproc"], port))
                     os.environ.update(run["env"])
+                    # What hangs says where: its output is in the error.
+                    faulthandler.dump_traceback_later(0.9 * timeout)
+                    keep_process_groups()
                     run_program(run["args"])
                     return
                 pids[pid] = rank
@@ -138,6 +144,21 @@ def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
     }
     others = {"GROUP_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return {name: str(value) for name, value in (ranks | sizes | elastic | others).items()}
+
+
+def keep_process_groups() -> None:
+    """Let a process group that is destroyed live as long as its process.
+
+    If a model in torch's DDP is the last that holds it, torch waits for the group's threads with
+    the GIL, for which they may wait: one of ten ranks hung so on a busy machine.
+    """
+    destroy, kept = torch.distributed.destroy_process_group, []
+
+    def destroy_and_keep(group: Any = None) -> None:
+        kept.append(group or torch.distributed.group.WORLD)
+        destroy(group)
+
+    torch.distributed.destroy_process_group = destroy_and_keep
 
 
 def run_program(args: list[str]) -> None:

@@ -74,6 +74,7 @@ def run_several(
             "cwd": str(Path.cwd()),
             "output": str(folder / "launcher.out"),
             "preloaded": list(preload),
+            "timeout": timeout,
             "folder": str(folder),
             "runs": [
                 {"args": [str(arg) for arg in run.args], "nproc": run.nproc, "env": dict(run.env)}

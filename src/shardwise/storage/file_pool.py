@@ -189,7 +189,7 @@ class Upcoming:
             for url, offsets, ends, begin in of_pool if limit_bytes else ():
                 file = pool.get(url)
                 if isinstance(file, RemoteReads) and file.is_held:
-                    num_held += ends[-1] - begin
+                    num_held += ends[-1] - begin if ends else 0
                 elif file.is_remote:
                     requests.append(ReadRequest(file, byte_ranges(offsets, ends, begin)))
             reading.append((limit_bytes, requests))

@@ -143,6 +143,7 @@ def test_a_file_that_is_held_whole_is_announced_in_no_range(make: Make, monkeypa
     assert len(announced) == 1
     # Its bytes count, so that no more requests are taken ahead.
     assert upcoming._num_bytes == 2 * len(DATA)
+    upcoming.announce("no range", [(pool, [("s3://bucket/000.tar", [], [], 0)])])
     # A block that is gone is announced again.
     assert file.forget(0, BLOCK)
     upcoming.announce(3, reads)
