@@ -7,6 +7,7 @@ import errno
 import gzip
 import lzma
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -315,7 +316,7 @@ def test_a_tar_that_is_cut_anywhere_is_no_tar(tmp_path, kind):
 @pytest.mark.parametrize("opener", [gzip.open, bz2.open, lzma.open])
 def test_a_compressed_tar_is_unpacked_to_see_whether_it_is_whole(tmp_path, opener):
     path = tmp_path / "a.tgz"
-    plain = write_tar(tmp_path / "a.tar", [("a.bin", os.urandom(30_000))])
+    plain = write_tar(tmp_path / "a.tar", [("a.bin", random.Random(0).randbytes(30_000))])
     with opener(path, "wb") as file:
         file.write(Path(plain).read_bytes())
     data = path.read_bytes()

@@ -197,7 +197,8 @@ def test_batches_are_made_while_the_program_asks_for_none():
         # The program's, and as many more as the depth of 4 leaves.
         wait_for(lambda: len(prepared) == 4, seconds=60)
         assert first.is_next_ready()
-        assert next(batches).num_ready == 3
+        # The last one may be prepared and not yet counted.
+        assert next(batches).num_ready in (2, 3)
         # Also where the program never waits.
         wait_for(lambda: len(prepared) == 5, seconds=60)
         batches.close()

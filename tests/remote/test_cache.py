@@ -28,7 +28,7 @@ def test_the_second_epoch_asks_the_store_for_nothing(s3, tmp_path, executor):
     prefix = f"again-{len(executor)}"
     urls = put_indexed_shards(s3, prefix, [40] * 5)
     settings = sw.CacheSettings(tmp_path / "cache", block_bytes=32 << 10)
-    data = sw.tar(urls, cache=settings, storage=s3.config)
+    data = sw.tar(urls, cache=settings, storage=s3.unhedged)
     with loader(data, shuffle=True, **executor) as batches:
         check_epoch(batches, 200)
         first = fetched(s3, f"/{prefix}/")
@@ -42,7 +42,7 @@ def test_the_second_epoch_asks_the_store_for_nothing(s3, tmp_path, executor):
 
 def test_bytes_that_came_wrong_and_were_cached_are_fetched_once_more(s3, tmp_path, monkeypatch):
     urls = put_shards(s3, "came-wrong", [40])
-    build_indexes(urls, options=StorageOptions(config=s3.config), digests=True)
+    build_indexes(urls, options=StorageOptions(**s3.unhedged), digests=True)
     real, flipped = RemoteFile.read_many, []
 
     def read_many(requests, buffer):
@@ -53,7 +53,7 @@ def test_bytes_that_came_wrong_and_were_cached_are_fetched_once_more(s3, tmp_pat
             buffer[600] ^= 1
 
     monkeypatch.setattr(RemoteFile, "read_many", staticmethod(read_many))
-    data = sw.tar(urls, cache=tmp_path / "cache", storage=s3.config)
+    data = sw.tar(urls, cache=tmp_path / "cache", storage=s3.unhedged)
     with loader(data, num_threads=0) as batches:
         check_epoch(batches, 40)
         assert flipped

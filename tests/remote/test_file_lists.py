@@ -127,7 +127,7 @@ def test_a_cached_file_that_was_replaced_is_told_when_it_is_fetched_again(s3, tm
         for block in (tmp_path / "cache").rglob("*.block"):
             if block.stat().st_size > 1000:  # not the notes of versions
                 block.unlink()
-        cache.opened._open_blocks.clear()
+        cache.opened._start()  # as in a new process
         with pytest.raises(DataError, match="replaced while it was in use"):
             read_epoch(batches, files)
 
@@ -170,7 +170,7 @@ def test_files_that_a_cache_evicted_are_announced_again(tmp_path, monkeypatch):
         for block in (tmp_path / "cache").rglob("*.block"):
             if block.stat().st_size > 1000:  # not the notes of versions
                 block.unlink()
-        cache.opened._open_blocks.clear()
+        cache.opened._start()  # as in a new process
         PairedClient.asked.clear()
         PairedClient.most = 0
         read_epoch(batches, files)

@@ -40,7 +40,7 @@ from tests.support.waiting import wait_for
 )
 def test_every_sample_comes_once_and_whole(s3, executor, shuffle, num_bytes):
     urls = put_shards(s3, f"whole{num_bytes}", [20, 0, 33, 1], num_bytes=num_bytes)
-    data = sw.tar(urls, storage=s3.config)
+    data = sw.tar(urls, storage=s3.unhedged)
     # Opened, so that what the loader counts is reading alone.
     assert len(data) == 54
     with loader(data, shuffle=shuffle, **executor) as batches:
@@ -63,7 +63,7 @@ def test_large_payloads_that_are_missing_or_empty_or_asked_for_twice(s3):
         (f"{i:03d}.{name}", value) for i, fields in made.items() for name, value in fields.items()
     )
     url = s3.put("odd/000.tar", shard)
-    data = sw.tar(url, storage=s3.config)
+    data = sw.tar(url, storage=s3.unhedged)
     asked = [3, 1, 1, 11, 0, 2, 2]
     for index, sample in zip(asked, data.__getitems__(asked), strict=True):
         found = {name: value for name, value in sample.items() if name in ("big", "small")}
@@ -73,7 +73,7 @@ def test_large_payloads_that_are_missing_or_empty_or_asked_for_twice(s3):
 
 def test_a_single_sample_costs_one_range(s3, counted):
     urls = put_indexed_shards(s3, "single", [50])
-    data = sw.tar(urls, storage=s3.config)
+    data = sw.tar(urls, storage=s3.unhedged)
     assert len(data) == 50
     counted()
     assert data[31]["bin"] == body(31, 1000)
@@ -84,7 +84,7 @@ def test_a_single_sample_costs_one_range(s3, counted):
 
 def test_neither_pickles_nor_states_nor_messages_hold_a_secret(s3):
     urls = put_shards(s3, "secret", [5])
-    data = sw.tar(urls, storage=s3.config)
+    data = sw.tar(urls, storage=s3.unhedged)
     with loader(data, num_threads=2) as batches:
         next(iter(batches))
         secret = s3.secret_key
@@ -103,14 +103,14 @@ def test_neither_pickles_nor_states_nor_messages_hold_a_secret(s3):
 def test_a_shuffled_batch_waits_for_its_own_requests_only(s3, tmp_path, shuffle, cached, alone):
     urls = put_shards(s3, "alone", [8])
     cache = tmp_path / "cache" if cached else None
-    data = sw.tar(urls, storage=s3.config, cache=cache, index=str(tmp_path / "index"))
+    data = sw.tar(urls, storage=s3.unhedged, cache=cache, index=str(tmp_path / "index"))
     with loader(data, batch_size=2, shuffle=shuffle) as batches:
         assert (batches._maker.num_coalesced == 1) == alone
 
 
 def test_the_first_batch_comes_before_the_shard(s3):
     urls = put_indexed_shards(s3, "first", [400], num_bytes=50_000)
-    with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=20e6) as proxy:
+    with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=5e6) as proxy:
         data = sw.tar(urls, storage=s3.behind(proxy.url).config)
         with loader(data, batch_size=16, num_threads=2) as batches:
             batch = next(iter(batches))

@@ -30,7 +30,7 @@ SIZES = [5, 6, 4]
 def merged(s3: S3Server, prefix: str, sizes: list[int] = SIZES) -> str:
     """Shards with their indexes, and a manifest beside them."""
     urls = put_indexed_shards(s3, prefix, sizes)
-    options = StorageOptions(config=s3.config)
+    options = StorageOptions(**s3.unhedged)
     url = s3.url(f"{prefix}/train.swm")
     merge_indexes(url, urls, store=IndexStore(options=options))
     return url
@@ -40,14 +40,14 @@ def merged(s3: S3Server, prefix: str, sizes: list[int] = SIZES) -> str:
 def test_shards_that_only_a_manifest_knows_are_fetched_ahead(s3, tmp_path, monkeypatch, executor):
     fetched, add = set(), CacheAhead.add
 
-    def count(self, owner, blocks):
+    def count(self, owner, holds, blocks):
         blocks = list(blocks)
-        fetched.update(block.name for block in blocks)
-        add(self, owner, blocks)
+        fetched.update(name for name, _ in blocks)
+        add(self, owner, holds, blocks)
 
     monkeypatch.setattr(CacheAhead, "add", count)
     url = merged(s3, "ahead", [200] * 4)
-    data = sw.tar(url, storage=s3.config, cache=tmp_path / "cache")
+    data = sw.tar(url, storage=s3.unhedged, cache=tmp_path / "cache")
     check_epoch(loader(data, batch_size=100, **executor), 800)
     # The first one is read at once.
     assert len(fetched) >= 3
@@ -65,7 +65,7 @@ def test_opening_is_one_request_and_a_shard_is_looked_at_when_it_is_read(s3, cou
     url = merged(s3, "one")
     before = len(requests_of(s3, "one"))
     counted()
-    data = sw.tar(url, storage=s3.config)
+    data = sw.tar(url, storage=s3.unhedged)
     batches = loader(data, shuffle="window", num_threads=0)
     assert (len(data), len(batches), len(data.fingerprint)) == (15, 1, 16)
     assert counted()["requests"] == 1
@@ -78,7 +78,7 @@ def test_opening_is_one_request_and_a_shard_is_looked_at_when_it_is_read(s3, cou
 
 def test_workers_and_copies_read_the_manifest_of_this_machine(s3, user_cache):
     url = merged(s3, "workers")
-    data = sw.tar(url, storage=s3.config)
+    data = sw.tar(url, storage=s3.unhedged)
     before = requests_of(s3, "workers").count(("GET", "train.swm"))
     travelling = pickle.dumps(loader(data, num_workers=2))
     assert len(travelling) < 20_000
@@ -93,11 +93,11 @@ def test_workers_and_copies_read_the_manifest_of_this_machine(s3, user_cache):
 
 def test_a_manifest_that_was_replaced_is_refused_by_a_copy(s3, user_cache):
     url = merged(s3, "replaced")
-    travelling = pickle.dumps(sw.tar(url, storage=s3.config))
+    travelling = pickle.dumps(sw.tar(url, storage=s3.unhedged))
     for path in (user_cache / "shardwise" / "manifests").glob("*.swm"):
         path.unlink()
     urls = put_indexed_shards(s3, "replaced", [5, 6])
-    options = StorageOptions(config=s3.config)
+    options = StorageOptions(**s3.unhedged)
     merge_indexes(url, urls, store=IndexStore(options=options))
     with pytest.raises(StaleIndexError, match="the manifest was replaced while it was in use"):
         pickle.loads(travelling)[0]
@@ -106,12 +106,12 @@ def test_a_manifest_that_was_replaced_is_refused_by_a_copy(s3, user_cache):
 def test_a_shard_that_was_replaced_in_the_store_is_an_error(s3):
     url = merged(s3, "stale")
     replace_object(s3, s3.url("stale/001.tar"), numbered_tar(100, 6, 1000))
-    data = sw.tar(url, storage=s3.config)
+    data = sw.tar(url, storage=s3.unhedged)
     data[0]
     with pytest.raises(StaleIndexError, match=r"manifest .* lists another ETag than there is"):
         data[7]
     with pytest.raises(StaleIndexError, match="not the one that the manifest"):
-        sw.tar(url, storage=s3.config, check="all").manifest
+        sw.tar(url, storage=s3.unhedged, check="all").manifest
 
 
 @pytest.fixture(params=["local", "web", "s3"])

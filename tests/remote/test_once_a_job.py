@@ -172,10 +172,10 @@ def test_256_ranks_list_once_and_read_one_manifest(s3: S3Server, as_rank):
         return sum("list-type" in seen["path"] for seen in s3.requests())
 
     before = listings()
-    sw.tar(pattern, storage=s3.config)
+    sw.tar(pattern, storage=s3.unhedged)
     # Shards and their indexes are in one listing.
     assert listings() == before + 1
-    found = as_rank(lambda: sw.tar(pattern, storage=s3.config).source.urls, WORLD)
+    found = as_rank(lambda: sw.tar(pattern, storage=s3.unhedged).source.urls, WORLD)
     assert all(list(each) == urls for each in found)
     assert listings() == before + 2
 
@@ -184,13 +184,13 @@ def test_256_ranks_list_once_and_read_one_manifest(s3: S3Server, as_rank):
     def reads() -> int:
         return sum("train.swm" in each["path"] for each in s3.requests() if each["method"] == "GET")
 
-    options = StorageOptions(config=s3.config)
+    options = StorageOptions(**s3.unhedged)
     found = as_rank(lambda: read_whole(key, options=options, once=True), WORLD)
     assert set(found) == {b"x" * 100_000}
     assert reads() == 1
 
     listed = s3.put("job/train.swm.csv", b"path\na.txt\nb.txt\n")
-    found = as_rank(lambda: sw.files(listed, storage=s3.config).source.listing.opened_ns, WORLD)
+    found = as_rank(lambda: sw.files(listed, storage=s3.unhedged).source.listing.opened_ns, WORLD)
     # One time, too: the ranks share what a cache notes of the files.
     assert len(set(found)) == 1
     assert reads() == 2

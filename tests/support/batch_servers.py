@@ -21,7 +21,7 @@ from shardwise.extensions.service.tls import TlsFiles
 from shardwise.extensions.service.token import read_token
 from shardwise.extensions.service.transports import listen
 from shardwise.testing import assert_batches_equal
-from tests.support.server_process import end_with_parent, stop
+from tests.support.server_process import end_with_parent, free_port, stop
 
 _DATASET = """
 import numpy as np
@@ -86,7 +86,7 @@ class BatchServers:
         self._count = count
 
     def __enter__(self) -> Self:
-        started = [self._start(0) for _ in range(self._count)]
+        started = [self._start(free_port()) for _ in range(self._count)]
         self._processes = started
         self.addresses = [_address(process) for process in started]
         return self

@@ -76,7 +76,9 @@ class FaultProxy:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> FaultProxy:
-        self._start(0)
+        from tests.support.server_process import free_port
+
+        self._start(free_port())
         return self
 
     def _start(self, port: int) -> None:

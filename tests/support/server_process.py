@@ -6,6 +6,7 @@ A binary that is not installed skips the test with the reason, see `skip_or_fail
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import shutil
 import signal
@@ -23,6 +24,11 @@ import pytest
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+_LAST_PORT = max(11_000, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
+# Each process begins elsewhere.
+_PORTS = (
+    10_000 + (os.getpid() * 997 + number) % (_LAST_PORT - 10_000) for number in itertools.count()
+)
 
 
 def require_binary(name: str, *, package: str) -> str:
@@ -46,11 +52,15 @@ def skip_or_fail(reason: str) -> NoReturn:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on now; another may take it: see `run_server`."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port of the loopback that nobody listens on, and that the kernel gives to nobody else.
+
+    It lies below the ports that a bind to 0 and outgoing connections get, and comes once a process.
+    """
+    for port in _PORTS:
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 @contextmanager

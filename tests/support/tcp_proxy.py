@@ -29,6 +29,8 @@ class TcpProxy:
         self._target = target
         self._random = random.Random(seed)
         self._loop = asyncio.new_event_loop()
+        # What it cancels at its end would be in the logs of the next test.
+        self._loop.set_exception_handler(lambda *_: None)
         self._open: set[asyncio.WriteTransport] = set()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._started = threading.Event()

@@ -18,7 +18,7 @@ from shardwise.storage.byte_ranges import byte_ranges, num_bytes_of
 from shardwise.storage.local import max_open_files
 from shardwise.storage.open import is_local, open_file, remote_storage
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import File, FileStat, ReadRequest
+from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
 from shardwise.storage.versions import require_same
 
 
@@ -180,27 +180,32 @@ class Upcoming:
         if self._pid != os.getpid():
             self._start()
         reading: list[tuple[int, list[ReadRequest]]] = []
-        is_any, are_out = False, False
+        is_any, are_out, num_held = False, False, 0
         for pool, of_pool in reads:
             is_out = self._cached not in (None, pool.options.cache is not None)
             is_any, are_out = is_any or not is_out, are_out or is_out
             limit_bytes = 0 if is_out else pool.options.prefetch_bytes
-            requests = [
-                ReadRequest(file, byte_ranges(offsets, ends, begin))
-                for url, offsets, ends, begin in (of_pool if limit_bytes else ())
-                if (file := pool.get(url)).is_remote
-            ]
+            requests: list[ReadRequest] = []
+            for url, offsets, ends, begin in of_pool if limit_bytes else ():
+                file = pool.get(url)
+                if isinstance(file, RemoteReads) and file.is_held:
+                    num_held += ends[-1] - begin
+                elif file.is_remote:
+                    requests.append(ReadRequest(file, byte_ranges(offsets, ends, begin)))
             reading.append((limit_bytes, requests))
-        self._announce(key, reading)
+        self._announce(key, reading, num_held)
         return is_any or not are_out
 
     def _announce(
-        self, key: Hashable, reading: Iterable[tuple[int, Sequence[ReadRequest]]]
+        self,
+        key: Hashable,
+        reading: Iterable[tuple[int, Sequence[ReadRequest]]],
+        total: int = 0,
     ) -> None:
-        total, files = 0, []
+        files = []
         for limit_bytes, requests in reading:
+            self._limit_bytes = max(self._limit_bytes, limit_bytes)
             if requests:
-                self._limit_bytes = max(self._limit_bytes, limit_bytes)
                 total += sum(num_bytes_of(ranges) for _, ranges in requests)
                 files.append(requests[0].file)
                 requests[0].file.announce((self, key), requests)

@@ -123,6 +123,11 @@ class RemoteReads(ABC):
 
     __slots__ = ()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this process has all of it open in a cache: none of it need be announced."""
+        return False
+
     @staticmethod
     @abstractmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:

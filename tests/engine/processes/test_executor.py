@@ -163,16 +163,20 @@ def test_a_dataset_that_workers_can_not_load_is_an_error_that_says_so():
         next(iter(made))
 
 
-def test_a_late_batch_raises_stall_error_that_names_the_worker_and_the_sample():
+def test_a_late_batch_raises_stall_error_that_names_the_worker_and_the_sample(tmp_path):
+    note = tmp_path / "begun"
+
     def slow(sample):
         if sample["txt"] == "text 9":
+            note.touch()
             time.sleep(3600)
         return sample
 
     with loader(squares().map(slow), batch_size=8) as made:
         batches = iter(made)
         next(batches)
-        # Only now: starting the processes may take long on a busy machine.
+        # Only now: what comes before may take long on a busy machine.
+        wait_for(note.exists)
         made._maker.executor.timeout = 1
         with pytest.raises(StallError, match=r"step 1 of epoch 0 .*worker process \d.*sample 8 of"):
             next(batches)
@@ -274,9 +278,10 @@ def test_a_file_in_the_working_directory_is_no_module_of_the_workers(tmp_path):
     [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL],
 )
 def test_a_trainer_that_is_ended_leaves_no_process_behind(how, tmp_path):
-    program = PROGRAM.replace("numbered_samples(2000)", "numbered_samples(20000)")
-    program = program.replace("num_workers=1", "num_workers=2")
-    program += "\n    for batch in loader:\n        print('.', flush=True)\n"
+    program = PROGRAM.replace("num_workers=1", "num_workers=2")
+    program += (
+        "\n    while True:\n        for batch in loader:\n            print('.', flush=True)\n"
+    )
     program = run_program(program, tmp_path=tmp_path)
     try:
         assert program.stdout.readline() == ".\n"

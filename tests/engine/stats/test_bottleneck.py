@@ -198,8 +198,11 @@ def test_a_slow_consumer_is_named():
 
 def test_the_import_of_torch_is_in_no_stage_of_a_program_that_does_not_import_it_itself(tmp_path):
     program = """
-    import sys
+    import sys, time
     import shardwise as sw
+    clock = time.perf_counter
+    # A thousand seconds pass when torch is imported.
+    time.perf_counter = lambda: clock() + 1000 * ("torch" in sys.modules)
     loader = sw.DataLoader(
         sw.wrap(range(90)), batch_size=15, rank=0, world_size=1, num_threads=1
     )
@@ -207,7 +210,7 @@ def test_the_import_of_torch_is_in_no_stage_of_a_program_that_does_not_import_it
     assert sum(len(batch["value"]) for batch in loader) == 90
     assert "torch" in sys.modules
     stats = loader.stats()
-    assert stats["seconds"]["hand over"] < 0.5 and stats["wall_s"] < 0.5, stats
+    assert stats["seconds"]["hand over"] < 500 and stats["wall_s"] < 500, stats
     assert stats["bound_by"] != "hand over" and "pin_memory" not in stats["verdict"], stats
     """
     code, _, err = said_by(program, tmp_path)

@@ -15,7 +15,8 @@ from shardwise.extensions.remote.cache import cache as cache_module
 from shardwise.extensions.remote.cache.block_file import BlockLock
 from shardwise.extensions.remote.cache.cache import FOLDER
 from shardwise.storage.byte_ranges import ByteRange
-from shardwise.storage.options import CacheSettings
+from shardwise.storage.file_pool import FilePool, Upcoming
+from shardwise.storage.options import CacheSettings, StorageOptions
 from shardwise.storage.protocol import ReadRequest
 from tests.support.counted_file import CountedFile
 
@@ -124,3 +125,25 @@ def test_a_disk_that_refuses_a_write_costs_that_block_only(make: Make, tmp_path,
     announce(file, "owner", (0, 4 * BLOCK))
     assert published(tmp_path) == [1, 2, 3]
     assert file.read(0, len(DATA)) == DATA
+
+
+def test_a_file_that_is_held_whole_is_announced_in_no_range(make: Make, monkeypatch) -> None:
+    file = make()
+    pool = FilePool(options=StorageOptions(cache=file._cache.settings))
+    monkeypatch.setattr(pool, "get", lambda _url: file)
+    announced: list[object] = []
+    monkeypatch.setattr(CachedFile, "announce", lambda *given: announced.append(given))
+    reads = [(pool, [("s3://bucket/000.tar", [0], [len(DATA)], 0)])]
+    upcoming = Upcoming()
+    assert file.read(0, len(DATA) - BLOCK) == DATA[:-BLOCK]
+    upcoming.announce(1, reads)
+    assert len(announced) == 1
+    assert file.read(0, len(DATA)) == DATA
+    upcoming.announce(2, reads)
+    assert len(announced) == 1
+    # Its bytes count, so that no more requests are taken ahead.
+    assert upcoming._num_bytes == 2 * len(DATA)
+    # A block that is gone is announced again.
+    assert file.forget(0, BLOCK)
+    upcoming.announce(3, reads)
+    assert len(announced) == 2

@@ -62,7 +62,13 @@ def poll_while(processes: list[subprocess.Popen[str]], folder: Path) -> int:
     """The most space seen until all of them have ended, looked at every 10 ms."""
     most = 0
     while any(process.poll() is None for process in processes):
+        # While a folder is walked, nothing may move in it.
+        is_walked = not folder.parent.is_mount()
+        for process in processes if is_walked else ():
+            process.send_signal(signal.SIGSTOP)
         most = max(most, disk_bytes(folder))
+        for process in processes if is_walked else ():
+            process.send_signal(signal.SIGCONT)
         time.sleep(0.01)
     return most
 

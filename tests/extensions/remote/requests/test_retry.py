@@ -161,6 +161,8 @@ def test_a_long_range_is_not_late_before_a_slow_line_can_have_sent_it():
     latency.add(400_000, 0.1, 0.2)  # 4 MB/s
     assert latency.late_s(8 << 20) == pytest.approx(2 * (0.1 + (8 << 20) / 4e6))
     assert latency.late_s(0) == 0.5
+    latency.num_in_flight = 3  # they share the line with it
+    assert latency.late_s(8 << 20) == pytest.approx(8 * (0.1 + (8 << 20) / 4e6))
     for _ in range(32):
         latency.add(8 << 20, 0.1, 1.0)
     assert latency.late_s(8 << 20) == pytest.approx(1.25)

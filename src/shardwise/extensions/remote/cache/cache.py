@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -37,6 +37,7 @@ from shardwise.extensions.remote.cache.block_file import (
     text_digest,
     trailer,
     trailer_bytes,
+    version_of,
     write_at,
 )
 from shardwise.extensions.remote.cache.eviction import Eviction, sweep_parts
@@ -79,6 +80,7 @@ class Cache:
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
+        self._num_open: Counter[str] = Counter()  # of each version of a file
         # Blocks that this process is fetching: others of its threads need not ask the disk.
         self._locked: set[str] = set()
         self._spare: deque[NDArray[np.uint8]] = deque(maxlen=_MAX_SPARE)
@@ -311,13 +313,20 @@ class Cache:
 
     def _keep(self, block: OpenBlock) -> None:
         with self._lock:
+            self._num_open[version_of(block.name)] += block.name not in self._open_blocks
             self._open_blocks[block.name] = block
             while len(self._open_blocks) > self._max_open:
-                self._open_blocks.popitem(last=False)
+                name, _ = self._open_blocks.popitem(last=False)
+                self._num_open[version_of(name)] -= 1
 
     def _forget(self, name: str) -> None:
         with self._lock:
-            self._open_blocks.pop(name, None)
+            if self._open_blocks.pop(name, None) is not None:
+                self._num_open[version_of(name)] -= 1
+
+    def num_open(self, version: str) -> int:
+        """How many blocks of a version of a file this process has open."""
+        return self._num_open.get(version, 0)
 
     def _remove_damaged(self, name: str) -> None:
         """Remove a damaged block, unless another process has replaced it already."""

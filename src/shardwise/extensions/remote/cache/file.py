@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from shardwise.base.counters import IO_COUNTS
@@ -40,6 +41,7 @@ class _Version(NamedTuple):
     text: str
     num_bytes: int
     url: str
+    num_blocks: int
 
 
 class CachedFile(RemoteReads):
@@ -139,14 +141,25 @@ class CachedFile(RemoteReads):
                 missing.append(self._block(version, number, parts))
         return missing
 
+    @property
+    def is_held(self) -> bool:
+        version = self._version
+        return version is not None and self._cache.num_open(version.id) == version.num_blocks
+
     def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
+        size = self._cache.settings.block_bytes
         self._cache.ahead.add(
             owner,
+            self._cache.holds,
             (
-                file._block(version, number, ())
+                (block_name(version.id, number), partial(file._block, version, number, ()))
                 for file, ranges in requests
                 if (version := file._version) is not None and version.id
-                for number in _by_block(ranges, self._cache.settings.block_bytes)
+                for number in dict.fromkeys(
+                    number
+                    for start, stop, _ in ranges
+                    for number in range(start // size, -(-stop // size))
+                )
             ),
         )
 
@@ -199,7 +212,8 @@ class CachedFile(RemoteReads):
         text = stat.etag or (f"mtime {stat.mtime_ns}" if stat.mtime_ns else "")
         size = self._cache.settings.block_bytes
         id_ = version_id(self.url, text, stat.num_bytes, size) if text else ""
-        self._version = version = _Version(id_, text, stat.num_bytes, shown(self.url))
+        num_blocks = -(-stat.num_bytes // size)
+        self._version = version = _Version(id_, text, stat.num_bytes, shown(self.url), num_blocks)
         return version
 
     def _block(self, version: _Version, number: int, ranges: Sequence[ByteRange]) -> MissingBlock:
@@ -218,10 +232,15 @@ class CachedFile(RemoteReads):
 def _by_block(ranges: Iterable[ByteRange], size: int) -> dict[int, list[ByteRange]]:
     """Ranges cut at the boundaries of blocks, by the block's number."""
     by_block: dict[int, list[ByteRange]] = {}
-    for start, stop, begin in ranges:
-        for number in range(start // size, -(-stop // size)):
-            first, last = max(start, number * size), min(stop, (number + 1) * size)
-            by_block.setdefault(number, []).append(ByteRange(first, last, begin + first - start))
+    for each in ranges:
+        start, stop, _ = each
+        first = start // size
+        if stop <= (first + 1) * size:  # nearly all
+            by_block.setdefault(first, []).append(each)
+            continue
+        for number in range(first, -(-stop // size)):
+            part = each.cut(max(start, number * size), min(stop, (number + 1) * size))
+            by_block.setdefault(number, []).append(part)
     return by_block
 
 

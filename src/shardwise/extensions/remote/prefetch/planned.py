@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from shardwise.base.counters import IO_COUNTS
@@ -32,6 +33,7 @@ _CONNECTIONS = 8
 _BYTES_A_S = 800e6
 # A faster reply changes nothing: it counts as this, so that few slow ones outweigh it.
 _MOST_A_S, _DECAY = 2 * _BYTES_A_S / _CONNECTIONS, 0.98
+_start_of = attrgetter("start")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -131,8 +133,7 @@ class PlannedReads:
     def fetch(self) -> None:
         """Request announced pieces up to the bound, once it has room for a long request.
 
-        Meanwhile neighbours are announced, which share a request: so a sequence waits for its next
-        pieces while enough requests are in flight.
+        A sequence waits for its next pieces, to request them together, while many are in flight.
         """
         self._is_filling |= self._room >= min(_REQUEST_BYTES, self._limit_bytes // 4)
         while self._is_filling and self._queue and self._num_in_flight < self._max_requests:
@@ -280,10 +281,6 @@ class PlannedReads:
             self.num_bytes -= piece.num_bytes
             if not any(other.task is piece.task and not other.is_done for other in pieces):
                 piece.task.cancel()
-
-
-def _start_of(piece: Piece) -> int:
-    return piece.start
 
 
 def _cut_ranges(

@@ -43,6 +43,7 @@ class LatencyTracker:
         self._times: list[deque[float]] = [deque(maxlen=_KEPT) for _ in (*_SIZES, 0)]
         self._late: list[float] = [_LATE_S for _ in (*_SIZES, 0)]
         self._counts = [0 for _ in (*_SIZES, 0)]
+        self.num_in_flight = 0
         self._head_s = 0.0
         self._bytes_a_s = 0.0
         self._hedges = self._very_late_hedges = _FIRST_HEDGES
@@ -65,12 +66,13 @@ class LatencyTracker:
     def late_s(self, num_bytes: int) -> float:
         """1.25 times the 95th percentile of the seconds of replies of this size.
 
-        Before enough of them were measured, twice what they take at the measured bandwidth.
+        Before enough were measured, twice their time at a bandwidth that those in flight share.
         """
         size = bisect_left(_SIZES, num_bytes)
         late = self._late[size]
         if self._bytes_a_s and len(self._times[size]) < _MIN_SAMPLES:
-            late = max(late, 2 * (self._head_s + num_bytes / self._bytes_a_s))
+            alone_s = self._head_s + num_bytes / self._bytes_a_s
+            late = max(late, 2 * alone_s * (1 + self.num_in_flight))
         return late
 
     def may_hedge(self, *, is_very_late: bool = False) -> bool:

@@ -72,8 +72,6 @@ class RetryingClient:
     ) -> Reply:
         """Bytes of an object; see `Client.get`.
 
-        With `is_known`, the object was seen before: the store exists, and so did the object.
-
         Raises:
             MissingShardError: it is not there.
             StaleIndexError: it is another version.
@@ -83,6 +81,7 @@ class RetryingClient:
 
         async def once() -> Reply:
             began = time.monotonic()
+            self.latency.num_in_flight += 1
             try:
                 reply = await self.client.get(key, start, stop, etag)
             except asyncio.CancelledError:
@@ -90,6 +89,8 @@ class RetryingClient:
                 lost = self.latency.received(stop - start, time.monotonic() - began)
                 IO_COUNTS.add(bytes=lost)
                 raise
+            finally:
+                self.latency.num_in_flight -= 1
             self.latency.add(stop - start, reply.head_s, time.monotonic() - began)
             IO_COUNTS.add(bytes=len(reply.data))
             return reply

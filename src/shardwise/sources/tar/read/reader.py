@@ -123,7 +123,8 @@ class Reader:
         # The caller waits for a shard to be opened: one at a time.
         unopened = [s for s in np.unique(shard_of).tolist() if not self.shards.is_opened(s)][1:]
         ids = ids[~np.isin(shard_of, unopened)] if unopened else ids
-        request = self._locate(ids, self.shards.fields if fields is None else fields)
+        names = self.shards.fields if fields is None else fields
+        request = self._locate(ids, names, keyed=False)
         return [(self._pool, request.plan.by_url(self.shards.manifest.urls))]
 
     def read(self, ids: NDArray[np.int64], names: tuple[str, ...]) -> Columns:
@@ -147,10 +148,12 @@ class Reader:
         """The open file of one shard, by its number."""
         return self._pool.get(self._url(shard))
 
-    def _locate(self, ids: NDArray[np.int64], names: tuple[str, ...]) -> _Request:
+    def _locate(
+        self, ids: NDArray[np.int64], names: tuple[str, ...], *, keyed: bool = True
+    ) -> _Request:
         table = self.shards.offset_table(names)
         shard_of, offsets, sizes, keys = (
-            self._locate_by_shard(ids, names) if table is None else table.locate(ids)
+            self._locate_by_shard(ids, names) if table is None else table.locate(ids, keyed=keyed)
         )
         plan = plan_reads(
             np.broadcast_to(shard_of, sizes.shape).ravel(), offsets.ravel(), sizes.ravel()

@@ -137,7 +137,7 @@ class OffsetTable:
         return manifest.shard_bytes.max(initial=0) < _MISSING and num_bytes <= _MAX_BYTES
 
     def locate(
-        self, ids: NDArray[np.int64]
+        self, ids: NDArray[np.int64], *, keyed: bool = True
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[str]]:
         """Find payloads: shards `[rows]`; offsets and sizes (-1: none) `[fields, rows]`; keys."""
         shard_of, row_of = self._shards.manifest.locate(ids)
@@ -149,7 +149,8 @@ class OffsetTable:
         stored = self._sizes.take(ids, axis=1)
         sizes = stored.astype(np.int64)
         sizes[stored == _MISSING] = -1
-        return shard_of, offsets, sizes, self._keys_of(ids, shard_of, row_of)
+        keys = self._keys_of(ids, shard_of, row_of) if keyed else []
+        return shard_of, offsets, sizes, keys
 
     def _fill(self, shard: int) -> None:
         index = self._shards.index(shard)
