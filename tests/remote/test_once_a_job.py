@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from datetime import timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 import torch.distributed as dist
 
 import shardwise as sw
-from shardwise.base import process_group
 from shardwise.base.errors import DataError
-from shardwise.base.process_group import made_once
+from shardwise.storage import found_once
+from shardwise.storage.found_once import made_once
 from shardwise.storage.open import read_whole
 from shardwise.storage.options import StorageOptions
 from shardwise.stores import register
@@ -29,19 +32,45 @@ from tests.support.tables import numbered_table
 from tests.support.tfrecords import example, record_file
 
 WORLD = 256
+URLS = ["s3://bucket/file"]
 PROGRAM = Path(__file__).parent / "programs" / "opens.py"
 FOREIGN = Path(__file__).parents[1] / "extensions/formats/foreign/data"
 
 
+class Store:
+    """The group's store of all ranks, which counts what it is asked whether it has."""
+
+    def __init__(self) -> None:
+        self.inner, self.checks = dist.HashStore(), Counter()
+        self.inner.set_timeout(timedelta(seconds=60))
+        self.facts: list[str] = []
+        self.damage = lambda value: value
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def check(self, keys):
+        found = self.inner.check(keys)
+        self.checks[found] += 1
+        return found
+
+    def set(self, key, value) -> None:
+        self.facts.append(key)
+        self.inner.set(key, self.damage(value))
+
+
 @pytest.fixture
-def as_rank(monkeypatch):
+def store():
+    return Store()
+
+
+@pytest.fixture
+def as_rank(monkeypatch, store):
     """Runs a function on so many ranks at once, each a thread with its rank and the one store."""
-    store, here = dist.HashStore(), threading.local()
-    store.set_timeout(timedelta(seconds=60))
-    monkeypatch.setattr(process_group, "group_store", lambda: store)
-    ranks = {"world": 1}
+    here, ranks = threading.local(), {"world": 1}
+    monkeypatch.setattr(found_once, "group_store", lambda: store)
     monkeypatch.setattr(
-        process_group, "group_rank_and_size", lambda: (getattr(here, "rank", 0), ranks["world"])
+        found_once, "group_rank_and_size", lambda: (getattr(here, "rank", 0), ranks["world"])
     )
 
     def run(function, world_size):
@@ -174,8 +203,8 @@ def test_each_call_is_made_anew_and_a_maker_that_fails_costs_the_others_nothing(
         made.append(threading.get_ident())
         return b"%d" % len(made)
 
-    assert set(as_rank(lambda: made_once("numbers", make), 4)) == {b"1"}
-    assert set(as_rank(lambda: made_once("numbers", make), 4)) == {b"2"}
+    assert set(as_rank(lambda: made_once("numbers", URLS, None, make), 4)) == {b"1"}
+    assert set(as_rank(lambda: made_once("numbers", URLS, None, make), 4)) == {b"2"}
     failed = []
 
     def fail_once() -> bytes:
@@ -184,7 +213,7 @@ def test_each_call_is_made_anew_and_a_maker_that_fails_costs_the_others_nothing(
             raise OSError("away")
         return b"there"
 
-    found = as_rank(lambda: made_once("failing", fail_once), 4)
+    found = as_rank(lambda: made_once("failing", URLS, None, fail_once), 4)
     assert sorted(map(str, found)) == ["away", *(["b'there'"] * 3)]
 
     def fail() -> bytes:
@@ -192,8 +221,59 @@ def test_each_call_is_made_anew_and_a_maker_that_fails_costs_the_others_nothing(
         raise DataError("damaged")
 
     failed.clear()
-    assert set(map(str, as_rank(lambda: made_once("damaged", fail), 4))) == {"damaged"}
+    assert set(map(str, as_rank(lambda: made_once("damaged", URLS, None, fail), 4))) == {"damaged"}
     assert len(failed) == 4
+
+
+def test_a_rank_asks_once_whether_facts_are_there(as_rank, store):
+    for rank in (1, 3):
+        store.checks.clear()
+        assert (
+            as_rank(lambda: made_once("numbers", URLS, None, lambda: b"made"), rank)[0] == b"made"
+        )
+        # The maker looks before it sets; the facts of one call are not those of the next.
+        assert store.checks[True] == rank - 1
+    assert len(store.facts) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_facts_are_found_again_by_each_rank(seed, as_rank, store, caplog):
+    random = Random(seed)
+
+    def damage(value: bytes) -> bytes:
+        cut, at = bytearray(value), random.randrange(len(value))
+        cut[at] ^= 1 << random.randrange(8)
+        return bytes(cut[: at + 1]) if seed % 2 else bytes(cut)
+
+    store.damage = damage
+    found = as_rank(lambda: made_once("facts", URLS, None, lambda: b"facts" * 20), 3)
+    assert found == [b"facts" * 20] * 3
+    assert caplog.text.count(f"{store.facts[0]} is damaged") == 2
+
+
+def test_a_lone_open_gives_others_no_facts_older_than_the_bound(as_rank, monkeypatch):
+    made = []
+
+    def make() -> bytes:
+        made.append(1)
+        return b"%d" % len(made)
+
+    def open_data() -> bytes:
+        return made_once("numbers", URLS, None, make)
+
+    def open_on_rank_0() -> bytes | None:
+        return None if found_once.group_rank_and_size()[0] else open_data()
+
+    now = [1e9]
+    clock = SimpleNamespace(time=lambda: now[0], monotonic=time.monotonic, sleep=time.sleep)
+    monkeypatch.setattr(found_once, "time", clock)
+    assert as_rank(open_data, 3) == [b"1"] * 3
+    assert as_rank(open_on_rank_0, 3) == [b"2", None, None]
+    now[0] += found_once._OLD_S + 1
+    first, *others = as_rank(open_data, 3)
+    # One call more than the others': rank 0 finds its own facts, and one of them theirs.
+    assert {first, *others} == {b"3", b"4"}
+    assert others[0] == others[1] != first
 
 
 def test_ranks_that_open_one_url_of_two_stores_get_the_data_of_each(tmp_path, monkeypatch, as_rank):
@@ -210,7 +290,10 @@ def test_ranks_that_open_one_url_of_two_stores_get_the_data_of_each(tmp_path, mo
         with sw.TarWriter(str(bucket / "{shard}.tar")) as writer:
             for row in range(rows):
                 writer.write({"__key__": str(row), "txt": b"text"})
-    names = {"jsonl": "0.jsonl", "parquet": "0.parquet", "files": "list.csv", "tar": "*.tar"}
+        record = example({f"of_{rows}": [1]})
+        (bucket / "0.tfrecord").write_bytes(record_file([record] * rows))
+    names = {"jsonl": "0.jsonl", "tfrecord": "0.tfrecord", "parquet": "0.parquet"}
+    names |= {"files": "list.csv", "tar": "*.tar"}
     turns = threading.Lock()
     order: list[int] = []
 
@@ -225,10 +308,10 @@ def test_ranks_that_open_one_url_of_two_stores_get_the_data_of_each(tmp_path, mo
                 getattr(sw, name)(f"folder://bucket/{path}", storage=storage)
                 for name, path in names.items()
             ]
-            found[which] = [*map(len, of_store), of_store[0].fields]
+            found[which] = [*map(len, of_store), *(each.fields for each in of_store[:2])]
         return found[0] + found[1]
 
-    expected = [3, 3, 3, 3, ("of_3",), 5, 5, 5, 5, ("of_5",)]
+    expected = [*[3] * 5, *[("of_3",)] * 2, *[5] * 5, *[("of_5",)] * 2]
     assert as_rank(open_both, 2) == [expected] * 2
 
 

@@ -67,7 +67,7 @@ KNOWS_ALL = {
 # Who may find out ranks.
 USERS_OF = {
     "base.ranks": {"base", "loader", "torch", "testing", "cli", PUBLIC, *EXTENSIONS},
-    "base.process_group": {"base", "loader", "sources", *EXTENSIONS},
+    "base.process_group": {"base", "loader", "storage", *EXTENSIONS},
 }
 IMPORTS_TORCH = {"tensors", "torch", "compat", "integrations"}
 # Who looks into the environment: to find ranks, and to hand it on to worker processes as it is.

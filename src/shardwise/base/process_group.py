@@ -6,24 +6,16 @@ torch.distributed is never initialised.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 import time
-import zlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from shardwise.base.errors import RankError, StallError
 
 # A group made in another way, a backend's own store, a store that is gone.
 NO_STORE = (AttributeError, RuntimeError, ValueError)
-# Seconds until the next rank in line makes what is not made yet, at most between two looks.
-_MAKER_S, _LOOK_S = 60.0, 0.2
-# Before bytes that were made; larger ones are too many for a store that all ranks ask.
-_MADE, _MOST_BYTES = b"+", 64 << 20
 _inherited: list[object] = []  # the groups that a forked child has from its parents
 os.register_at_fork(after_in_child=lambda: _inherited.append(default_group()))
 
@@ -77,49 +69,6 @@ def shared_name(key: str, proposal: str, *, is_new: bool = False) -> str | None:
         return bytes(store.compare_set(key, "", proposal)).decode()
     except NO_STORE:
         return None
-
-
-def has_other_ranks() -> bool:
-    """Whether `made_once` has other ranks to share with."""
-    return (group_rank_and_size() or (0, 1))[1] > 1
-
-
-def made_once(key: str, make: Callable[[], bytes]) -> bytes:
-    """Bytes that one rank of the process group makes, and all others get from it.
-
-    The n-th call of a process returns what was made for the n-th call of any. Without a group, and
-    where the maker fails, this process makes them itself; each minute without them one rank more.
-    """
-    ranks, store = group_rank_and_size(), group_store()
-    if ranks is None or ranks[1] < 2 or store is None:
-        return make()
-    try:
-        # Names of a million files are a short key, too.
-        key = f"shardwise/{hashlib.sha256(key.encode()).hexdigest()}"
-        key = f"{key}/{store.add(f'{key}/rank {ranks[0]}', 1)}"
-        place = store.add(f"{key}/makers", 1) - 1
-        deadline, pause_s = time.monotonic() + place * _MAKER_S, 0.005
-        while not store.check([key]) and time.monotonic() < deadline:
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOOK_S)
-        made = bytes(store.get(key)) if store.check([key]) else b""
-    except NO_STORE:
-        return make()
-    if made:
-        return zlib.decompress(made[1:]) if made[:1] == _MADE else make()
-    try:
-        made = make()
-        return made
-    finally:
-        packed = zlib.compress(made, 1)
-        with suppress(*NO_STORE):
-            if not store.check([key]):
-                store.set(key, _MADE + packed if made and len(packed) < _MOST_BYTES else b"-")
-
-
-def found_once(key: str, find: Callable[[], Any]) -> Any:
-    """What `find` returns, as JSON has it: one rank of the process group finds it for all."""
-    return json.loads(made_once(key, lambda: json.dumps(find()).encode()))
 
 
 def exchange(key: str, own: str, ranks: Sequence[int], *, timeout_s: float) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
@@ -181,10 +180,6 @@ class StorageOptions:
         """
         config = self.config
         return dict(config.values() if isinstance(config, Credentials) else config)
-
-    def settings_digest(self) -> str:
-        """Tell settings apart, by which a URL may be other data, without showing them."""
-        return hashlib.sha256(repr(self.settings()).encode()).hexdigest()
 
     @classmethod
     def of(

@@ -607,6 +607,24 @@ def test_trainers_in_step_share_each_batch() -> None:
         assert servers[0].cache.num_built == 2 * SIZE // 8
 
 
+class _Unplanned(MemorySource):
+    """A source of a user, whose `ranges` fails at a server."""
+
+    def ranges(self, ids: Any, fields: Any = None, **_: int) -> Any:
+        if threading.current_thread().name == "shardwise_client":
+            raise KeyError("no ranges")
+
+
+def test_an_error_of_a_sources_ranges_reaches_each_client() -> None:
+    data = sw.Dataset(_Unplanned(numbered_samples(SIZE), [SIZE]))
+    with serving(data) as servers:
+        for _ in range(2):
+            # A batch that stayed unbuilt would keep the second client waiting.
+            found = loader(data, sw.service(addresses(servers)), timeout=20)
+            with found, pytest.raises(KeyError, match="no ranges"):
+                next(iter(found))
+
+
 def test_a_shard_is_read_by_one_server_while_it_has_credits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

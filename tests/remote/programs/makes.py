@@ -6,12 +6,13 @@ import time
 
 import torch.distributed as dist
 
-from shardwise.base import process_group
-from shardwise.base.process_group import made_once
+from shardwise.base.process_group import group_store
+from shardwise.storage import found_once
 
 # The launcher ends the others of a killed rank.
+URLS = ["s3://bucket/file"]
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-process_group._MAKER_S = 0.5
+found_once._MAKER_S = 0.5
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 
@@ -20,13 +21,17 @@ def say(text: str) -> None:
     os.write(1, f"{text}\n".encode())
 
 
+def make_once(what, make):
+    return found_once.made_once(what, URLS, None, make).decode()
+
+
 pid = os.fork()
 if not pid:
-    say(f"child of {rank}: {made_once('forked', lambda: b'by %d' % rank).decode()}")
+    say(f"child of {rank}: {make_once('forked', lambda: b'by %d' % rank)}")
     os._exit(0)
 os.waitpid(pid, 0)
 
-store = process_group.group_store()
+store = group_store()
 if rank:
     while not store.check(["making"]):
         time.sleep(0.01)
@@ -39,5 +44,5 @@ def make() -> bytes:
     return b"made"
 
 
-say(f"{rank}: {made_once('killed', make).decode()}")
+say(f"{rank}: {make_once('killed', make)}")
 os._exit(0)

@@ -14,13 +14,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from shardwise.base.errors import MissingShardError, StorageError
-from shardwise.base.process_group import found_once, made_once
 from shardwise.extensions.remote.cache import CachedFile, cache_of
 from shardwise.extensions.remote.prefetch.planned import PIECE_BYTES
 from shardwise.extensions.remote.remote_file import PinnedObject, RemoteFile, receive
 from shardwise.extensions.remote.requests.event_loop import gather_or_cancel
 from shardwise.extensions.remote.stores.connect import location_of, url_of
 from shardwise.storage.byte_ranges import payloads_of
+from shardwise.storage.found_once import found_once, made_once
 from shardwise.storage.listing import INDEX, MAGIC, WEB, shards_among
 from shardwise.storage.open import RemoteStorage
 from shardwise.storage.options import StorageOptions
@@ -44,8 +44,8 @@ def list_files(
             "files by a brace pattern, such as https://HOST/train-{000..123}.tar"
         )
 
-    key = f"list {options.settings_digest()} {url} {suffixes} {ignored}"
-    return list(found_once(key, lambda: _list(url, suffixes, ignored, options)))
+    what = f"list {suffixes} {ignored}"
+    return list(found_once(what, [url], options, lambda: _list(url, suffixes, ignored, options)))
 
 
 def _list(
@@ -110,8 +110,7 @@ class _Stores:
     def read_whole(self, url: str, options: StorageOptions, *, once: bool = False) -> bytes:
         """Read the first 4 MiB, whose reply has the file's length, and then the rest at once."""
         if once:
-            key = f"read {options.settings_digest()} {url}"
-            return made_once(key, lambda: self.read_whole(url, options))
+            return made_once("read", [url], options, lambda: self.read_whole(url, options))
         remote = PinnedObject(url, options)
 
         async def read() -> bytes:

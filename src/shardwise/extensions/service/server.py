@@ -251,9 +251,12 @@ class BatchServer:
                 raise FrameError(f"more than {MAX_CREDITS} requests or unread answers")
 
             def build(future: Future[Answer], request: BatchRequest = request) -> None:
-                job.reads.announce(request)
                 future.add_done_callback(lambda _: job.reads.finish(request))
-                self._pool.submit(self._build, job, request, future)
+                try:
+                    job.reads.announce(request)
+                    self._pool.submit(self._build, job, request, future)
+                except BaseException as error:  # noqa: BLE001 - as below; others wait for it, too
+                    future.set_result((Kind.ERROR, encode_error(error, place=self.address)))
 
             key = job.key(request)
             entry = key, self.cache.get(key, build)

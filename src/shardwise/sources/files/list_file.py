@@ -24,10 +24,10 @@ import numpy as np
 from shardwise.base.columns import Column
 from shardwise.base.errors import DataError, MissingShardError
 from shardwise.base.foreign_bytes import as_data_error
-from shardwise.base.process_group import shared_name
 from shardwise.base.shown import base_name, without_query
 from shardwise.sources.files.folder import Listing, Names, field_of, runs_of
 from shardwise.storage import StorageOptions, read_whole
+from shardwise.storage.found_once import found_once
 
 # Files beside `wav.scp` with one value per utterance, and what the values are called.
 _BESIDE = {"text": "text", "utt2spk": "speaker", "utt2lang": "language"}
@@ -136,8 +136,8 @@ def read_list(
     an empty value is missing. In JSONL the values are as they are, numbers of one type in an array.
     Rows with other suffixes than those named are an error.
     """
-    now = str(time.time_ns())
-    opened_ns = int(shared_name(f"shardwise/files {url}", now, is_new=True) or now)
+    base = _directory(url) if root is None else root
+    opened_ns = found_once(f"opened {url}", [base], storage, time.time_ns)
     read = partial(read_whole, options=storage, once=True)
     if base_name(url) == "wav.scp":
         rows = kaldi_rows(url, read)
@@ -147,7 +147,6 @@ def read_list(
         raise DataError("it lists no files", url=url)
     columns = _columns(rows, text=base_name(url).endswith((".csv", ".tsv")))
     chosen = _path_column(columns, path, url)
-    base = _directory(url) if root is None else root
     paths = columns.pop(chosen)
     values = paths.tolist() if isinstance(paths, np.ndarray) else paths
     names = [_name(value, base, url, row) for row, value in enumerate(values)]

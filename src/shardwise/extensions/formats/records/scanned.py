@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from shardwise.base.arguments import path_text
 from shardwise.base.errors import StaleIndexError
 from shardwise.base.parallel import in_threads
-from shardwise.base.process_group import found_once, has_other_ranks, made_once
 from shardwise.base.shown import shown
 from shardwise.extensions.formats.records.source import RecordSource
 from shardwise.sources.manifest import Manifest, Shard
@@ -35,6 +34,7 @@ from shardwise.storage.column_file import (
     map_file,
     write_columns,
 )
+from shardwise.storage.found_once import found_once, has_other_ranks, made_once
 from shardwise.storage.missing import explain_missing
 from shardwise.storage.user_dirs import name_beside, user_cache_dir
 
@@ -154,8 +154,7 @@ class ScannedSource(RecordSource):
 
     def _find_once(self, what: str, find: Callable[[], Any]) -> Any:
         """What is found in remote files, as JSON has it: one rank of a process group looks."""
-        key = f"{what} {self._pool.options.settings_digest()} {self.urls}"
-        return find() if is_local(self.urls[0]) else found_once(key, find)
+        return found_once(what, self.urls, self._pool.options, find)
 
     def _scan_once(self) -> list[Found]:
         """Scan all files; of remote ones, one rank of a process group finds the records for all."""
@@ -165,8 +164,8 @@ class ScannedSource(RecordSource):
 
         pairs = list(zip(self.urls, self._known, strict=True))
         if not any(self._known) and not is_local(self.urls[0]) and has_other_ranks():
-            key = f"scan {self._kind} {self._pool.options.settings_digest()} {self.urls}"
-            packed = made_once(key, lambda: _pack(scan()))
+            what, options = f"scan {self._kind}", self._pool.options
+            packed = made_once(what, self.urls, options, lambda: _pack(scan()))
             pairs = list(zip(self.urls, _unpack(packed), strict=True))
         return scan()
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from shardwise.base.errors import DataError, StorageError
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.base.parallel import in_threads
-from shardwise.base.process_group import found_once
 from shardwise.base.shown import base_name
 from shardwise.extensions.tables.arrow.fill import fills_of
 from shardwise.extensions.tables.arrow.types import KEY, field_types, number_dtype, traits_of
@@ -29,7 +28,8 @@ from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
 from shardwise.sources.row_group_cache import window_within
-from shardwise.storage import File, FilePool, FileStat, is_local, local_path
+from shardwise.storage import File, FilePool, FileStat, local_path
+from shardwise.storage.found_once import found_once
 
 _MAGIC = b"ARROW1"
 
@@ -150,8 +150,7 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         ]
 
     # One rank of a process group reads those of remote files for all.
-    key = f"tables {pool.options.settings_digest()} {urls}"
-    found = read() if any(map(is_local, urls)) else found_once(key, read)
+    found = found_once("tables", urls, pool.options, read)
     infos = [
         FileInfo(
             url, FileStat(*stat), pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))),

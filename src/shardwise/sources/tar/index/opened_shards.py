@@ -17,7 +17,6 @@ import numpy as np
 
 from shardwise.base.errors import DataError
 from shardwise.base.parallel import in_threads, usable_cores
-from shardwise.base.process_group import found_once
 from shardwise.base.shown import in_command, shown, without_query
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.tar.index.build import index_for
@@ -25,8 +24,9 @@ from shardwise.sources.tar.index.index_file import IndexHeader
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.shard_index import ShardIndex
 from shardwise.sources.tar.index.shard_version import require_end
-from shardwise.storage import FileStat, StorageOptions, is_local
+from shardwise.storage import FileStat, is_local
 from shardwise.storage.column_file import texts_of
+from shardwise.storage.found_once import found_once
 from shardwise.storage.missing import explain_missing
 
 _logger = logging.getLogger("shardwise")
@@ -175,9 +175,8 @@ def _open_once(urls: Sequence[str], store: IndexStore) -> Iterator[_Found]:
             for shard, header, stat in _open_indexed(urls, store, num_threads=REMOTE_THREADS)
         ]
 
-    settings = (store.options or StorageOptions()).settings_digest()
-    key = f"open {settings} {store.directory} {store.accept_unfinished} {' '.join(urls)}"
-    for shard, texts, stat in found_once(key, find):
+    what = f"open {store.directory} {store.accept_unfinished}"
+    for shard, texts, stat in found_once(what, urls, store.options, find):
         yield shard, texts and IndexHeader.from_metadata(texts), FileStat(*stat)
 
 
