@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -125,14 +126,20 @@ def test_an_iterator_that_was_dropped_leaves_no_request(s3, executor):
     loop = runtime(obstore=True).loop
     before = asyncio.all_tasks(loop)
     with FaultProxy(s3.endpoint, latency_s=0.02, bandwidth=4e6) as proxy:
-        data = sw.tar(urls, storage=s3.behind(proxy.url).unhedged)
-        batches = iter(loader(data, batch_size=8, output="numpy", **executor))
-        # Until the following ones are on their way: the line is slower than the loop, also
-        # where this thread has a core for a tenth of the time.
+        # Room for a third of the data: what is read is followed by other requests.
+        options = {**s3.behind(proxy.url).unhedged, "prefetch_bytes": 6 << 20}
+        batches = iter(
+            loader(sw.tar(urls, storage=options), batch_size=8, output="numpy", **executor)
+        )
+        looks = 0
         while not asyncio.all_tasks(loop) - before:
-            next(batches)
+            # The thread that sends it may be late.
+            if looks % 20 == 0:
+                next(batches)
+            looks += 1
+            time.sleep(0.005)
     # The store is away: a request that is left is retried for five minutes.
-    del data, batches
+    del batches
     gc.collect()
     wait_for(lambda: not asyncio.all_tasks(loop) - before)
 
