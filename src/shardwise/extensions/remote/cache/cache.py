@@ -313,16 +313,23 @@ class Cache:
 
     def _keep(self, block: OpenBlock) -> None:
         with self._lock:
-            self._num_open[version_of(block.name)] += block.name not in self._open_blocks
+            if block.name not in self._open_blocks:
+                self._count_open(block.name, 1)
             self._open_blocks[block.name] = block
             while len(self._open_blocks) > self._max_open:
                 name, _ = self._open_blocks.popitem(last=False)
-                self._num_open[version_of(name)] -= 1
+                self._count_open(name, -1)
 
     def _forget(self, name: str) -> None:
         with self._lock:
             if self._open_blocks.pop(name, None) is not None:
-                self._num_open[version_of(name)] -= 1
+                self._count_open(name, -1)
+
+    def _count_open(self, name: str, by: int) -> None:
+        version = version_of(name)
+        self._num_open[version] += by
+        if not self._num_open[version]:
+            del self._num_open[version]  # of millions of files, few are open
 
     def num_open(self, version: str) -> int:
         """How many blocks of a version of a file this process has open."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -230,23 +230,17 @@ class CacheAhead:
         self._runs: dict[threading.Thread, Sequence[MissingBlock]] = {}
         self._lock = threading.Condition()
 
-    def add(
-        self,
-        owner: Hashable,
-        holds: Callable[[str], bool],
-        blocks: Iterable[tuple[str, Callable[[], MissingBlock]]],
-    ) -> None:
-        """Announce blocks in order: names, and what makes each, unless the cache `holds` it."""
+    def add(self, owner: Hashable, blocks: Iterable[MissingBlock]) -> None:
         with self._lock:
             names = self._names.setdefault(owner, [])
-            for name, make in blocks:
-                if name not in self._owners:
+            for block in blocks:
+                if block.name not in self._owners:
                     if len(self._owners) >= self._most_ahead:
                         break
-                    if not holds(name):
-                        self._queue[name] = make()
-                self._owners[name] = owner
-                names.append(name)
+                    if not block.cache.holds(block.name):
+                        self._queue[block.name] = block
+                self._owners[block.name] = owner
+                names.append(block.name)
             while len(self._runs) < min(_MAX_THREADS, len(self._queue)):
                 # A daemon: read-ahead must not delay the interpreter's exit.
                 thread = threading.Thread(target=self._run, name="shardwise-cache", daemon=True)

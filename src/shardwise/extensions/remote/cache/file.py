@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from shardwise.base.counters import IO_COUNTS
@@ -147,19 +146,13 @@ class CachedFile(RemoteReads):
         return version is not None and self._cache.num_open(version.id) == version.num_blocks
 
     def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
-        size = self._cache.settings.block_bytes
         self._cache.ahead.add(
             owner,
-            self._cache.holds,
             (
-                (block_name(version.id, number), partial(file._block, version, number, ()))
+                file._block(version, number, ())
                 for file, ranges in requests
                 if (version := file._version) is not None and version.id
-                for number in dict.fromkeys(
-                    number
-                    for start, stop, _ in ranges
-                    for number in range(start // size, -(-stop // size))
-                )
+                for number in _by_block(ranges, self._cache.settings.block_bytes)
             ),
         )
 

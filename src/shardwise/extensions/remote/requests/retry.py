@@ -72,6 +72,8 @@ class RetryingClient:
     ) -> Reply:
         """Bytes of an object; see `Client.get`.
 
+        With `is_known`, the object was seen before: the store exists, and so did the object.
+
         Raises:
             MissingShardError: it is not there.
             StaleIndexError: it is another version.
