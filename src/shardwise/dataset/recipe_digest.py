@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwise.base.abilities import having
 from shardwise.dataset.code_digest import code_digest, is_users_code, state_of
-from shardwise.sources.protocol import content_key_of
+from shardwise.sources.protocol import HoldsDataset, content_key_of
 from shardwise.sources.samples import MixedSamples, Samples, SourcedSamples, TransformedSamples
 
 
@@ -39,7 +39,8 @@ def _reading(dataset: Any) -> list[Any]:
     """What reads samples: the user's code, or the dataset of packs and windows."""
     own = having(dataset, SourcedSamples)
     source = None if own is None else own.source
-    wrapped = getattr(source, "dataset", None)
+    holder = having(source, HoldsDataset)
+    wrapped = None if holder is None else holder.dataset
     kinds = [type(each) for each in (source, wrapped) if is_users_code(type(each))]
     # As `transform=` of torchvision's datasets.
     state = [each for each in state_of(wrapped) if isinstance(each, tuple) and callable(each[-1])]

@@ -223,4 +223,4 @@ def checked_names(
 
 def not_nested(dataset: Samples) -> Collection[str]:
     """The fields that are arrays also where others of arrays are nested tensors."""
-    return {*dataset.layout(), *getattr(dataset, "padding", ())}
+    return {*dataset.layout(), *dataset.padding}

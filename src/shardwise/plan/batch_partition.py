@@ -8,6 +8,7 @@ holds for these (a cap on the cost, one group of samples) holds for every rank, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,8 @@ class BatchPartition:
     >>> [part.block(range(step, step + 1), rank=1)[0].tolist() for step in range(2)]
     [[3, 4], [7, 8]]
     """
+
+    has_even_steps: ClassVar[bool] = False
 
     ends: Ints
     whole: int | None

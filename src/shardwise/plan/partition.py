@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,9 @@ class Partition:
     >>> Partition(10, 2, 2).block(range(2), rank=1)[0]
     array([2, 3, 6, 7])
     """
+
+    # All steps have as many samples as a global batch, but the last.
+    has_even_steps: ClassVar[bool] = True
 
     num_samples: int
     batch_size: int

@@ -184,8 +184,7 @@ class Plan:
     @property
     def has_even_steps(self) -> bool:
         """Whether all steps have `global_batch_size` samples, but the last: not under a budget."""
-        partition = self.partition
-        return isinstance(partition, Partition) or getattr(partition, "has_even_steps", False)
+        return self.partition.has_even_steps
 
     @property
     def num_steps(self) -> int:

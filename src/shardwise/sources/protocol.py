@@ -198,6 +198,24 @@ class HasOwnNames(Protocol):
     own_names: Collection[str]
 
 
+class HasParts(Protocol):
+    """Is made of other sources."""
+
+    sources: Sequence[Any]
+
+
+class HasContentKey(Protocol):
+    """Has samples that its fingerprint does not identify alone."""
+
+    content_key: tuple[Any, ...]
+
+
+class HoldsDataset(Protocol):
+    """Reads its samples from a dataset."""
+
+    dataset: Any
+
+
 class HasCosts(Protocol):
     """Knows what its samples cost a model: packs."""
 
@@ -249,14 +267,15 @@ def own_names_of(source: object) -> Collection[str]:
 
 def parts_of(source: object) -> Sequence[Any]:
     """Return the sources that a source is made of; () for one that reads storage."""
-    parts: Sequence[Any] = getattr(source, "sources", ())
-    return parts
+    own = having(source, HasParts)
+    return () if own is None else own.sources
 
 
 def content_key_of(source: object) -> tuple[Any, ...]:
     """Return what identifies a source's samples beside the fingerprint; () for nothing else."""
-    own: tuple[Any, ...] = getattr(source, "content_key", ())
-    return (*own, *(key for key in map(content_key_of, parts_of(source)) if key))
+    own = having(source, HasContentKey)
+    keys = () if own is None else own.content_key
+    return (*keys, *(key for key in map(content_key_of, parts_of(source)) if key))
 
 
 def read_rows(

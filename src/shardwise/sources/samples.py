@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.columns import Layout
 from shardwise.base.counters import Stages
 from shardwise.plan import Sampler, WindowShape
@@ -112,9 +113,18 @@ class FingerprintedSamples(Protocol):
         """The identity of the samples and of their order: part of every state."""
 
 
+class HasRemoved(Protocol):
+    """Samples some of which a redaction has removed."""
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """Their ids, ascending."""
+
+
 def removed_of(samples: object) -> NDArray[np.int64]:
     """The ids of removed samples of a dataset or source, ascending; such samples keep their ids."""
-    removed = getattr(samples, "removed", None)
+    own = having(samples, HasRemoved)
+    removed = None if own is None else own.removed
     return removed if isinstance(removed, np.ndarray) else np.empty(0, np.int64)
 
 

@@ -72,9 +72,9 @@ class BatchBuilder:
         self.collate = collate if padding is None else None
         check_function("collate", self.collate)
         self.as_tuple = as_tuple
-        rules = getattr(dataset, "padding", None)
-        self.ragged = RaggedFields("pad" if padding else ragged, dataset.describe, padding, rules)
-        self._whole_fields = getattr(dataset, "whole_fields", None)
+        rule = "pad" if padding else ragged
+        self.ragged = RaggedFields(rule, dataset.describe, padding, dataset.padding)
+        self._whole_fields = dataset.whole_fields
         self._has_rows = True
         self.on_error = on_error
         self._loader = SampleLoader(dataset, seed=seed, on_error=on_error)
@@ -221,9 +221,7 @@ class BatchBuilder:
                 ]
             )
         keys = list(columns.pop("__key__"))
-        forms: dict[str, Any] = {}
-        if self._whole_fields is not None:
-            columns, forms = split_nested(columns, self._whole_fields)
+        columns, forms = split_nested(columns, self._whole_fields)
         data = self.ragged.settle(collate_owned(columns), fixed=fixed, keys=keys, ids=ids)
         batch: dict[str, Any] = {"__key__": keys, "__index__": ids, **data}
         if valid is not None:
