@@ -3,6 +3,8 @@
     record: length uint64 | masked CRC-32C of the length | data | masked CRC-32C of the data
 
 The index file (`<file>.tfi`) is a `KeptIndex` with the records' lengths.
+
+Source: RFC 3720 (CRC-32C, by google-crc32c: about 22 GB/s per core), and TensorFlow's mask of it.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ import struct
 from typing import Any
 
 import numpy as np
+from google_crc32c import value
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.formats.records.scanned import Found, KeptIndex
-from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
 from shardwise.sources.manifest import narrow
 from shardwise.storage import File, FileStat
 from shardwise.storage.known_formats import HEAD_BYTES, known_format
@@ -25,6 +27,16 @@ _HEAD_BYTES, FRAME_BYTES = 12, 16
 _SCAN_BYTES, _HEADS_BYTES = 8 << 20, 4 << 10
 # First bytes of files that TensorFlow compressed as a whole.
 _ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+
+
+def masked_crc32c(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.uint32]:
+    """The CRC-32C of each string, rotated and shifted as record files have it."""
+    bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    crc = np.array([value(buffer[start:stop]) for start, stop in bounds], np.uint32)
+    turned = crc >> np.uint32(15) | crc << np.uint32(17)
+    return turned + np.uint32(0xA282EAD8)
 
 
 def find_records(file: File, index_dir: str | None, known: Found | None = None) -> Found:
