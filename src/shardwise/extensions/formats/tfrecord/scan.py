@@ -9,7 +9,6 @@ Source: RFC 3720 (CRC-32C, by google-crc32c: about 22 GB/s per core), and Tensor
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -63,22 +62,25 @@ def _scan(file: File, num_bytes: int) -> NDArray[np.int64]:
     # Shorter records are read along: that costs less than a read of each head.
     skip_bytes = (512 if file.is_remote else 64) << 10
     while at < num_bytes:
-        if at + _HEAD_BYTES > num_bytes:
-            raise _make_cut_error(file.url, at, num_bytes)
         if not first <= at <= first + len(window) - _HEAD_BYTES:
             # Long records are stepped over: only their heads are read.
             first = at
             is_short = sum(lengths[-8:]) <= 8 * skip_bytes
             window = file.read(at, min(_SCAN_BYTES if is_short else _HEADS_BYTES, num_bytes - at))
         head = window[at - first : at - first + _HEAD_BYTES]
-        (length,) = struct.unpack_from("<Q", head)
-        end = at + _HEAD_BYTES + length
-        if at == 0 and len(_wrong_heads(head)):
+        is_whole = len(head) == _HEAD_BYTES
+        if at == 0 and is_whole and len(_wrong_heads(head)):
             raise _foreign(file, num_bytes)
+        length = int.from_bytes(head[:8], "little")
+        end = at + _HEAD_BYTES + length
         if end + 4 > num_bytes:
-            if len(_wrong_heads(head)):
+            if is_whole and len(_wrong_heads(head)):
                 raise _make_damage_error(file.url, at)
-            raise _make_cut_error(file.url, at, num_bytes)
+            raise DataError(
+                f"the file ends at byte {num_bytes}, in the middle of a record: was it cut?",
+                url=file.url,
+                offset=at,
+            )
         heads += head
         ends.append(end)
         lengths.append(length)
@@ -109,14 +111,6 @@ def _foreign(file: File, num_bytes: int) -> DataError:
 
 def _make_damage_error(url: str, at: int) -> DataError:
     return DataError("the length of a record is damaged: its checksum differs", url=url, offset=at)
-
-
-def _make_cut_error(url: str, at: int, num_bytes: int) -> DataError:
-    return DataError(
-        f"the file ends at byte {num_bytes}, in the middle of a record: was it cut?",
-        url=url,
-        offset=at,
-    )
 
 
 def _place_records(lengths: NDArray[Any] | None, stat: FileStat) -> NDArray[np.int64] | None:
