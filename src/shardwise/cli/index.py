@@ -12,23 +12,9 @@ import numpy as np
 from shardwise.base.errors import DataError
 from shardwise.base.plugins import find
 from shardwise.base.progress_bar import progress
+from shardwise.cli import options, output
 from shardwise.cli.data import describe_problem, list_shards, require_tar, write_problem
-from shardwise.cli.options import (
-    common_options,
-    number_option,
-    shard_options,
-    urls_argument,
-    usage_errors,
-)
-from shardwise.cli.output import (
-    clean,
-    finish,
-    format_bytes,
-    format_count,
-    plural,
-    write_line,
-    write_table,
-)
+from shardwise.cli.output import format_bytes, format_count, plural
 from shardwise.sources.tar.index.build import BuildResult, build_indexes
 from shardwise.sources.tar.index.index_store import IndexStore, read_index
 from shardwise.sources.tar.index.merge import merge_indexes, require_manifest_name
@@ -37,8 +23,8 @@ from shardwise.sources.tar.sidecar import Sidecar
 
 
 @click.command()
-@urls_argument
-@shard_options
+@options.urls_argument
+@options.shard_options
 @click.option("--digests", is_flag=True, help="Keep a CRC-32 of every payload: reads everything.")
 @click.option("--media", is_flag=True, help="Index the frames of videos and sound, too.")
 @click.option("--force", is_flag=True, help="Make fresh indexes again too.")
@@ -47,8 +33,8 @@ from shardwise.sources.tar.sidecar import Sidecar
     metavar="FILE",
     help="Write a manifest file (.swm) of all shards, too: a path or a URL.",
 )
-@number_option("--jobs", text="Processes.  [default: chosen]")
-@common_options
+@options.number_option("--jobs", text="Processes.  [default: chosen]")
+@options.common_options
 def index(
     urls: tuple[str, ...],
     index: str | None,
@@ -72,7 +58,7 @@ def index(
     """
     require_tar(urls, "index")
     if merge is not None:
-        with usage_errors():
+        with options.usage_errors():
             require_manifest_name(merge)
     shards = list_shards(urls)
     begin = time.perf_counter()
@@ -94,14 +80,14 @@ def index(
         totals["num_sidecars"] = num_sidecars
     if merge is not None and not totals["num_failed"]:
         store = IndexStore(index, accept_unfinished=accept_unfinished)
-        with usage_errors():
+        with options.usage_errors():
             manifest = merge_indexes(merge, shards, store=store)
         totals["manifest"] = {"path": merge, "fingerprint": manifest.fingerprint}
     if media:
         problems = [problem_of(each, each.url or "") for each in bad]
         totals["bad_media"] = [describe_problem(each) for each in problems]
     totals["shards"] = documents
-    finish(totals, _show, is_well=not (totals["num_failed"] or bad))
+    output.finish(totals, _show, is_well=not (totals["num_failed"] or bad))
 
 
 def _index_media(results: Sequence[BuildResult], store: IndexStore) -> tuple[int, list[DataError]]:
@@ -187,9 +173,9 @@ def _show(totals: dict[str, Any]) -> None:
         members = plural(totals["num_members_built"], "member")
         rows.append(["speed", f"{members} in {totals['seconds']:.2f} s, {rate} members/s"])
     if "manifest" in totals:
-        rows.append(["manifest", clean(totals["manifest"]["path"])])
+        rows.append(["manifest", output.clean(totals["manifest"]["path"])])
         rows.append(["fingerprint", totals["manifest"]["fingerprint"]])
-    write_table(["shards", shards], rows)
+    output.write_table(["shards", shards], rows)
     for shard in totals["shards"]:
         if text := shard.get("error") or shard.get("note"):
-            write_line(f"shardwise: {clean(text)}", error=True)
+            output.write_line(f"shardwise: {output.clean(text)}", error=True)

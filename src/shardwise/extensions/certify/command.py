@@ -81,15 +81,10 @@ def finish_comparison(one: str, other: str) -> None:
     # Each run has its own name.
     names = [n for n in before | after if before.get(n) != after.get(n) and ".runs." not in n]
     differences = [{"entry": n, "one": before.get(n), "other": after.get(n)} for n in sorted(names)]
+    texts = [f"{each['entry']}: {each['one']!r}, then {each['other']!r}" for each in differences]
     document = {"ok": not differences, "differences": differences}
-    finish(document, _show, is_well=not differences)
-
-
-def _show(document: Mapping[str, Any]) -> None:
-    for each in document["differences"]:
-        write_line(clean(f"{each['entry']}: {each['one']!r}, then {each['other']!r}"))
-    if document["ok"]:
-        write_line("the records are equal")
+    shown = "\n".join(map(clean, texts)) or "the records are equal"
+    finish(document, lambda _: write_line(shown), is_well=not differences)
 
 
 def _read(path: str) -> Any:

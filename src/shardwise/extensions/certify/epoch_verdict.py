@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.cli.output import format_count
+from shardwise.extensions.certify.coverage_files import NO_SUMS
 from shardwise.extensions.certify.lineage import Stretch
-from shardwise.extensions.certify.runs import Ends
 from shardwise.plan.id_word import MODULUS, Counted, Tallied
 
 
@@ -108,8 +108,8 @@ def verdict_of(epoch: int, stretches: list[Stretch]) -> EpochVerdict:
         verdict.num_samples, verdict.is_once = line.num_samples, line.is_whole
         verdict.runs.append(segment.run.id)
         verdict.world_sizes.append(line.world_size)
-        counting = segment.ends.get(stretch.last, Ends())
-        sums = counting.sums
+        counting = segment.ends.get(stretch.last)
+        sums = NO_SUMS if counting is None else counting.sums
         done, skipped, replaced, planned, left_out = (
             Tallied(sums[at], sums[at + 1] % MODULUS) for at in range(0, 10, 2)
         )
@@ -119,13 +119,13 @@ def verdict_of(epoch: int, stretches: list[Stretch]) -> EpochVerdict:
         verdict.num_lines += sums[15]
         skips = [text for first, text in segment.steps_skipped if first < stretch.last]
         verdict.steps_skipped += skips
-        none: tuple[Tallied, int] = Tallied(), 0
-        excluded, removed = max(counting.excluded, key=lambda e: e[0].count, default=none)
+        lists = {(Tallied(), 0)} if counting is None else counting.excluded
+        excluded, removed = max(lists, key=lambda each: each[0].count)
         verdict.excluded, verdict.num_removed = (
             verdict.excluded + excluded, verdict.num_removed + removed
         )  # fmt: skip
-        if len(counting.excluded) > 1:
-            counts = sorted(each.count for each, _ in counting.excluded)
+        if len(lists) > 1:
+            counts = sorted(each.count for each, _ in lists)
             verdict.faults.append(
                 f"run {segment.run.id}: exclude= left out {counts[0]} samples on one rank and "
                 f"{counts[-1]}, or other ones, on another: give all ranks the same list"

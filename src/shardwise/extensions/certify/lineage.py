@@ -41,14 +41,14 @@ class Stretch:
         run, line = self.segment.run, self.segment.line
         ends = self.segment.ends
         for rank in ranks[:8]:
-            reached = max((at for at in ends if ends[at].ranks.of(rank)), default=line.begin)
+            reached = max((at for at in ends if ends[at].ranks[rank]), default=line.begin)
             text = f"has no line that ends at {position}, and lines up to position {reached}"
             if reached == line.begin:
-                has_lines = self.segment.ranks.of(rank)
+                has_lines = self.segment.ranks[rank]
                 text = (
                     f"has no line from position {reached} on" if has_lines else "has no line at all"
                 )
-            elif position in ends and ends[position].ranks.of(rank):
+            elif position in ends and ends[position].ranks[rank]:
                 text = "has lines of fewer processes than others"
             self.faults.append(f"run {run.id}, rank {rank} of {line.world_size} {text}{why}")
         if len(ranks) > 8:

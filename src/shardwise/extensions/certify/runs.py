@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from operator import add
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardwise.extensions.certify.coverage_files import (
     NO_SUMS,
     Coverage,
@@ -28,55 +31,16 @@ from shardwise.plan.id_word import MODULUS, Tallied
 CLOCK_SKEW_S = 10.0
 
 
-class RankCounts:
-    """The additions of each rank, ranks ascending: (first, end, times) of consecutive ranks."""
-
-    __slots__ = ("_rows",)
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, int, int]] = []
-
-    def add(self, rank: int) -> bool:
-        """Add a rank, not below any earlier one; returns whether it is new."""
-        rows, times = self._rows, 1
-        if rows and rows[-1][1] == rank + 1:
-            first, _, times = rows.pop()
-            if first < rank:
-                rows.append((first, rank, times))
-            times += 1
-        if rows and rows[-1][1:] == (rank, times):
-            rows[-1] = (rows[-1][0], rank + 1, times)
-        else:
-            rows.append((rank, rank + 1, times))
-        return times == 1
-
-    def of(self, rank: int) -> int:
-        """The number of times that a rank was added."""
-        return next((times for first, end, times in self._rows if first <= rank < end), 0)
-
-    def max(self) -> int:
-        """The largest number of times that any rank was added."""
-        return max((times for _, _, times in self._rows), default=0)
-
-    def below(self, least: int, num_ranks: int) -> list[int]:
-        """The ranks that were added less often than that."""
-        found: list[int] = []
-        at = 0
-        for first, end, times in [*self._rows, (num_ranks, num_ranks, least)]:
-            found += range(at, first if times >= least else end)
-            at = end
-        return found
-
-
 @dataclass(slots=True)
 class Ends:
     """A position at which lines end, over all ranks: which ranks, their pasts, and the sums.
 
-    `sums` are those of `End`; processes that share a rank are counted once, but for their lines.
-    Excluded samples, and how many were removed, which all ranks have alike, are in `excluded`.
+    `ranks` counts the lines of each rank, uint32 `[ranks]`. `sums` are those of `End`; processes
+    that share a rank are counted once, but for their lines. Excluded samples, and how many were
+    removed, which all ranks have alike, are in `excluded`.
     """
 
-    ranks: RankCounts = field(default_factory=RankCounts)
+    ranks: NDArray[np.uint32]
     pasts: set[str] = field(default_factory=set)
     sums: tuple[int, ...] = NO_SUMS
     excluded: set[tuple[Tallied, int]] = field(default_factory=set)
@@ -88,8 +52,8 @@ class Segment:
 
     Attributes:
         line: any line, for what they all have in common: epoch, start, world size, data.
-        ranks: those with lines, once for each process that has the rank: those of a group that
-            holds one model between them (tensor parallel) get equal batches.
+        ranks: the processes with lines of each rank, uint32 `[ranks]`: those of a group that holds
+            one model between them (tensor parallel) get equal batches.
         gaps: ranks that lack lines between others.
         steps_skipped, faults: of each skip and fault the first position, and words.
         whole: samples dropped, and all samples of the epoch, of lines that ended it.
@@ -97,7 +61,7 @@ class Segment:
 
     run: Run
     line: CoverageLine
-    ranks: RankCounts = field(default_factory=RankCounts)
+    ranks: NDArray[np.uint32]
     ends: dict[int, Ends] = field(default_factory=dict)
     furthest: int = 0
     gaps: set[int] = field(default_factory=set)
@@ -106,15 +70,18 @@ class Segment:
     whole: set[tuple[Tallied, Tallied | None]] = field(default_factory=set)
 
     def add(self, each: Pass) -> None:
-        """Add the pass of a process; ranks ascend."""
+        """Add the pass of a process."""
         line = each.line
-        self.ranks.add(line.rank)
+        self.ranks[line.rank] += 1
         self.furthest = max(self.furthest, each.furthest)
         if each.furthest > each.reached:
             self.gaps.add(line.rank)
         for position, end in each.ends.items():
-            ends = self.ends.setdefault(position, Ends())
-            is_new = ends.ranks.add(line.rank)
+            if position not in self.ends:
+                self.ends[position] = Ends(np.zeros_like(self.ranks))
+            ends = self.ends[position]
+            is_new = not ends.ranks[line.rank]
+            ends.ranks[line.rank] += 1
             ends.pasts.add(end.past)
             sums = end.sums if is_new else (*NO_SUMS[1:], end.sums[-1])
             count, word, removed = end.sums[10:13]
@@ -154,8 +121,8 @@ class Segment:
 
     def lacking(self, position: int) -> list[int]:
         """The ranks without a line that ends at a position, in one of their processes."""
-        ranks = self.ends[position].ranks if position in self.ends else RankCounts()
-        return ranks.below(self.ranks.max(), self.line.world_size)
+        ranks = self.ends[position].ranks if position in self.ends else np.zeros_like(self.ranks)
+        return np.flatnonzero(ranks < self.ranks.max()).tolist()
 
     def torn(self) -> list[int]:
         """The ranks that lack lines, which no kill explains: others ended the epoch, or a gap."""
@@ -192,7 +159,10 @@ def _read_run(coverage: Coverage, ranks: dict[int, list[Process]], doubt: str = 
         starts = set()
         for each in coverage.passes(process):
             key = _start_of(each.line)
-            segment = segments.setdefault(key, Segment(run, each.line))
+            if key not in segments:
+                counts = np.zeros(each.line.world_size, np.uint32)
+                segments[key] = Segment(run, each.line, counts)
+            segment = segments[key]
             if each.repeats is not None:
                 segment.add_repeated(each)
             # The first pass from a position counts; later ones are repeats.

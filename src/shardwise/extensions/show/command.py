@@ -8,15 +8,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.cli import options
 from shardwise.cli.data import decoded, open_data
-from shardwise.cli.options import (
-    PathType,
-    common_options,
-    number_option,
-    shard_options,
-    urls_argument,
-    usage_errors,
-)
 from shardwise.cli.output import clean, finish, plural, write_line
 from shardwise.extensions.show.show import Shown
 from shardwise.extensions.show.show import show as show_samples
@@ -24,12 +17,14 @@ from shardwise.plan.arguments import whole
 
 
 @click.command()
-@urls_argument
-@number_option("-n", "--num-samples", default=4, text="How many.")
-@number_option("--first", least=0, default=0, text="The id of the first one.")
-@click.option("-o", "--output", metavar="FILE", type=PathType(), help="Write .png, .jpg or .html.")
-@shard_options
-@common_options
+@options.urls_argument
+@options.number_option("-n", "--num-samples", default=4, text="How many.")
+@options.number_option("--first", least=0, default=0, text="The id of the first one.")
+@click.option(
+    "-o", "--output", metavar="FILE", type=options.PathType(), help="Write .png, .jpg or .html."
+)
+@options.shard_options
+@options.common_options
 def show(
     urls: tuple[str, ...],
     num_samples: int,
@@ -43,7 +38,7 @@ def show(
     Fields are decoded by their names. Exit code 1 if a sample is damaged, 2 without such an id.
     """
     data = decoded(open_data(urls, index=index, accept_unfinished=accept_unfinished))
-    with usage_errors():
+    with options.usage_errors():
         whole("--first", first, least=0, most=max(0, len(data) - 1))
         chosen = data.subset(range(first, min(first + num_samples, len(data))))
         shown = show_samples(chosen, num_samples=num_samples, side=160 if output else 48)

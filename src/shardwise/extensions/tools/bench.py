@@ -8,34 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import click
 
 import shardwise as sw
 from shardwise.base.progress_bar import progress
+from shardwise.cli import options, output
 from shardwise.cli.data import decoded, open_data
-from shardwise.cli.options import (
-    common_options,
-    number_option,
-    plot_option,
-    shard_options,
-    shuffle_option,
-    urls_argument,
-    usage_errors,
-)
-from shardwise.cli.output import (
-    bar,
-    bar_width,
-    finish,
-    format_bytes,
-    format_count,
-    plural,
-    write_line,
-    write_table,
-)
+from shardwise.cli.output import format_bytes, format_count, plural
 from shardwise.codecs import default_decoder
 from shardwise.codecs.image_decoder import Image
 from shardwise.engine.request import Concurrency
@@ -50,8 +32,7 @@ _SAMPLING_S = 0.05
 _STAGES = ("read", "demux", "decode", "convert", "transform", "collate", "hand over")
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """The measurements of one run of the loader."""
 
     first_s: float
@@ -62,7 +43,7 @@ class Run:
 
 
 @click.command()
-@urls_argument
+@options.urls_argument
 @click.option(
     "--decode",
     type=click.Choice(["auto", "none"]),
@@ -70,10 +51,12 @@ class Run:
     show_default=True,
     help="auto: by the fields' names; those without a default decoder stay bytes.",
 )
-@number_option("--image-size", text="Decode images to squares of N x N pixels.")
-@number_option("--batch-size", default=64)
-@number_option("--num-workers", least=0, text="Worker processes; 0 for threads.  [default: chosen]")
-@number_option(
+@options.number_option("--image-size", text="Decode images to squares of N x N pixels.")
+@options.number_option("--batch-size", default=64)
+@options.number_option(
+    "--num-workers", least=0, text="Worker processes; 0 for threads.  [default: chosen]"
+)
+@options.number_option(
     "--num-threads", least=0, text="Threads of each process; 0 for the caller's.  [default: chosen]"
 )
 @click.option(
@@ -81,25 +64,21 @@ class Run:
     type=click.Choice(["inline", "threads", "processes"]),
     help="Who makes the batches.  [default: chosen]",
 )
-@shuffle_option
-@number_option("--batches", text="Stop after N batches.")
+@options.shuffle_option
+@options.number_option("--batches", text="Stop after N batches.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     help="Stop after N seconds.  [default: 5, without --batches]",
 )
-@plot_option
+@options.plot_option
 @click.option("--beside", is_flag=True, help="Measure what a Python loop beside it loses, too.")
-@shard_options
-@common_options
+@options.shard_options
+@options.common_options
 def bench(
     urls: tuple[str, ...],
     decode: str,
     image_size: int | None,
-    batch_size: int,
-    num_workers: int | None,
-    num_threads: int | None,
-    executor: Literal["inline", "threads", "processes"] | None,
     shuffle: Literal["none", "full", "window"],
     batches: int | None,
     seconds: float | None,
@@ -107,6 +86,7 @@ def bench(
     beside: bool,
     index: str | None,
     accept_unfinished: bool,
+    **loading: Any,
 ) -> None:
     """Measure how fast samples can be loaded here, and name what limits it.
 
@@ -116,7 +96,7 @@ def bench(
     """
     if seconds is None and batches is None:
         seconds = _DEFAULT_S
-    with usage_errors():
+    with options.usage_errors():
         if plot is not None:
             drawable(plot)
         began = time.perf_counter()
@@ -124,15 +104,12 @@ def bench(
         data = _decode_fields(opened, decode, image_size)
         loader = sw.DataLoader(
             data,
-            batch_size=batch_size,
             shuffle=False if shuffle == "none" else shuffle,
             remainder="uneven",
             rank=0,
             world_size=1,
-            num_workers=num_workers,
-            num_threads=num_threads,
-            executor=executor,
             output="numpy",
+            **loading,
         )
         open_s = time.perf_counter() - began
     total, unit = (batches, "batches") if batches else (seconds or 0.0, "s")
@@ -149,7 +126,7 @@ def bench(
         "fields": list(data.fields),
         "decode": decode,
         "image_size": image_size,
-        "batch_size": batch_size,
+        "batch_size": loading["batch_size"],
         "shuffle": shuffle,
         "open_s": open_s,
         **_describe(run),
@@ -157,7 +134,7 @@ def bench(
     }
     if plot is not None:
         draw(plot, document, run.marks, run.ready)
-    finish(document, _show)
+    output.finish(document, _show)
 
 
 def _decode_fields(data: sw.Dataset, decode: str, image_size: int | None) -> sw.Dataset:
@@ -264,7 +241,7 @@ def _show(document: dict[str, Any]) -> None:
     batches = plural(document["num_batches"], "batch", "batches")
     samples = plural(document["num_samples_loaded"], "sample")
     rate = f"{format_count(round(document['samples_per_s']))} samples/s"
-    write_table(
+    output.write_table(
         ["samples", f"{format_count(document['num_samples'])}, "
          f"{plural(document['num_shards'], 'shard')}, shuffle {document['shuffle']}"],
         [
@@ -279,10 +256,10 @@ def _show(document: dict[str, Any]) -> None:
             ["ready", f"{document['queue_depth']:.1f} batches when one was asked for"],
         ],
     )  # fmt: skip
-    write_line()
-    width = min(_MAX_BAR, bar_width(50))
+    output.write_line()
+    width = min(_MAX_BAR, output.bar_width(50))
     loaded = document["num_samples_loaded"] or 1
-    write_table(
+    output.write_table(
         ["stage", ">seconds", ">µs a sample", ">share", ""],
         [
             [
@@ -290,14 +267,14 @@ def _show(document: dict[str, Any]) -> None:
                 f"{stage['seconds']:.3f}",
                 f"{1e6 * stage['seconds'] / loaded:.1f}",
                 f"{100 * stage['share']:.0f} %",
-                bar([1.0] * round(stage["share"] * width)),
+                output.bar([1.0] * round(stage["share"] * width)),
             ]
             for stage in document["stages"]
         ],
     )
     if document["slowest_shards"]:
-        write_line()
-        write_table(
+        output.write_line()
+        output.write_table(
             ["slowest shards", ">µs a sample"],
             [
                 [shard["url"], f"{1e6 * shard['seconds_a_sample']:.1f}"]
@@ -305,8 +282,8 @@ def _show(document: dict[str, Any]) -> None:
             ],
         )
     if beside := document["beside"]:
-        write_line()
-        write_table(
+        output.write_line()
+        output.write_table(
             ["Python loop", ">iterations/s", ">99 % of slices within"],
             [
                 [name, format_count(round(beside[f"{key}_per_s"])),
@@ -314,6 +291,6 @@ def _show(document: dict[str, Any]) -> None:
                 for name, key in (("alone", "alone"), ("beside the loader", "beside"))
             ],
         )  # fmt: skip
-        write_line(f"The loop keeps {beside['ratio']:.2f} of its speed beside the loader.")
-    write_line()
-    write_line(document["verdict"])
+        output.write_line(f"The loop keeps {beside['ratio']:.2f} of its speed beside the loader.")
+    output.write_line()
+    output.write_line(document["verdict"])

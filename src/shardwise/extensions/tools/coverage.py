@@ -51,25 +51,19 @@ class Coverage:
         num_ids = self.num_distinct + self.num_never
         # A mixture repeats its small datasets.
         may_repeat = plan.num_samples != num_ids or sources_of(plan.sampler, 0, 0) is not None
-        num_short = 0 if plan.remainder == "uneven" else self.num_short_batches
-        num_repeats = 0 if may_repeat else self.num_repeats
-        checks = [
-            (
-                not self.num_foreign,
-                f"{plural(self.num_foreign, 'read')} of samples that don't exist",
-            ),
-            (self.num_read == num_expected, f"{plural(self.num_read, 'read')}, not {num_expected}"),
-            (not num_repeats, plural(num_repeats, "repeat")),
-            (
-                self.num_padded == plan.num_padded,
-                f"{plural(self.num_padded, 'row')} of padding, not {plan.num_padded}",
-            ),
-            (
-                not num_short,
-                f"{plural(num_short, 'batch', 'batches')} of less than {plan.batch_size} samples",
-            ),
-        ]
-        return [fault for is_kept, fault in checks if not is_kept]
+        faults = []
+        if self.num_foreign:
+            faults.append(f"{plural(self.num_foreign, 'read')} of samples that don't exist")
+        if self.num_read != num_expected:
+            faults.append(f"{plural(self.num_read, 'read')}, not {num_expected}")
+        if self.num_repeats and not may_repeat:
+            faults.append(plural(self.num_repeats, "repeat"))
+        if self.num_padded != plan.num_padded:
+            faults.append(f"{plural(self.num_padded, 'row')} of padding, not {plan.num_padded}")
+        if self.num_short_batches and plan.remainder != "uneven":
+            short = plural(self.num_short_batches, "batch", "batches")
+            faults.append(f"{short} of less than {plan.batch_size} samples")
+        return faults
 
 
 def count_reads(

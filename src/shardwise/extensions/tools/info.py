@@ -13,23 +13,9 @@ from numpy.typing import NDArray
 
 import shardwise as sw
 from shardwise.base.progress_bar import progress
+from shardwise.cli import options, output
 from shardwise.cli.data import kind_of, list_shards, open_data
-from shardwise.cli.options import (
-    common_options,
-    plot_option,
-    shard_options,
-    urls_argument,
-    usage_errors,
-)
-from shardwise.cli.output import (
-    clean,
-    finish,
-    format_bytes,
-    format_count,
-    plural,
-    write_line,
-    write_table,
-)
+from shardwise.cli.output import format_bytes, format_count, plural
 from shardwise.extensions.tools.plots import draw_sizes, drawable
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.index.build import build_index
@@ -41,11 +27,11 @@ from shardwise.storage.user_dirs import user_cache_dir
 
 
 @click.command()
-@urls_argument
-@shard_options
+@options.urls_argument
+@options.shard_options
 @click.option("--shards", "list_all", is_flag=True, help="List each shard.")
-@plot_option
-@common_options
+@options.plot_option
+@options.common_options
 def info(
     urls: tuple[str, ...],
     index: str | None,
@@ -61,11 +47,11 @@ def info(
     """
     is_tar = kind_of(urls) == "tar"
     if plot is not None:
-        with usage_errors():
+        with options.usage_errors():
             drawable(plot, is_tar=is_tar)
     if not is_tar:
         data = open_data(urls, index=index, accept_unfinished=accept_unfinished)
-        finish(_describe_data(data), _show_data)
+        output.finish(_describe_data(data), _show_data)
         return
     names = list_shards(urls)
     shards = []
@@ -102,7 +88,7 @@ def info(
     }
     if plot is not None:
         draw_sizes(plot, {name: _sizes_of(parts) for name, parts in sizes.items()})
-    finish(document, _show, list_all, is_well=not _num_unfit(states))
+    output.finish(document, _show, list_all, is_well=not _num_unfit(states))
 
 
 def _describe_data(data: sw.Dataset) -> dict[str, Any]:
@@ -123,7 +109,7 @@ def _show_data(document: dict[str, Any]) -> None:
         ["fields", ", ".join(document["fields"]) or "none"],
         ["fingerprint", document["fingerprint"]],
     ]
-    write_table(["parts", format_count(document["num_shards"])], rows)
+    output.write_table(["parts", format_count(document["num_shards"])], rows)
 
 
 def _describe_shard(
@@ -134,7 +120,11 @@ def _describe_shard(
     saved = store.look(url)
     index = saved.index
     path = store.published_path(url) if index is None else index.path
-    num_bytes = None if saved.state == "missing" else _num_bytes(path, index)
+    index_bytes = None
+    if saved.state != "missing" and is_local(path):
+        index_bytes = Path(path).stat().st_size
+    elif saved.state != "missing" and index is not None:
+        index_bytes = len(index.to_bytes())
     if index is None or saved.state == "stale":
         index = build_index(url, accept_unfinished=accept_unfinished)
     elif not accept_unfinished:
@@ -146,16 +136,10 @@ def _describe_shard(
         "fields": list(index.fields),
         "index": path,
         "index_state": saved.state,
-        "index_bytes": num_bytes,
+        "index_bytes": index_bytes,
         "has_digests": saved.state == "fresh" and index.header.has_digests,
     }
     return document, index
-
-
-def _num_bytes(path: str, index: ShardIndex | None) -> int | None:
-    if is_local(path):
-        return Path(path).stat().st_size
-    return None if index is None else len(index.to_bytes())
 
 
 def _sizes_of(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -183,7 +167,7 @@ def _show(document: dict[str, Any], list_all: bool) -> None:
     own = str(user_cache_dir())
     where = f"in {own}" if document["shards"][0]["index"].startswith(own) else "beside the shards"
     if index["directory"]:
-        where = f"in {clean(index['directory'])}"
+        where = f"in {output.clean(index['directory'])}"
     rows = [
         ["samples", format_count(document["num_samples"])],
         ["bytes", format_bytes(document["num_bytes"])],
@@ -193,10 +177,10 @@ def _show(document: dict[str, Any], list_all: bool) -> None:
     if document["ignored_members"]:
         left_out = document["ignored_members"].items()
         rows.append(["left out", ", ".join(f"{what}: {count}" for what, count in left_out)])
-    write_table(["shards", format_count(document["num_shards"])], rows)
+    output.write_table(["shards", format_count(document["num_shards"])], rows)
     if document["fields"]:
-        write_line()
-        write_table(
+        output.write_line()
+        output.write_table(
             ["field", ">samples", ">min", ">median", ">max", ">total"],
             [
                 [
@@ -212,17 +196,17 @@ def _show(document: dict[str, Any], list_all: bool) -> None:
         )
     unfit = _num_unfit(index["states"])
     if unfit:
-        write_line()
-        write_line(
+        output.write_line()
+        output.write_line(
             f"{plural(unfit, 'index does', 'indexes do')} not fit, and reading refuses that: bring "
             "them up to date with `shardwise index`"
         )
     if index["states"].get("missing"):
-        write_line()
+        output.write_line()
         missing = plural(index["states"]["missing"], "index", "indexes")
-        write_line(f"{missing} to make: the first use does that, or `shardwise index`")
+        output.write_line(f"{missing} to make: the first use does that, or `shardwise index`")
     if list_all:
-        write_line()
+        output.write_line()
         _show_shards(document["shards"])
 
 
@@ -231,7 +215,7 @@ def _num_unfit(states: Mapping[str, int]) -> int:
 
 
 def _show_shards(shards: Sequence[dict[str, Any]]) -> None:
-    write_table(
+    output.write_table(
         ["shard", ">samples", ">bytes", "fields", "index"],
         [
             [

@@ -12,26 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.progress_bar import progress
+from shardwise.cli import options, output
 from shardwise.cli.data import open_data
-from shardwise.cli.options import (
-    common_options,
-    complete_files,
-    number_option,
-    shard_options,
-    shuffle_option,
-    usage_errors,
-)
-from shardwise.cli.output import (
-    bar,
-    bar_legend,
-    bar_width,
-    finish,
-    format_count,
-    plural,
-    wants_json,
-    write_line,
-    write_table,
-)
+from shardwise.cli.output import format_count, plural
 from shardwise.extensions.tools.coverage import Coverage, count_reads
 from shardwise.plan import Plan, Sampler
 from shardwise.plan.protocol import seed_of, sources_of
@@ -41,14 +24,14 @@ MAX_CELLS = 4_000_000
 
 
 @click.command()
-@click.argument("urls", nargs=-1, metavar="[URLS]...", shell_complete=complete_files)
-@number_option("--num-samples", text="Plan without data: the samples.")
-@number_option(
+@click.argument("urls", nargs=-1, metavar="[URLS]...", shell_complete=options.complete_files)
+@options.number_option("--num-samples", text="Plan without data: the samples.")
+@options.number_option(
     "--shards", "num_shards", text="With --num-samples: shards of equal size.  [default: 1]"
 )
-@number_option("--world-size", default=1, text="Ranks.")
-@number_option("--batch-size", default=64, text="Samples a rank and step.")
-@shuffle_option
+@options.number_option("--world-size", default=1, text="Ranks.")
+@options.number_option("--batch-size", default=64, text="Samples a rank and step.")
+@options.shuffle_option
 @click.option(
     "--remainder",
     type=click.Choice(["drop", "pad", "uneven"]),
@@ -56,16 +39,16 @@ MAX_CELLS = 4_000_000
     "else drop]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the shuffle.")
-@number_option("--epoch", least=0, default=0, text="Which order is shown.")
-@number_option("--epoch-size", text="Samples a virtual epoch.")
-@number_option(
+@options.number_option("--epoch", least=0, default=0, text="Which order is shown.")
+@options.number_option("--epoch-size", text="Samples a virtual epoch.")
+@options.number_option(
     "--max-proof",
     least=0,
     default=200_000_000,
     text="Prove nothing above this number of samples: a byte of memory and 0.3 us each.",
 )
-@shard_options
-@common_options
+@options.shard_options
+@options.common_options
 def plan(
     urls: tuple[str, ...],
     num_samples: int | None,
@@ -101,7 +84,7 @@ def plan(
     num_ids = int(sizes.sum())
     if remainder is None:
         remainder = "uneven" if shuffle == "none" and own is None else "drop"
-    with usage_errors():
+    with options.usage_errors():
         planned = Plan(
             num_ids,
             batch_size=batch_size,
@@ -139,10 +122,10 @@ def plan(
     sources = _sources(planned, epoch)
     if sources is not None:
         document["sources"] = sources
-    if wants_json():
+    if output.wants_json():
         document["coverage"] = None if coverage is None else _describe(coverage, faults)
         document["ranks"] = None if coverage is None else _describe_ranks(coverage, len(sizes))
-    finish(document, _show, coverage, group_ends, faults, max_proof, is_well=not faults)
+    output.finish(document, _show, coverage, group_ends, faults, max_proof, is_well=not faults)
 
 
 def _equal_sizes(num_samples: int, num_shards: int) -> NDArray[np.int64]:
@@ -215,22 +198,22 @@ def _show(
 ) -> None:
     """Write the plan's own numbers, and what was counted."""
     d = document
-    write_line(f"{plural(d['num_samples'], 'sample')} in {plural(d['num_shards'], 'shard')}")
+    output.write_line(f"{plural(d['num_samples'], 'sample')} in {plural(d['num_shards'], 'shard')}")
     if d["epoch_size"] is not None or "sources" in d:
-        write_line(f"virtual epochs of {plural(d['epoch_samples'], 'sample')}")
-    write_line(f"shuffle {d['shuffle']}, seed {d['seed']}, epoch {d['epoch']}")
-    write_line(
+        output.write_line(f"virtual epochs of {plural(d['epoch_samples'], 'sample')}")
+    output.write_line(f"shuffle {d['shuffle']}, seed {d['seed']}, epoch {d['epoch']}")
+    output.write_line(
         f"{plural(d['world_size'], 'rank')} x batches of {format_count(d['batch_size'])}"
         f" = global batches of {format_count(d['global_batch_size'])}"
     )
-    write_line(
+    output.write_line(
         f"{plural(d['num_steps'], 'step')} on every rank, remainder {d['remainder']}: "
         f"{format_count(d['num_dropped'])} dropped, {format_count(d['num_padded'])} padded"
     )
     if "sources" in d:
         _show_sources(d["sources"])
     if coverage is None:
-        write_line(
+        output.write_line(
             f"coverage: not proved, there are more than {format_count(max_proof)} samples, and "
             "to look at some of them proves nothing. Raise --max-proof to count them all."
         )
@@ -250,15 +233,15 @@ def _show_sources(sources: dict[str, dict[str, float]]) -> None:
         ]
         for name, facts in sources.items()
     ]
-    write_line("a row a dataset, with the epochs of its own before and after this one")
-    write_line()
-    write_table(["source", ">samples", ">share", ">its epochs"], rows)
-    write_line()
+    output.write_line("a row a dataset, with the epochs of its own before and after this one")
+    output.write_line()
+    output.write_table(["source", ">samples", ">share", ">its epochs"], rows)
+    output.write_line()
 
 
 def _show_ranks(coverage: Coverage, group_ends: NDArray[np.int64], num_shards: int) -> None:
     num_ranks, num_groups = coverage.reads.shape
-    width = min(num_groups, bar_width(beside=40))
+    width = min(num_groups, output.bar_width(beside=40))
     first = np.arange(width) * num_groups // width
     # A column is a stretch of neighbouring shards; empty ones have the share 0.
     sizes = np.add.reduceat(np.diff(group_ends, prepend=0), first)
@@ -271,27 +254,30 @@ def _show_ranks(coverage: Coverage, group_ends: NDArray[np.int64], num_shards: i
             format_count(int(np.count_nonzero(coverage.reads[rank])))
             if num_groups == num_shards
             else "",
-            bar(shares.tolist()),
+            output.bar(shares.tolist()),
         ]
         for rank, shares in enumerate(reads / np.maximum(sizes, 1))
     ]
-    small, full = bar_legend()
-    write_line(f"a row a rank, with its share of each shard: {small} a little, {full} all")
-    write_line()
+    small, full = output.bar_legend()
+    output.write_line(f"a row a rank, with its share of each shard: {small} a little, {full} all")
+    output.write_line()
     title = "shard 0" if num_shards == 1 else f"shards 0 to {num_shards - 1}"
-    write_table([">rank", ">samples", ">padding", ">shards", title], rows)
+    output.write_table([">rank", ">samples", ">padding", ">shards", title], rows)
     if num_ranks > MAX_ROWS:
-        write_line(f"... and {plural(num_ranks - MAX_ROWS, 'more rank')} (--json has all)")
-    write_line()
+        output.write_line(f"... and {plural(num_ranks - MAX_ROWS, 'more rank')} (--json has all)")
+    output.write_line()
 
 
 def _show_proof(document: dict[str, Any], coverage: Coverage, faults: list[str]) -> None:
     d = document
     ran = f"counted over {plural(d['world_size'], 'rank')} x {plural(d['num_steps'], 'step')}"
     if faults:
-        write_line(f"coverage: BROKEN, {'; '.join(faults)} ({ran})", is_well=False)
+        output.write_line(f"coverage: BROKEN, {'; '.join(faults)} ({ran})", is_well=False)
         return
-    total, distinct = format_count(d["num_samples"]), format_count(coverage.num_distinct)
+    total, distinct = (
+        format_count(d["num_samples"]),
+        format_count(coverage.num_distinct),
+    )
     if coverage.num_repeats:
         kind = "repeat" if "sources" in d else "read of the next permutation"
         kinds = "repeats" if "sources" in d else "reads of the next permutation"
@@ -308,4 +294,4 @@ def _show_proof(document: dict[str, Any], coverage: Coverage, faults: list[str])
         )
     if coverage.num_padded:
         text += f", {plural(coverage.num_padded, 'repeat')} masked as padding"
-    write_line(f"coverage: proved, {text} ({ran})", is_well=True)
+    output.write_line(f"coverage: proved, {text} ({ran})", is_well=True)

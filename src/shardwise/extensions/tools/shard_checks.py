@@ -28,7 +28,10 @@ from shardwise.storage import StorageOptions, is_local
 
 @dataclasses.dataclass
 class ShardReport:
-    """A shard's headers, kept index, the one `built` of them (None: `damage`), and problems."""
+    """A shard's headers, kept index, the one `built` of them (None: `damage`), and problems.
+
+    `num_read` counts the bytes of payloads that were read.
+    """
 
     url: str
     oddities: Oddities
@@ -36,6 +39,7 @@ class ShardReport:
     built: ShardIndex | None = None
     damage: Problem | None = None
     problems: list[Problem] = dataclasses.field(default_factory=list)
+    num_read: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -90,9 +94,15 @@ def verify_shard(
 
     Checks the headers with their checksums, the end (which may be missing if accepted), the
     index's entry for each sample and, where the index has digests, every payload. `progress`
-    is called with the bytes of payloads read since its last call. The report's `problems` are empty
-    for a sound shard.
+    is called with the bytes of payloads read so far. The report's `problems` are empty for a sound
+    shard.
     """
+
+    def count(num_bytes: int) -> None:
+        report.num_read += num_bytes
+        if progress is not None:
+            progress(report.num_read)
+
     store = IndexStore(None if index is None else directory_text("index", index), options)
     report = examine_shard(url, store=store)
     report.problems += header_problems(report, store, accept_unfinished=accept_unfinished)
@@ -100,7 +110,7 @@ def verify_shard(
     if built is not None and index_used is not None and index_used is not built:
         report.problems += _differences(url, index_used, built)
     if index_used is not None:
-        report.problems += _payload_problems(url, index_used, options, progress)
+        report.problems += _payload_problems(url, index_used, options, count)
         if index_used.header.removed:
             report.problems += find("removal", "check")(url, index_used, store)
     return report
@@ -180,7 +190,7 @@ def _payload_problems(
     url: str,
     index: ShardIndex,
     options: StorageOptions | None,
-    progress: Callable[[int], object] | None,
+    progress: Callable[[int], object],
 ) -> Iterator[Problem]:
     try:
         file = open_uncached(url, options)

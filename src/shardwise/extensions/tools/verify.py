@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -76,9 +77,9 @@ def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinis
     # In bytes: a shard may take minutes.
     with progress("verifying", sum(sizes), unit="bytes") as show_done:
         for url, end_bytes, size in zip(shards, accumulate(sizes), sizes, strict=True):
-            payloads = _Payloads(show_done, end_bytes - size)
+            show_read = partial(_show_read, show_done, end_bytes - size)
             report = verify_shard(
-                url, index=index, accept_unfinished=accept_unfinished, progress=payloads
+                url, index=index, accept_unfinished=accept_unfinished, progress=show_read
             )
             if media and not report.problems:
                 sidecar: Sidecar = find("sidecars", "media")
@@ -86,7 +87,7 @@ def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinis
             problems += report.problems
             num_bad += bool(report.problems)
             # Of a shard with problems, headers may not have been read.
-            num_bytes += payloads.num_bytes if report.problems else size
+            num_bytes += report.num_read if report.problems else size
             num_with_digests += report.has_digests
             show_done(end_bytes)
             used = report.index
@@ -100,6 +101,10 @@ def verify(urls: tuple[str, ...], index: str | None, media: bool, accept_unfinis
         "num_with_digests": num_with_digests,
     }
     _finish(counts, problems, num_bad=num_bad, begin=begin)
+
+
+def _show_read(show_done: Callable[[float], None], begin: int, num_read: int) -> None:
+    show_done(begin + num_read)
 
 
 @dataclass
@@ -192,19 +197,6 @@ def _sizes_of(shards: Sequence[str], store: IndexStore) -> list[int]:
         except ShardwiseError:
             sizes.append(0)
     return sizes
-
-
-class _Payloads:
-    """Counts the bytes of one shard's payloads as they are read, and moves the bar."""
-
-    def __init__(self, report: Callable[[float], None], begin: int) -> None:
-        self.num_bytes = 0
-        self._report = report
-        self._begin = begin
-
-    def __call__(self, num_bytes: int) -> None:
-        self.num_bytes += num_bytes
-        self._report(self._begin + self.num_bytes)
 
 
 def _wrong_counts(urls: Sequence[str], counts: dict[str, Shard]) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
+from shardwise.extensions.formats.tfrecord.scan import masked_crc32c
 from tests.support.properties import examples
 from tests.support.python_code import printed_by
 

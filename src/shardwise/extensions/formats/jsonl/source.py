@@ -23,14 +23,12 @@ from shardwise.extensions.formats.records.forms import VALUES, BadRowError, Form
 from shardwise.extensions.formats.records.scanned import Found, KeptIndex, ScannedSource
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard
 from shardwise.sources.manifest import Shard
-from shardwise.storage import StorageOptions
 
 _logger = logging.getLogger("shardwise")
 
 _NAMES = (".jsonl", ".ndjson", ".json")
 SUFFIXES = (".jsonl", ".ndjson", *(f"{name}{end}" for name in _NAMES for end in (".gz", ".zst")))
 _RECORD = "record"
-_THREADS = 16
 # Lines of the first file that say which fields there are.
 _LOOKED_AT, _LOOKED_AT_BYTES = 1000, 8 << 20
 _BOM = b"\xef\xbb\xbf"
@@ -46,13 +44,9 @@ class JsonLinesSource(ScannedSource):
         urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         fields: Iterable[str] | None = None,
-        index: str | os.PathLike[str] | None = None,
-        storage: StorageOptions | None = None,
-        memory_bytes: int = 1 << 30,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            urls, suffixes=SUFFIXES, index=index, storage=storage, memory_bytes=memory_bytes
-        )
+        super().__init__(urls, suffixes=SUFFIXES, **options)
         self._asked = _check_fields(fields)
         # Fields that a process has warned of.
         self._left_out: set[str] = set()

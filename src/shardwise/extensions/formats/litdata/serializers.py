@@ -66,25 +66,11 @@ def _flat(dtype: np.dtype[Any], data: bytes) -> NDArray[Any]:
     return np.frombuffer(data, dtype).copy()
 
 
-def _numpy(data: bytes) -> NDArray[Any]:
-    number, num_axes = struct.unpack_from("<II", _long_enough(data))
-    return _shape_array(data, _dtype(_NUMPY, number), num_axes, "<")
-
-
-def _tensor(data: bytes) -> NDArray[Any]:
-    # Other than everything else, the header is big-endian.
-    number, num_axes = struct.unpack_from(">II", _long_enough(data))
-    return _shape_array(data, _dtype(_TORCH, number), num_axes, ">")
-
-
-def _long_enough(data: bytes) -> bytes:
+def _array(table: tuple[str, ...], order: str, data: bytes) -> NDArray[Any]:
     if len(data) < 8:
         raise ValueError(f"{len(data)} bytes are no array: its header alone has 8")
-    return data
-
-
-def _shape_array(data: bytes, dtype: np.dtype[Any], num_axes: int, order: str) -> NDArray[Any]:
-    shape = np.frombuffer(data, f"{order}u4", num_axes, 8).tolist()
+    number, num_axes = struct.unpack_from(f"{order}II", data)
+    dtype, shape = _dtype(table, number), np.frombuffer(data, f"{order}u4", num_axes, 8).tolist()
     return np.frombuffer(data[8 + 4 * num_axes :], dtype).reshape(shape).copy()
 
 
@@ -96,8 +82,9 @@ _NUMBERS = {
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "str": partial(str, encoding="utf-8"),
     "text": partial(str, encoding="utf-8"),
-    "numpy": _numpy,
-    "tensor": _tensor,
+    "numpy": partial(_array, _NUMPY, "<"),
+    # Other than everything else, its header is big-endian.
+    "tensor": partial(_array, _TORCH, ">"),
     "pil": raw_picture,
     "jpeg_array": cut_list,
     "json": nested.loads,

@@ -39,7 +39,6 @@ from shardwise.extensions.formats.records.layout import cut_records, open_conten
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.extensions.formats.records.unzip import unzip
 from shardwise.sources.manifest import Manifest, Shard
-from shardwise.storage import StorageOptions
 from shardwise.storage.url_patterns import refuse_repeats
 from shardwise.storage.urls import beside
 
@@ -61,11 +60,9 @@ class LitDataSource(RecordSource):
     def __init__(
         self,
         url: str | os.PathLike[str],
-        *,
-        storage: StorageOptions | None = None,
-        memory_bytes: int = 1 << 30,
+        **options: Any,
     ) -> None:
-        super().__init__(storage=storage, memory_bytes=memory_bytes)
+        super().__init__(**options)
         if not isinstance(url, str | os.PathLike):
             raise TypeError(f"url={url!r:.80}: give a directory; sw.concat joins several datasets")
         self.url = index_urls(url)[0]

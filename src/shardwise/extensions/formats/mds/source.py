@@ -39,7 +39,6 @@ from shardwise.extensions.formats.records.layout import cut_records, open_conten
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.extensions.formats.records.unzip import unzip
 from shardwise.sources.manifest import Manifest, Shard
-from shardwise.storage import StorageOptions
 from shardwise.storage.url_patterns import refuse_repeats
 from shardwise.storage.urls import beside
 
@@ -97,14 +96,6 @@ def _array(dtype: str, shape: tuple[int, ...] | None, data: bytes) -> NDArray[An
     return np.frombuffer(data[at:], little_endian(dtype)).reshape(shape).copy()
 
 
-def _int(data: bytes) -> int:
-    return int(data.decode("utf-8"))
-
-
-def _float(data: bytes) -> float:
-    return float(data.decode("utf-8"))
-
-
 def _decimal(data: bytes) -> Decimal:
     try:
         return Decimal(data.decode("utf-8"))
@@ -119,8 +110,8 @@ def _pictures(data: bytes) -> list[NDArray[Any]]:
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "str": partial(str, encoding="utf-8"),
     "json": json.loads,
-    "str_int": _int,
-    "str_float": _float,
+    "str_int": int,
+    "str_float": float,
     "str_decimal": _decimal,
     "pil": raw_picture,
     "jpeg_array": cut_list,
@@ -158,11 +149,9 @@ class MdsSource(RecordSource):
     def __init__(
         self,
         urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        *,
-        storage: StorageOptions | None = None,
-        memory_bytes: int = 1 << 30,
+        **options: Any,
     ) -> None:
-        super().__init__(storage=storage, memory_bytes=memory_bytes)
+        super().__init__(**options)
         self.urls = index_urls(urls)
 
     def __repr__(self) -> str:

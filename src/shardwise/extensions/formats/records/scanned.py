@@ -112,11 +112,11 @@ class ScannedSource(RecordSource):
         urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         suffixes: tuple[str, ...],
-        index: str | os.PathLike[str] | None,
+        index: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.urls = expand(urls, suffixes=suffixes, options=options["storage"])
+        self.urls = expand(urls, suffixes=suffixes, options=options.get("storage"))
         self._index_dir = index_directory(index)
         self._found: MadeOnce[list[Found]] = MadeOnce()
         # What another process found.

@@ -3,19 +3,20 @@
     record: length uint64 | masked CRC-32C of the length | data | masked CRC-32C of the data
 
 The index file (`<file>.tfi`) is a `KeptIndex` with the records' lengths.
+
+Source: RFC 3720 (CRC-32C, by google-crc32c: about 22 GB/s per core), and TensorFlow's mask of it.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
+from google_crc32c import value
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.extensions.formats.records.scanned import Found, KeptIndex
-from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
 from shardwise.sources.manifest import narrow
 from shardwise.storage import File, FileStat
 from shardwise.storage.known_formats import HEAD_BYTES, known_format
@@ -25,6 +26,16 @@ _HEAD_BYTES, FRAME_BYTES = 12, 16
 _SCAN_BYTES, _HEADS_BYTES = 8 << 20, 4 << 10
 # First bytes of files that TensorFlow compressed as a whole.
 _ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+
+
+def masked_crc32c(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.uint32]:
+    """The CRC-32C of each string, rotated and shifted as record files have it."""
+    bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    crc = np.array([value(buffer[start:stop]) for start, stop in bounds], np.uint32)
+    turned = crc >> np.uint32(15) | crc << np.uint32(17)
+    return turned + np.uint32(0xA282EAD8)
 
 
 def find_records(file: File, index_dir: str | None, known: Found | None = None) -> Found:
@@ -51,22 +62,25 @@ def _scan(file: File, num_bytes: int) -> NDArray[np.int64]:
     # Shorter records are read along: that costs less than a read of each head.
     skip_bytes = (512 if file.is_remote else 64) << 10
     while at < num_bytes:
-        if at + _HEAD_BYTES > num_bytes:
-            raise _make_cut_error(file.url, at, num_bytes)
         if not first <= at <= first + len(window) - _HEAD_BYTES:
             # Long records are stepped over: only their heads are read.
             first = at
             is_short = sum(lengths[-8:]) <= 8 * skip_bytes
             window = file.read(at, min(_SCAN_BYTES if is_short else _HEADS_BYTES, num_bytes - at))
         head = window[at - first : at - first + _HEAD_BYTES]
-        (length,) = struct.unpack_from("<Q", head)
-        end = at + _HEAD_BYTES + length
-        if at == 0 and len(_wrong_heads(head)):
+        is_whole = len(head) == _HEAD_BYTES
+        if at == 0 and is_whole and len(_wrong_heads(head)):
             raise _foreign(file, num_bytes)
+        length = int.from_bytes(head[:8], "little")
+        end = at + _HEAD_BYTES + length
         if end + 4 > num_bytes:
-            if len(_wrong_heads(head)):
+            if is_whole and len(_wrong_heads(head)):
                 raise _make_damage_error(file.url, at)
-            raise _make_cut_error(file.url, at, num_bytes)
+            raise DataError(
+                f"the file ends at byte {num_bytes}, in the middle of a record: was it cut?",
+                url=file.url,
+                offset=at,
+            )
         heads += head
         ends.append(end)
         lengths.append(length)
@@ -97,14 +111,6 @@ def _foreign(file: File, num_bytes: int) -> DataError:
 
 def _make_damage_error(url: str, at: int) -> DataError:
     return DataError("the length of a record is damaged: its checksum differs", url=url, offset=at)
-
-
-def _make_cut_error(url: str, at: int, num_bytes: int) -> DataError:
-    return DataError(
-        f"the file ends at byte {num_bytes}, in the middle of a record: was it cut?",
-        url=url,
-        offset=at,
-    )
 
 
 def _place_records(lengths: NDArray[Any] | None, stat: FileStat) -> NDArray[np.int64] | None:

@@ -21,11 +21,9 @@ from shardwise.base.shown import shown
 from shardwise.extensions.formats.records.forms import STORED, VALUES, BadRowError, Form
 from shardwise.extensions.formats.records.scanned import Found, ScannedSource
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard
-from shardwise.extensions.formats.tfrecord.crc32c import masked_crc32c
 from shardwise.extensions.formats.tfrecord.example import KINDS, Steps, Values, parse_example
-from shardwise.extensions.formats.tfrecord.scan import find_records
+from shardwise.extensions.formats.tfrecord.scan import find_records, masked_crc32c
 from shardwise.sources.manifest import Shard
-from shardwise.storage import StorageOptions
 
 _logger = logging.getLogger("shardwise")
 
@@ -56,10 +54,9 @@ class TfRecordSource(ScannedSource):
         urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         features: Mapping[str, str] | Iterable[str] | None = None,
-        index: str | os.PathLike[str] | None = None,
-        storage: StorageOptions | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(urls, suffixes=_SUFFIXES, index=index, storage=storage)
+        super().__init__(urls, suffixes=_SUFFIXES, **options)
         self._asked = _check_features(features)
         # Features that a process has warned of.
         self._left_out: set[str] = set()
@@ -86,7 +83,7 @@ class TfRecordSource(ScannedSource):
             return {name: _feature(text) for name, text in asked.items()}
         if asked == ():
             return None
-        first = self._first_record()
+        first = next(self._records(), None)
         if first is None:
             return None if asked is None else dict.fromkeys(asked, _STORED_BYTES)
         url, data = first
@@ -119,7 +116,7 @@ class TfRecordSource(ScannedSource):
         known: set[str] = set()
         num_records = max(self._scan_files()[0].places.shape[1], _MIN_LOOKED_AT) if missing else 0
         count = 0
-        for data in islice(self._records(), num_records):
+        for _, data in islice(self._records(), num_records):
             count += 1
             try:
                 known.update(parse_example(data))
@@ -139,7 +136,7 @@ class TfRecordSource(ScannedSource):
                 field=name,
             )
 
-    def _records(self) -> Iterator[bytes]:
+    def _records(self) -> Iterator[tuple[str, bytes]]:
         for url, (_, _, (ends, lengths)) in zip(self.urls, self._scan_files(), strict=True):
             file, starts, at, num_bytes = self._pool.get(url), ends - lengths, 0, _FIRST_READ
             while at < len(ends):
@@ -150,7 +147,7 @@ class TfRecordSource(ScannedSource):
                 for start, end in zip(
                     starts[at:until] - begin, ends[at:until] - begin, strict=True
                 ):
-                    yield data[start:end]
+                    yield url, data[start:end]
                 at, num_bytes = until, min(2 * num_bytes, _MAX_READ)
 
     def _tell_left_out(self, found: Mapping[str, tuple[str, Values | Steps]]) -> None:
@@ -164,13 +161,6 @@ class TfRecordSource(ScannedSource):
             "%s: a record has features that the first record lacks, and that are left out: name "
             "all that are meant by features=, these as %s", shown(self.urls[0]), kinds
         )  # fmt: skip
-
-    def _first_record(self) -> tuple[str, bytes] | None:
-        for url, (_, _, (ends, lengths)) in zip(self.urls, self._scan_files(), strict=True):
-            if len(ends):
-                start = int(ends[0] - lengths[0])
-                return url, self._pool.get(url).read(start, int(lengths[0]))
-        return None
 
     @cached_property
     def _forms(self) -> Mapping[str, Form]:

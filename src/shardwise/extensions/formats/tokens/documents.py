@@ -61,14 +61,17 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
         return LastValues()
 
     @property
+    def _num_tokens(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
     def num_documents(self) -> int:
         """Documents that have a token."""
         return len(self._ends)
 
     @cached_property
     def manifest(self) -> Manifest:
-        num_tokens = int(self._ends[-1]) if len(self._ends) else 0
-        num_blocks = (num_tokens - 1) // self.block
+        num_blocks = (self._num_tokens - 1) // self.block
         self._refuse_none(num_blocks)
         sizes = "".join(f"{file.num_tokens} " for file in self.files)
         kind = f"token documents {self.block} {self.reader.dtype.str} {len(self._ends)} {sizes}"
@@ -78,36 +81,25 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
     @property
     def num_dropped(self) -> int:
         """Tokens at an epoch's end that are in no block."""
-        num_tokens = int(self._ends[-1]) if len(self._ends) else 0
-        return num_tokens - self.manifest.num_samples * self.block - 1
+        return self._num_tokens - self.manifest.num_samples * self.block - 1
 
     def read_epoch(
-        self,
-        ids: NDArray[np.int64],
-        fields: tuple[str, ...] | None = None,
-        *,
-        epoch: int,
-        seed: int,
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: int
     ) -> Columns:
         ids = np.asarray(ids, dtype=np.int64)
         keys = list(map(str, ids.tolist()))
         if fields == ():
             return Columns(ids, keys, {})
-        out = self.reader.runs(*self._runs(ids, epoch=epoch, seed=seed))
+        out = self.reader.runs(*self._runs(ids, **epoch))
         out = out.reshape(len(ids), self.block + 1)
         return Columns(ids, keys, {"tokens": out}, out.nbytes)
 
     def ranges(
-        self,
-        ids: NDArray[np.int64],
-        fields: tuple[str, ...] | None = None,
-        *,
-        epoch: int,
-        seed: int,
+        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: int
     ) -> Iterable[PoolRanges] | None:
         if self.reader.are_local:
             return None
-        return () if fields == () else self.reader.ranges(*self._runs(ids, epoch=epoch, seed=seed))
+        return () if fields == () else self.reader.ranges(*self._runs(ids, **epoch))
 
     def _runs(
         self, ids: NDArray[np.int64], *, epoch: int, seed: int

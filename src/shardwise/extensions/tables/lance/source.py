@@ -1,13 +1,12 @@
 """The source of Lance tables: samples by id, from one version of a table.
 
 Opens the table at the first use, once per process; a forked child of a process that used Lance
-reads through a separate process. Lance and pyarrow are imported where a table is opened.
+reads through a separate process. Lance is imported where a table is opened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +16,12 @@ from numpy.typing import NDArray
 from shardwise.base.columns import BytesColumn, Columns
 from shardwise.base.errors import DataError, MissingShardError, StorageError
 from shardwise.base.shown import shown
+from shardwise.extensions.tables.arrow.columns import empty_columns, key_texts
+from shardwise.extensions.tables.arrow.fill import fill_nulls, fills_of
+from shardwise.extensions.tables.arrow.types import KEY, check_names, expand_names
+from shardwise.extensions.tables.lance.forked import ForkedTable
+from shardwise.extensions.tables.lance.row_blocks import BlockCache
+from shardwise.extensions.tables.lance.schema import TableSchema
 from shardwise.extensions.tables.lance.selection import RowSelection
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import PerProcess
@@ -27,9 +32,6 @@ from shardwise.storage.url_patterns import refuse_json_lines
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from shardwise.extensions.tables.lance.forked import ForkedTable
-    from shardwise.extensions.tables.lance.row_blocks import BlockCache
-    from shardwise.extensions.tables.lance.schema import TableSchema
     from shardwise.extensions.tables.lance.table import LanceTable
 
 
@@ -62,7 +64,7 @@ class LanceSource:
         self._storage = StorageOptions.of(storage)
         self._memory_bytes = memory_bytes
         self._selection: RowSelection | None = None
-        self._here: PerProcess[_Here] = PerProcess()
+        self._here: PerProcess[tuple[LanceTable | ForkedTable, BlockCache]] = PerProcess()
 
     def __repr__(self) -> str:
         version = self._version if self._selection is None else self._selection.description.version
@@ -97,28 +99,18 @@ class LanceSource:
 
     @cached_property
     def _schema(self) -> TableSchema:
-        from shardwise.extensions.tables.lance.schema import TableSchema
-
         return TableSchema(self.selection.description)
 
     @cached_property
     def _fills(self) -> dict[str, Any]:
-        from shardwise.extensions.tables.arrow.fill import fills_of
-
         schema = self._schema
         return fills_of(self._fill, {name: schema.types[name] for name in schema.names})
 
     def expand(self, columns: Sequence[str]) -> tuple[str, ...]:
         """The fields of columns: a struct stands for all its parts."""
-        from shardwise.extensions.tables.arrow.types import expand_names
-
         return expand_names(columns, self._schema.names, url=self.uri)
 
     def read(self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Columns:
-        from shardwise.extensions.tables.arrow.columns import empty_columns, key_texts
-        from shardwise.extensions.tables.arrow.fill import fill_nulls
-        from shardwise.extensions.tables.arrow.types import KEY, check_names
-
         selection, schema = self.selection, self._schema
         ids = np.asarray(ids, dtype=np.int64)
         names = schema.fields if fields is None else tuple(fields)
@@ -131,19 +123,20 @@ class LanceSource:
         columns: dict[str, Any] = {}
         num_bytes = 0
         try:
-            here = self._open()
+            table, cache = self._open()
             if not len(ids):
                 columns = empty_columns(schema.types, plain)
             elif plain:
-                rows = here.cache.read(ids, schema.paths_of(plain))
+                rows = cache.read(ids, schema.paths_of(plain))
                 num_bytes = rows.num_bytes
                 columns = rows.columns(ids, plain, self.uri)
             for name in schema.blobs.intersection(names):
-                columns[name] = self._blobs(here, ids, name)
+                columns[name] = self._blobs(table, ids, name)
                 num_bytes += len(columns[name].buffer)
         except DataError as error:
             if len(ids) == 1:
-                error.url, error.index = self._url(ids), int(ids[0])
+                [shard], _ = selection.manifest.locate(ids)
+                error.url, error.index = selection.manifest.shards[shard].url, int(ids[0])
                 error.key = keys[0] if keys else None
             raise
         for name, value in self._fills.items():
@@ -153,34 +146,33 @@ class LanceSource:
             keys = key_texts(columns.pop(KEY), lambda _: self.uri)
         return Columns(ids, keys, {name: columns[name] for name in names}, num_bytes)
 
-    def _blobs(self, here: _Here, ids: NDArray[np.int64], name: str) -> BytesColumn:
+    def _blobs(
+        self, table: LanceTable | ForkedTable, ids: NDArray[np.int64], name: str
+    ) -> BytesColumn:
         if not len(ids):
             return BytesColumn.of([])
         ascending, back = np.unique(ids, return_inverse=True)
-        column = BytesColumn.of(here.table.blobs(self.selection.places(ascending), name))
+        column = BytesColumn.of(table.blobs(self.selection.places(ascending), name))
         return BytesColumn(column.buffer, column.starts[back], column.lengths[back])
-
-    def _url(self, ids: NDArray[np.int64]) -> str:
-        shard, _ = self.selection.manifest.locate(ids[:1])
-        return self.selection.manifest.shards[int(shard[0])].url
 
     # Opening, once per process.
 
-    def _open(self) -> _Here:
-        def open_here() -> _Here:
-            table = self._table()
-            return _Here(table, self._cache(table))
+    def _open(self) -> tuple[LanceTable | ForkedTable, BlockCache]:
+        def open_here() -> tuple[LanceTable | ForkedTable, BlockCache]:
+            table, selection = self._table(), self.selection
+
+            def take(ids: NDArray[np.int64], paths: tuple[str, ...]) -> pa.RecordBatch:
+                return table.take(selection.places(ids), paths)
+
+            num_rows = selection.manifest.num_samples
+            return table, BlockCache(take, num_rows=num_rows, max_bytes=self._memory_bytes)
 
         return self._here.get(open_here)
 
     def _table(self) -> LanceTable | ForkedTable:
         from shardwise.extensions.tables.lance.table import LanceTable, is_usable_here
 
-        make: type[LanceTable | ForkedTable] = LanceTable
-        if not is_usable_here():
-            from shardwise.extensions.tables.lance.forked import ForkedTable
-
-            make = ForkedTable
+        make: type[LanceTable | ForkedTable] = LanceTable if is_usable_here() else ForkedTable
         settings = _texts(self._storage.settings())
         if self._selection is None:
             table = make(self.uri, self._version, settings)
@@ -206,25 +198,6 @@ class LanceSource:
                 f"{first.digest}): make the dataset anew"
             )
         return table
-
-    def _cache(self, table: LanceTable | ForkedTable) -> BlockCache:
-        from shardwise.extensions.tables.lance.row_blocks import BlockCache
-
-        selection = self.selection
-
-        def take(ids: NDArray[np.int64], paths: tuple[str, ...]) -> pa.RecordBatch:
-            return table.take(selection.places(ids), paths)
-
-        num_rows = selection.manifest.num_samples
-        return BlockCache(take, num_rows=num_rows, max_bytes=self._memory_bytes)
-
-
-@dataclass(frozen=True)
-class _Here:
-    """The state of one process: the open table, and rows that it keeps."""
-
-    table: LanceTable | ForkedTable
-    cache: BlockCache
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
