@@ -42,7 +42,8 @@ _logger = logging.getLogger("shardwise")
 class ExpectedReads:
     """The reads of this epoch from where it is, and of the next one.
 
-    They are computed beside the program, 0.5 µs a sample of this rank; until then a cache evicts
+    They are computed beside the program, 0.5 µs a sample of this rank: at once if a cache has no
+    room for all shards, else after any process has missed a block of it. Until then a cache evicts
     the block that was used least recently.
 
     Args:
@@ -65,20 +66,28 @@ class ExpectedReads:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         caches = dict(self._caches())
+        # What caches had counted, as long as none of it has changed.
+        self._unchanged = {cache: cache.changes for cache in caches}
         for cache, pool in caches.items():
             if cache.peers is not None:
                 of_epoch = plan.resumed(plan.start, epoch=epoch)
                 self._expected += cache.peers.share(samples, pool, of_epoch, rank, self._first_step)
-        if caches:
-            threading.Thread(
-                target=self._compute, args=([*caches],), name="shardwise-uses",
-                daemon=True,
-            ).start()  # fmt: skip
+        num_bytes = samples.source.manifest.shard_bytes.sum() if caches else 0  # type: ignore[attr-defined]
+        if any(cache.settings.max_bytes < num_bytes for cache in caches):
+            self._start_computing()
 
     def move(self, num_batches: int) -> None:
         self._step = self._first_step + num_batches
+        if any(cache.changes != before for cache, before in self._unchanged.items()):
+            self._start_computing()
         for each in self._expected:
             each.move(self._step)
+
+    def _start_computing(self) -> None:
+        caches, self._unchanged = [*self._unchanged], {}
+        threading.Thread(
+            target=self._compute, args=(caches,), name="shardwise-uses", daemon=True
+        ).start()
 
     def close(self) -> None:
         with self._lock:
@@ -90,7 +99,7 @@ class ExpectedReads:
     def _caches(self) -> Iterator[tuple[BlockCache, FilePool]]:
         """The caches that the first batch is read through, each with a pool of its files."""
         samples = having(self._samples, TellsRanges)
-        if samples is None or not self._plan.num_steps:
+        if samples is None or not having(samples, SourcedSamples) or not self._plan.num_steps:
             return
         ids, _ = next(self._plan.batches(self._epoch, range(1), self._rank))
         try:

@@ -14,11 +14,12 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+from shardwise.base.abilities import having
 from shardwise.storage.byte_ranges import byte_ranges, num_bytes_of
 from shardwise.storage.local import max_open_files
 from shardwise.storage.open import is_local, open_file, remote_storage
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
+from shardwise.storage.protocol import File, FileStat, IsCached, ReadRequest
 from shardwise.storage.versions import require_same
 
 
@@ -140,6 +141,10 @@ def read_payloads(
 # Ranges of several files, and the pool that opens them.
 PoolRanges = tuple[FilePool, Sequence[UrlRanges]]
 
+# If caches have all blocks of the first two requests, the next ones are not announced, which would
+# take a tenth of their CPU time. The first miss ends that: its reader waits for the store, once.
+_NUM_LOOKED_AT = 2
+
 # A scan announces its file in ranges of up to 32 MiB, each freed once it was read.
 _SCAN_BYTES, _SCAN_LIMIT_BYTES = 32 << 20, 64 << 20
 
@@ -164,6 +169,9 @@ class Upcoming:
         # class that it reads.
         self._due: dict[Hashable, tuple[int, list[Any]]] = {}
         self._num_bytes = 0
+        # What caches had counted before the first requests; None once one lacked a block.
+        self._num_announced = 0
+        self._caches: dict[Any, Any] | None = {}
 
     @property
     def keys(self) -> list[Any]:
@@ -175,40 +183,59 @@ class Upcoming:
         """Whether less is announced than storage may hold."""
         return self._num_bytes < self._limit_bytes
 
+    @property
+    def is_needless(self) -> bool:
+        """Whether caches had all of the first requests, and lacked and evicted nothing since."""
+        if self._caches is not None and any(
+            cache.changes != before for cache, before in self._caches.items()
+        ):
+            self._caches = None
+        return self._caches is not None and self._num_announced >= _NUM_LOOKED_AT
+
+    def watch(self, reads: Iterable[PoolRanges]) -> None:
+        """Note what the caches of a request have counted before it, which is not announced."""
+        for pool, of_pool in reads:
+            for url, *_ in of_pool[:1] if pool.options.cache is not None else ():
+                self._watch(pool.get(url))
+
+    def _watch(self, file: Any) -> None:
+        cached = having(file, IsCached)
+        if cached is not None and self._caches is not None and cached.cache not in self._caches:
+            self._caches[cached.cache] = cached.cache.changes
+
     def announce(self, key: Hashable, reads: Iterable[PoolRanges]) -> bool:
         """Announce the remote ranges of a request; False if all are left out."""
         if self._pid != os.getpid():
             self._start()
         reading: list[tuple[int, list[ReadRequest]]] = []
-        is_any, are_out, num_held = False, False, 0
+        is_any, are_out = False, False
         for pool, of_pool in reads:
             is_out = self._cached not in (None, pool.options.cache is not None)
             is_any, are_out = is_any or not is_out, are_out or is_out
             limit_bytes = 0 if is_out else pool.options.prefetch_bytes
-            requests: list[ReadRequest] = []
-            for url, offsets, ends, begin in of_pool if limit_bytes else ():
-                file = pool.get(url)
-                if isinstance(file, RemoteReads) and file.is_held:
-                    num_held += ends[-1] - begin if ends else 0
-                elif file.is_remote:
-                    requests.append(ReadRequest(file, byte_ranges(offsets, ends, begin)))
+            requests = [
+                ReadRequest(file, byte_ranges(offsets, ends, begin))
+                for url, offsets, ends, begin in (of_pool if limit_bytes else ())
+                if (file := pool.get(url)).is_remote
+            ]
             reading.append((limit_bytes, requests))
-        self._announce(key, reading, num_held)
+        self._announce(key, reading)
         return is_any or not are_out
 
     def _announce(
-        self,
-        key: Hashable,
-        reading: Iterable[tuple[int, Sequence[ReadRequest]]],
-        total: int = 0,
+        self, key: Hashable, reading: Iterable[tuple[int, Sequence[ReadRequest]]]
     ) -> None:
-        files = []
+        total, files = 0, []
         for limit_bytes, requests in reading:
             self._limit_bytes = max(self._limit_bytes, limit_bytes)
             if requests:
                 total += sum(num_bytes_of(ranges) for _, ranges in requests)
-                files.append(requests[0].file)
-                requests[0].file.announce((self, key), requests)
+                file = requests[0].file
+                files.append(file)
+                self._watch(file)
+                if file.announce((self, key), requests):
+                    self._caches = None
+        self._num_announced += bool(files)
         with self._lock:
             self._due[key] = total, files
             self._num_bytes += total

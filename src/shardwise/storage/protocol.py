@@ -101,6 +101,8 @@ class BlockCache(Protocol):
     settings: Any
     # The object that shares its blocks with other nodes, or None.
     peers: Any
+    # Differs once any process has missed a block, or evicted one.
+    changes: Any
 
     def expect(
         self,
@@ -123,11 +125,6 @@ class RemoteReads(ABC):
 
     __slots__ = ()
 
-    @property
-    def is_held(self) -> bool:
-        """Whether this process has all of it open in a cache: none of it need be announced."""
-        return False
-
     @staticmethod
     @abstractmethod
     def read_many(requests: Sequence[ReadRequest], buffer: memoryview) -> None:
@@ -136,12 +133,16 @@ class RemoteReads(ABC):
         All requests to stores are in flight at once; the first failure cancels the others.
         """
 
-    def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
+    def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> bool:
         """Fetch ranges of files of this class, in order, before they are read.
 
         They are kept until the owner withdraws them. Of a file of unknown version only `WHOLE` is.
+
+        Returns:
+            Whether some of them have to be fetched.
         """
         del owner, requests  # files that keep nothing read on request
+        return True
 
     def withdraw(self, owner: Hashable) -> None:
         """Drop what an owner announced."""

@@ -9,8 +9,8 @@ storage before executors take them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, suppress
 from itertools import chain, islice
 
 import numpy as np
@@ -21,7 +21,7 @@ from shardwise.engine.batch.chunks import light_rows
 from shardwise.engine.request import Batch, BatchRequest, Executor
 from shardwise.plan import Plan
 from shardwise.sources.samples import Samples, TellsRanges
-from shardwise.storage import Upcoming
+from shardwise.storage import PoolRanges, Upcoming
 
 # Ids of many steps are computed in one numpy call, which costs as much as some thousand ids.
 _MAX_BLOCK = 65_536
@@ -164,6 +164,8 @@ class ReadAhead(Iterator[BatchRequest]):
         request = self._waiting.popleft() if self._waiting else self._next()
         if request is None:
             raise StopIteration
+        if self._most == 1:
+            self._reads.watch(request)
         return request
 
     def _next(self) -> BatchRequest | None:
@@ -204,18 +206,30 @@ class RequestReads:
     @property
     def want_more(self) -> bool:
         """Whether storage would fetch more."""
-        return self._samples is not None and self._upcoming.has_room
+        upcoming = self._upcoming
+        return self._samples is not None and upcoming.has_room and not upcoming.is_needless
 
     def announce(self, request: BatchRequest) -> None:
+        if self._upcoming.is_needless:
+            return
+        with suppress(DataError, StorageError):  # its reader meets it
+            reads = self._ranges(request)
+            if reads is not None and not self._upcoming.announce(_key(request), reads):
+                self._samples = None  # none of its reads is announced here
+
+    def watch(self, request: BatchRequest) -> None:
+        """See whether caches lack blocks of a request, which is read at once, or of later ones."""
+        with suppress(DataError, StorageError):
+            self._upcoming.watch(self._ranges(request) or ())
+
+    def _ranges(self, request: BatchRequest) -> Iterable[PoolRanges] | None:
         samples, ids = self._samples, request.ids
         if samples is None or not ((ids >= 0) & (ids < self._num_samples)).all():
-            return
-        try:
-            reads = samples.ranges(ids, epoch=request.epoch, seed=self._seed)
-            if reads is None or not self._upcoming.announce(_key(request), reads):
-                self._samples = None  # none of its reads is announced here
-        except (DataError, StorageError):
-            return
+            return None
+        reads = samples.ranges(ids, epoch=request.epoch, seed=self._seed)
+        if reads is None:
+            self._samples = None  # none of its reads can be announced
+        return reads
 
     def finish(self, request: BatchRequest) -> None:
         self._upcoming.finish(_key(request))

@@ -213,7 +213,7 @@ class RemoteFile(RemoteReads):
     def close(self) -> None:
         self._object.connected = None
 
-    def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
+    def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> bool:
         def add() -> None:
             planned = self._get_planned_reads()
             for file, ranges in requests:
@@ -228,6 +228,7 @@ class RemoteFile(RemoteReads):
             self._object.process.loop.call_later(_BURST_S, planned.fetch)
 
         self._object.process.post(add)
+        return True
 
     def withdraw(self, owner: Hashable) -> None:
         self._object.process.post(lambda: self._get_planned_reads().withdraw(owner))

@@ -28,7 +28,7 @@ from shardwise.base.process_group import (
 from shardwise.extensions.remote.cache.block_file import text_digest
 from shardwise.extensions.remote.cache.cache import Cache
 from shardwise.extensions.remote.cache.homes import HOME, block_keys
-from shardwise.extensions.remote.cache.usage import LoaderFile, boot_id
+from shardwise.extensions.remote.cache.usage import LoaderFile, boot_id, read_usage
 from shardwise.extensions.service.addresses import (
     host_and_port,
     is_loopback,
@@ -185,7 +185,7 @@ class Sharing(Peers):
         secret = shared_name("shardwise/share/token", new_nonce())
         if ranks is None or secret is None:
             raise ValueError("share=True needs a process group with a store, or peers=")
-        file, is_warm = self._settings.token_file, self._cache.usage_file().read().num_bytes > 0
+        file, is_warm = self._settings.token_file, read_usage(self._cache.folder).num_bytes > 0
         self._serve(0, read_token(file) if file else secret.encode())
         key = f"shardwise/share/{fingerprint}/{world_size}"
         # The n-th call of a rank belongs to the n-th of all others.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ from shardwise.extensions.remote.cache import cache as cache_module
 from shardwise.extensions.remote.cache.block_file import BlockLock
 from shardwise.extensions.remote.cache.cache import FOLDER
 from shardwise.storage.byte_ranges import ByteRange
-from shardwise.storage.file_pool import FilePool, Upcoming
+from shardwise.storage.file_pool import FilePool, PoolRanges, Upcoming
 from shardwise.storage.options import CacheSettings, StorageOptions
 from shardwise.storage.protocol import ReadRequest
 from tests.support.counted_file import CountedFile
+from tests.support.forks import in_child
+from tests.support.waiting import wait_for
 
 BLOCK = 64 << 10
 DATA = random.Random(5).randbytes(10 * BLOCK - 777)
@@ -127,27 +130,38 @@ def test_a_disk_that_refuses_a_write_costs_that_block_only(make: Make, tmp_path,
     assert file.read(0, len(DATA)) == DATA
 
 
-def test_a_file_that_is_held_whole_is_announced_in_no_range(make: Make, monkeypatch) -> None:
+def test_nothing_is_announced_while_the_cache_has_all_and_again_after_a_miss(make: Make) -> None:
     file = make()
     pool = FilePool(options=StorageOptions(cache=file._cache.settings))
-    monkeypatch.setattr(pool, "get", lambda _url: file)
-    announced: list[object] = []
-    monkeypatch.setattr(CachedFile, "announce", lambda *given: announced.append(given))
-    reads = [(pool, [("s3://bucket/000.tar", [0], [len(DATA)], 0)])]
+    pool._open.files["s3://bucket/000.tar"] = file
+
+    def reads(number: int) -> list[PoolRanges]:
+        return [(pool, [("s3://bucket/000.tar", [number * BLOCK], [BLOCK], 0)])]
+
+    def is_needless_after(*numbers: int) -> bool:
+        """Whether requests of these blocks, of which the first is read at once, need the next."""
+        upcoming.watch(reads(numbers[0]))
+        assert file.read(numbers[0] * BLOCK, 10)
+        for number in numbers[1:]:
+            assert not upcoming.is_needless
+            upcoming.announce(number, reads(number))
+        return upcoming.is_needless
+
+    assert file.read(0, 3 * BLOCK)
     upcoming = Upcoming()
-    assert file.read(0, len(DATA) - BLOCK) == DATA[:-BLOCK]
-    upcoming.announce(1, reads)
-    assert len(announced) == 1
-    assert file.read(0, len(DATA)) == DATA
-    upcoming.announce(2, reads)
-    assert len(announced) == 1
-    # Its bytes count, so that no more requests are taken ahead.
-    assert upcoming._num_bytes == 2 * len(DATA)
+    assert is_needless_after(0, 1, 2)
     upcoming.announce("no range", [(pool, [("s3://bucket/000.tar", [], [], 0)])])
-    # A block that is gone is announced again.
-    assert file.forget(0, BLOCK)
-    upcoming.announce(3, reads)
-    assert len(announced) == 2
-    # Nothing is kept of files that are open no more.
-    assert file.forget(0, len(DATA))
-    assert not file._cache._num_open
+
+    def miss() -> None:
+        again = CachedFile(file._file, cache_of(replace(file._cache.settings)))
+        assert again.read(8 * BLOCK, 10)
+
+    in_child(miss)
+    assert not upcoming.is_needless
+    upcoming.announce("more", reads(7))
+    wait_for(lambda: file.cache.holds(file._block(file._pin_version(), 7, ()).name))
+    # Blocks that are missing, at once or later, and misses of the first request.
+    for numbers in ((0, 1, 4), (0, 5, 1), (6, 0, 1)):
+        upcoming = Upcoming()
+        assert not is_needless_after(*numbers)
+        upcoming.close()

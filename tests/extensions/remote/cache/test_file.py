@@ -27,6 +27,7 @@ from shardwise.extensions.remote.cache.block_file import (
     version_id,
 )
 from shardwise.extensions.remote.cache.cache import FOLDER
+from shardwise.extensions.remote.cache.usage import read_usage
 from shardwise.storage import FileStat
 from shardwise.storage.byte_ranges import ByteRange
 from shardwise.storage.options import CacheSettings
@@ -220,8 +221,7 @@ def test_a_failed_fetch_is_raised_and_leaves_nothing(make: Make, tmp_path: Path)
             file.read(0, SIZE)
     assert blocks(tmp_path) == []
     assert list((tmp_path / "cache" / FOLDER / "parts").iterdir()) == []
-    assert file._cache._usage_file is not None
-    assert file._cache._usage_file.read().num_bytes == 0
+    assert read_usage(file._cache.folder).num_bytes == 0
 
 
 @pytest.mark.parametrize("place", [0, 70_000, BLOCK - 1, -1, -20, -40])

@@ -19,7 +19,7 @@ import pytest
 
 from shardwise.extensions.remote.cache import CachedFile, cache_of, usage
 from shardwise.extensions.remote.cache.cache import FOLDER
-from shardwise.extensions.remote.cache.usage import UsageFile, disk_space
+from shardwise.extensions.remote.cache.usage import disk_space, read_usage
 from shardwise.storage.options import CacheSettings
 from tests.support.cache_reader import finish, start
 from tests.support.counted_file import CountedFile
@@ -102,7 +102,7 @@ def test_processes_ask_a_store_for_each_block_once(tmp_path: Path, s3: S3Server)
 
 
 def usage_hits(folder: Path) -> int:
-    return UsageFile(f"{folder}/cache/{FOLDER}").read().hits
+    return read_usage(f"{folder}/cache/{FOLDER}").hits
 
 
 def test_the_hits_of_a_program_that_ended_are_all_in_the_usage_file(tmp_path: Path) -> None:

@@ -81,11 +81,6 @@ def block_name(version: str, number: int) -> str:
     return f"{version}-{number:08x}.block"
 
 
-def version_of(name: str) -> str:
-    """The `version_id` in a block's name."""
-    return name[:32]
-
-
 def space_of(num_bytes: int) -> int:
     """The disk space of a file of `num_bytes`, with its entry in the directory."""
     return -(-num_bytes // _PAGE) * _PAGE + _ENTRY_BYTES

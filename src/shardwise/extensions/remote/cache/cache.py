@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -37,13 +37,19 @@ from shardwise.extensions.remote.cache.block_file import (
     text_digest,
     trailer,
     trailer_bytes,
-    version_of,
     write_at,
 )
 from shardwise.extensions.remote.cache.eviction import Eviction, sweep_parts
 from shardwise.extensions.remote.cache.homes import block_keys
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
-from shardwise.extensions.remote.cache.usage import Bypass, Hits, LoaderFile, Usage, UsageFile
+from shardwise.extensions.remote.cache.usage import (
+    Bypass,
+    Hits,
+    LoaderFile,
+    Usage,
+    UsageFile,
+    read_usage,
+)
 from shardwise.storage.byte_ranges import ByteRange
 from shardwise.storage.local import max_open_files
 from shardwise.storage.options import CacheSettings
@@ -80,7 +86,6 @@ class Cache:
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._open_blocks: OrderedDict[str, OpenBlock] = OrderedDict()
-        self._num_open: Counter[str] = Counter()  # of each version of a file
         # Blocks that this process is fetching: others of its threads need not ask the disk.
         self._locked: set[str] = set()
         self._spare: deque[NDArray[np.uint8]] = deque(maxlen=_MAX_SPARE)
@@ -131,9 +136,15 @@ class Cache:
         return expected
 
     @property
+    def changes(self) -> tuple[int, int, int]:
+        """Counts that differ once any process has missed, evicted or removed a block."""
+        usage = read_usage(self.folder)
+        return usage.misses, usage.evictions, usage.damaged
+
+    @property
     def room(self) -> int:
         """The number of blocks that its disk can hold beside those in flight."""
-        disk, used = os.statvfs(self.folder), self.usage_file().read().num_bytes
+        disk, used = os.statvfs(self.folder), read_usage(self.folder).num_bytes
         num_bytes = min(self._limit, used + disk.f_bavail * disk.f_frsize)
         return num_bytes // space_of(self.settings.block_bytes + 4096) * 15 // 16
 
@@ -313,27 +324,13 @@ class Cache:
 
     def _keep(self, block: OpenBlock) -> None:
         with self._lock:
-            if block.name not in self._open_blocks:
-                self._count_open(block.name, 1)
             self._open_blocks[block.name] = block
             while len(self._open_blocks) > self._max_open:
-                name, _ = self._open_blocks.popitem(last=False)
-                self._count_open(name, -1)
+                self._open_blocks.popitem(last=False)
 
     def _forget(self, name: str) -> None:
         with self._lock:
-            if self._open_blocks.pop(name, None) is not None:
-                self._count_open(name, -1)
-
-    def _count_open(self, name: str, by: int) -> None:
-        version = version_of(name)
-        self._num_open[version] += by
-        if not self._num_open[version]:
-            del self._num_open[version]  # of millions of files, few are open
-
-    def num_open(self, version: str) -> int:
-        """How many blocks of a version of a file this process has open."""
-        return self._num_open.get(version, 0)
+            self._open_blocks.pop(name, None)
 
     def _remove_damaged(self, name: str) -> None:
         """Remove a damaged block, unless another process has replaced it already."""

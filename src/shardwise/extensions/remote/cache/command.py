@@ -29,7 +29,7 @@ from shardwise.extensions.remote.cache.block_file import remove_block
 from shardwise.extensions.remote.cache.cache import FOLDER
 from shardwise.extensions.remote.cache.eviction import sweep_parts
 from shardwise.extensions.remote.cache.open_block import DamagedError, OpenBlock
-from shardwise.extensions.remote.cache.usage import UsageFile, scan_blocks, scan_parts
+from shardwise.extensions.remote.cache.usage import UsageFile, read_usage, scan_blocks, scan_parts
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -107,7 +107,7 @@ def _describe(folder: str) -> dict[str, Any]:
         kept.last_used = max(kept.last_used, used)
     parts = list(scan_parts(folder))
     return {
-        **asdict(UsageFile(folder).read()),
+        **asdict(read_usage(folder)),
         "num_bytes": num_bytes + sum(part.space for part in parts),
         "num_blocks": num_blocks,
         "num_unreadable": num_unreadable,

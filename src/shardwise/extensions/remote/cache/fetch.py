@@ -230,7 +230,9 @@ class CacheAhead:
         self._runs: dict[threading.Thread, Sequence[MissingBlock]] = {}
         self._lock = threading.Condition()
 
-    def add(self, owner: Hashable, blocks: Iterable[MissingBlock]) -> None:
+    def add(self, owner: Hashable, blocks: Iterable[MissingBlock]) -> bool:
+        """Announce blocks; returns whether some of them have to be fetched."""
+        is_any_missing = False
         with self._lock:
             names = self._names.setdefault(owner, [])
             for block in blocks:
@@ -239,6 +241,7 @@ class CacheAhead:
                         break
                     if not block.cache.holds(block.name):
                         self._queue[block.name] = block
+                is_any_missing |= block.name in self._queue
                 self._owners[block.name] = owner
                 names.append(block.name)
             while len(self._runs) < min(_MAX_THREADS, len(self._queue)):
@@ -247,8 +250,9 @@ class CacheAhead:
                 try:
                     thread.start()
                 except RuntimeError:
-                    return  # the interpreter is ending: readers fetch what they lack
+                    break  # the interpreter is ending: readers fetch what they lack
                 self._runs[thread] = ()
+        return is_any_missing
 
     def withdraw(self, owner: Hashable) -> None:
         """Forget what an owner announced, and end fetches of blocks that no other one announced."""

