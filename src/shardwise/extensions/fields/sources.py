@@ -137,15 +137,17 @@ class JoinSource(SameSamples):
         row = int(self._rows[sample_id]) if field in self._taken[1] else -1
         return (self.sources[0], sample_id) if row < 0 else (self.sources[1], row)
 
-    def read_epoch(self, ids: _Ids, fields: _Names | None = None, **epoch: Any) -> Columns:
+    def read_epoch(
+        self, ids: _Ids, fields: _Names | None = None, *, epoch: int, seed: int
+    ) -> Columns:
         names = self.fields if fields is None else fields
         left, *rest = self._reads(ids, names)
-        read = read_rows(*left, **epoch)
+        read = read_rows(*left, epoch=epoch, seed=seed)
         columns, num_bytes = self._copy_columns(0, read), read.num_bytes
         for source, matches, asked in rest:
             found = np.flatnonzero(self._rows[ids] >= 0)
             try:
-                other = read_rows(source, matches, asked, **epoch)
+                other = read_rows(source, matches, asked, epoch=epoch, seed=seed)
             except DataError as error:
                 # The right source knows its own ids.
                 bad = found[matches == error.index]
@@ -224,9 +226,11 @@ class MembersSource(SameSamples):
         values = {*value_fields_of(self.sources[0]), *self._members}
         return replace(traits_of(self.sources[0]), value_fields=values)
 
-    def read_epoch(self, ids: _Ids, fields: _Names | None = None, **epoch: Any) -> Columns:
+    def read_epoch(
+        self, ids: _Ids, fields: _Names | None = None, *, epoch: int, seed: int
+    ) -> Columns:
         names = self.fields if fields is None else fields
-        read = read_rows(*self._reads(ids, names)[0], **epoch)
+        read = read_rows(*self._reads(ids, names)[0], epoch=epoch, seed=seed)
         lists = {n: self._lists(self._members[n], read) for n in names if n in self._members}
         both: dict[str, Any] = {**read.fields, **lists}
         return Columns(ids, read.keys, {name: both[name] for name in names}, read.num_bytes)

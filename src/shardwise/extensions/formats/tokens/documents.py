@@ -84,22 +84,32 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
         return self._num_tokens - self.manifest.num_samples * self.block - 1
 
     def read_epoch(
-        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: int
+        self,
+        ids: NDArray[np.int64],
+        fields: tuple[str, ...] | None = None,
+        *,
+        epoch: int,
+        seed: int,
     ) -> Columns:
         ids = np.asarray(ids, dtype=np.int64)
         keys = list(map(str, ids.tolist()))
         if fields == ():
             return Columns(ids, keys, {})
-        out = self.reader.runs(*self._runs(ids, **epoch))
+        out = self.reader.runs(*self._runs(ids, epoch=epoch, seed=seed))
         out = out.reshape(len(ids), self.block + 1)
         return Columns(ids, keys, {"tokens": out}, out.nbytes)
 
     def ranges(
-        self, ids: NDArray[np.int64], fields: tuple[str, ...] | None = None, **epoch: int
+        self,
+        ids: NDArray[np.int64],
+        fields: tuple[str, ...] | None = None,
+        *,
+        epoch: int,
+        seed: int,
     ) -> Iterable[PoolRanges] | None:
         if self.reader.are_local:
             return None
-        return () if fields == () else self.reader.ranges(*self._runs(ids, **epoch))
+        return () if fields == () else self.reader.ranges(*self._runs(ids, epoch=epoch, seed=seed))
 
     def _runs(
         self, ids: NDArray[np.int64], *, epoch: int, seed: int
