@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from shardwise.compat.native import from_webdataset as from_webdataset
     from shardwise.dataset import Dataset as Dataset
     from shardwise.dataset.concatenation import concat as concat
-    from shardwise.dataset.mixture import mix as mix
     from shardwise.engine.batch.padding import pad as pad
     from shardwise.dataset.packing import pack as pack
     from shardwise.base.errors import (
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
         WorkerError as WorkerError,
     )
     from shardwise.extensions.fields.join import join as join
+    from shardwise.extensions.mixtures.mix import mix as mix
     from shardwise.extensions.monitor.exporters import (
         export_opentelemetry as export_opentelemetry,
         export_prometheus as export_prometheus,
@@ -119,7 +119,6 @@ _NAMES = {
         "unpickle",
     ),
     "shardwise.dataset.concatenation": ("concat",),
-    "shardwise.dataset.mixture": ("mix",),
     "shardwise.dataset.packing": ("pack",),
     "shardwise.dataset": ("Dataset",),
     "shardwise.engine.batch.padding": ("pad",),

@@ -31,6 +31,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "litdata": "shardwise.extensions.formats.functions:litdata",
         "mds": "shardwise.extensions.formats.functions:mds",
         "media": "shardwise.extensions.media.decoders.media:media",
+        "mix": "shardwise.extensions.mixtures.mix:mix",
         "parquet": "shardwise.extensions.tables.functions:parquet",
         "service": "shardwise.extensions.service.service:service",
         "show": "shardwise.extensions.show.show:show",

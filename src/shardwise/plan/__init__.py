@@ -2,16 +2,6 @@
 
 from shardwise.plan.bucket_sampler import BucketSampler
 from shardwise.plan.buckets import Buckets, buckets
-from shardwise.plan.mixture_options import (
-    MixtureOptions,
-    MixturePart,
-    Until,
-    WeightChange,
-    check_until,
-    key_of,
-    parse_schedule,
-)
-from shardwise.plan.mixture_sampler import BatchMixtureSampler, MixtureSampler
 from shardwise.plan.order import Order
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.permute import FullSampler, Permutation, mix, mix_array
@@ -23,9 +13,8 @@ from shardwise.plan.weighted import WeightedSampler
 from shardwise.plan.window import WindowSampler, WindowShape
 
 __all__ = [
-    "BatchMixtureSampler", "BucketSampler", "Buckets", "DataOrder", "FullSampler", "LoaderState",
-    "MixtureOptions", "MixturePart", "MixtureSampler", "Order", "Partition", "Permutation", "Plan",
-    "Remainder", "Sampler", "SequentialSampler", "Shuffle", "Until", "VirtualEpochs",
-    "WeightChange", "WeightedSampler", "WindowSampler", "WindowShape", "buckets", "check_until",
-    "checked_epoch", "key_of", "make_sampler", "mix", "mix_array", "parse_schedule",
+    "BucketSampler", "Buckets", "DataOrder", "FullSampler", "LoaderState", "Order", "Partition",
+    "Permutation", "Plan", "Remainder", "Sampler", "SequentialSampler", "Shuffle", "VirtualEpochs",
+    "WeightedSampler", "WindowSampler", "WindowShape", "buckets", "checked_epoch", "make_sampler",
+    "mix", "mix_array",
 ]  # fmt: skip
