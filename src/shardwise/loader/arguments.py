@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Generic, Literal, NamedTuple, TypedDict, cast
 
+from shardwise.base.abilities import having
 from shardwise.base.arguments import check_flag, check_function
 from shardwise.base.collate import named
 from shardwise.base.columns import mask_of
@@ -21,7 +22,7 @@ from shardwise.engine.batch.ragged import Ragged
 from shardwise.loader.frameworks import FrameworkAttributes
 from shardwise.loader.returned_types import B
 from shardwise.plan import Remainder
-from shardwise.sources.samples import Samples
+from shardwise.sources.samples import MixedSamples, Samples, TransformedSamples
 
 
 class TorchArguments(TypedDict, Generic[B], total=False):
@@ -224,3 +225,13 @@ def checked_names(
 def not_nested(dataset: Samples) -> Collection[str]:
     """The fields that are arrays also where others of arrays are nested tensors."""
     return {*dataset.layout(), *dataset.padding}
+
+
+def leaves_images(dataset: Any) -> bool:
+    """Whether an image decoder of a dataset, or of a mixture's datasets, has `decode_on=`."""
+    mixed = having(dataset, MixedSamples)
+    if mixed is not None:
+        return any(map(leaves_images, mixed.parts.values()))
+    made = having(dataset, TransformedSamples)
+    decoders = {} if made is None else made.transforms.decoders
+    return any(getattr(each, "decode_on", "cpu") != "cpu" for each in decoders.values())
