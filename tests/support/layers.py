@@ -46,6 +46,8 @@ NEIGHBOURS = {
     # Nodes share what caches of remote files hold, by the frames, tokens and TLS of batch servers.
     ("share", "remote"),
     ("share", "service"),
+    # Records are decoded by the group, as row groups of tables are.
+    ("formats", "tables"),
     # The page of a run shows the verdict on its coverage.
     ("monitor", "certify"),
     # `explain --show` shows samples as `shardwise show` does.
@@ -53,10 +55,10 @@ NEIGHBOURS = {
 }
 # Packages that share a folder and know nothing of each other, but for what all may use.
 SHARED = {
-    "sources": {"manifest", "per_process", "protocol", "row_group_cache", "samples", "shard_names"},
+    "sources": {"manifest", "per_process", "protocol", "samples", "shard_names"},
     "codecs": {"protocol"},
     "extensions.formats": {"records"},
-    "extensions.tables": {"arrow"},
+    "extensions.tables": {"arrow", "row_group_cache"},
 }
 KNOWS_ALL = {
     "sources": {""},

@@ -77,8 +77,13 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "decoding": {"images": "shardwise.extensions.device_images.fields:images_on_device"},
     # Conversions of a batch's arrays: sharding, remainder -> a function of the batch.
     "outputs": {"jax": "shardwise.extensions.jax:JaxArrays"},
-    # A `RemoteStorage` of `shardwise.storage.open`.
-    "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},
+    # A `RemoteStorage` of `shardwise.storage.open`; the headers of a remote tar, as `FileBytes`;
+    # and the reads of a pass, of which caches learn before they are made.
+    "storage": {
+        "expected": "shardwise.extensions.remote.cache.expected_reads:ExpectedReads",
+        "headers": "shardwise.extensions.remote.header_prefetch:HeaderPrefetch",
+        "remote": "shardwise.extensions.remote.storage:REMOTE",
+    },
     # Files beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.
     "sidecars": {"media": "shardwise.extensions.media.tar.media_sidecar:MEDIA"},
     # Decoders of `shardwise.codecs`.
