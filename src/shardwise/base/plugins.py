@@ -74,7 +74,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     # Image fields with `decode_on=`: dataset, device, obstacle -> the maker of their batches, or
     # None if the CPU decodes them.
-    "decoding": {"images": "shardwise.extensions.device_images.fields:images_on_device"},
+    "decoding": {"images": "shardwise.extensions.device_images.fields:decode_on_device"},
     # Conversions of a batch's arrays: sharding, remainder -> a function of the batch.
     "outputs": {"jax": "shardwise.extensions.jax:JaxArrays"},
     # A `RemoteStorage` of `shardwise.storage.open`; the headers of a remote tar, as `FileBytes`;

@@ -7,8 +7,9 @@ any other value is an error that names the replacement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any, Generic, Literal, NamedTuple, TypedDict, cast
 
 from shardwise.base.abilities import having
@@ -16,6 +17,7 @@ from shardwise.base.arguments import check_flag, check_function
 from shardwise.base.collate import named
 from shardwise.base.columns import mask_of
 from shardwise.base.hints import call_for
+from shardwise.codecs.image_decoder import Image
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged
@@ -227,11 +229,15 @@ def not_nested(dataset: Samples) -> Collection[str]:
     return {*dataset.layout(), *dataset.padding}
 
 
-def leaves_images(dataset: Any) -> bool:
-    """Whether an image decoder of a dataset, or of a mixture's datasets, has `decode_on=`."""
+def list_decoders(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the decoder of each decoded field; of a mixture those of all datasets."""
     mixed = having(dataset, MixedSamples)
     if mixed is not None:
-        return any(map(leaves_images, mixed.parts.values()))
-    made = having(dataset, TransformedSamples)
-    decoders = {} if made is None else made.transforms.decoders
-    return any(getattr(each, "decode_on", "cpu") != "cpu" for each in decoders.values())
+        yield from chain.from_iterable(map(list_decoders, mixed.parts.values()))
+    elif (made := having(dataset, TransformedSamples)) is not None:
+        yield from made.transforms.decoders.items()
+
+
+def has_images_for_device(dataset: Any) -> bool:
+    """Whether an image decoder of a dataset has `decode_on=`."""
+    return any(isinstance(d, Image) and d.decode_on != "cpu" for _, d in list_decoders(dataset))

@@ -27,7 +27,7 @@ from shardwise.engine.choice import ExecutorOptions, explain_choice, make_execut
 from shardwise.engine.request import Batch, BatchRequest, Concurrency, Executor
 from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
-from shardwise.loader.arguments import checked_names, leaves_images, not_nested
+from shardwise.loader.arguments import checked_names, has_images_for_device, not_nested
 from shardwise.plan import Plan, Remainder, SequentialSampler
 from shardwise.sources.samples import Samples
 
@@ -252,7 +252,7 @@ class BatchMaker:
             cut=options.halves and find("parallel", "halves")(options.group, options.halves),
         )
         self._on_device: Any = None
-        if leaves_images(dataset):
+        if has_images_for_device(dataset):
             self._on_device = find("decoding", "images")(
                 dataset,
                 device=self.output.device,

@@ -49,7 +49,7 @@ class Order:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampler", for_global_batch(self.made, self.global_batch))
 
-    def batched(self, by: BatchBy, *, rows: int, seed: int) -> Order:
+    def cut_by(self, by: BatchBy, *, rows: int, seed: int) -> Order:
         """Return this order in batches by a column, of so many rows over all ranks."""
         # Without a shuffle the batches keep the order of their samples.
         own_seed = None if is_in_order(self.made) else seed

@@ -128,7 +128,7 @@ class Plan:
         base = Partition(0, batch_size, world_size, remainder, fixed_size=fixed_size)
         if batch_by is not None:
             rows = base.global_batch_size
-            order = order.batched(batch_by, rows=rows, seed=whole("seed", seed))
+            order = order.cut_by(batch_by, rows=rows, seed=whole("seed", seed))
         if exclude is not None:
             order = replace(order, excluded=Excluded.of(exclude, num_ids))
         self.epoch = 0

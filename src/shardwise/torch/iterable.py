@@ -20,7 +20,7 @@ from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import OnError
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.choice import ExecutorOptions, make_executor
-from shardwise.loader.arguments import leaves_images
+from shardwise.loader.arguments import has_images_for_device
 from shardwise.loader.batch_maker import Output
 from shardwise.loader.notices import READ_AS_A_WHOLE, DropNotice, EpochNotice
 from shardwise.loader.plan_options import (
@@ -103,7 +103,7 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
         coverage: str | os.PathLike[str] | None = None,
         **options: Unpack[PlanArguments],
     ) -> None:
-        if leaves_images(dataset):
+        if has_images_for_device(dataset):
             obstacle = "sw.torch.IterableDataset decodes on the CPU"
             find("decoding", "images")(dataset, device=None, obstacle=obstacle)
         self._output = Output(output)

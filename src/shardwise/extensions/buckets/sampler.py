@@ -198,7 +198,9 @@ class BucketSampler:
 
     def _window_ids(self, epoch: int, number: int, rows: Ints) -> Ints:
         """The ids of some rows of a window, counted batch after batch."""
-        if len(self._edges) == 2 or not self._has_strands(self._window_of(epoch, number)):
+        window = self._layouts.get(epoch, self._layout).windows[number]
+        # A window of leftovers has one smaller batch, and no strands.
+        if len(self._edges) == 2 or window.sizes[0] != self._batch_rows:
             return self._rows.get((epoch, number, -1), self._arrange_window)[rows]
         ids = np.empty_like(rows)
         batch, row = np.divmod(rows, self._batch_rows or 1)
@@ -228,13 +230,6 @@ class BucketSampler:
         ids = self._ids(epoch, layout.places, window.begin, window.stop)
         scores = self._scores(epoch, number, ids, is_alone=window.is_alone)
         return ids[arranged(scores, window.sizes, window.order)]
-
-    def _window_of(self, epoch: int, number: int) -> Window:
-        return self._layouts.get(epoch, self._layout).windows[number]
-
-    def _has_strands(self, window: Window) -> bool:
-        """Whether its batches are whole; a window of leftovers has one smaller batch."""
-        return bool(window.sizes[0] == self._batch_rows)
 
     def _scores(self, epoch: int, number: int, ids: Ints, *, is_alone: bool) -> NDArray[np.float64]:
         """The keys that the samples of a window are sorted by."""

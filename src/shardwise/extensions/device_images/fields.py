@@ -7,16 +7,16 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Any, cast
 
-from shardwise.base.abilities import having
 from shardwise.codecs.image_decoder import Image
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.extensions.device_images.packing import PackingImage
-from shardwise.sources.samples import MixedSamples, Samples, TransformedSamples
+from shardwise.loader.arguments import list_decoders
+from shardwise.sources.samples import Samples
 
 _Make = Callable[[Iterator[BatchRequest]], Generator[Batch, None, None]]
 
 
-def images_on_device(dataset: Samples, *, device: Any, obstacle: str) -> ImagesOnDevice | None:
+def decode_on_device(dataset: Samples, *, device: Any, obstacle: str) -> ImagesOnDevice | None:
     """Let a device decode the fields with `decode_on`: all of them, or none if it can't.
 
     Args:
@@ -27,12 +27,17 @@ def images_on_device(dataset: Samples, *, device: Any, obstacle: str) -> ImagesO
     Raises:
         ValueError: a field has `decode_on="device"`, and can't; the message has the reason.
     """
-    images = _find_decoders(dataset)
+    every = list(list_decoders(dataset))
+    names = [name for name, each in every if isinstance(each, Image) and each.decode_on != "cpu"]
+    images = {
+        name: [each for other, each in every if other == name and isinstance(each, Image)]
+        for name in names
+    }
     obstacle = obstacle or _obstacle(dataset, device, images)
     if not obstacle:
-        return ImagesOnDevice(dataset, device, {name: every[0] for name, every in images.items()})
-    for name, every in images.items():
-        for decoder in every:
+        return ImagesOnDevice(dataset, device, {name: own[0] for name, own in images.items()})
+    for name, own in images.items():
+        for decoder in own:
             if decoder.decode_on == "device":
                 raise ValueError(
                     f"{name}={decoder!r}: {obstacle}; leave decode_on= out, or use "
@@ -75,26 +80,6 @@ class ImagesOnDevice:
     def keep(self, batch: Batch) -> None:
         """Keep the images of a batch for the caller's CUDA stream."""
         self._stage.keep(batch.data)
-
-
-def _find_decoders(dataset: Any) -> dict[str, list[Image]]:
-    """The image decoders by field, of the fields in which one has `decode_on`."""
-    found: dict[str, list[Image]] = {}
-    # A mixture has as many as datasets.
-    mixed = having(dataset, MixedSamples)
-    for part in [dataset] if mixed is None else mixed.parts.values():
-        own = _find_decoders(part) if part is not dataset else _own_decoders(part)
-        for name, decoders in own.items():
-            found.setdefault(name, []).extend(decoders)
-    return {
-        name: every for name, every in found.items() if any(e.decode_on != "cpu" for e in every)
-    }
-
-
-def _own_decoders(dataset: Any) -> dict[str, list[Image]]:
-    made = having(dataset, TransformedSamples)
-    decoders = {} if made is None else made.transforms.decoders
-    return {name: [each] for name, each in decoders.items() if isinstance(each, Image)}
 
 
 def _obstacle(dataset: Samples, device: Any, images: dict[str, list[Image]]) -> str:
