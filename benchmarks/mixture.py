@@ -29,14 +29,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan import (
-    MixtureOptions,
-    MixturePart,
-    MixtureSampler,
-    Order,
-    Plan,
-    parse_schedule,
-)
+from shardwise.extensions.mixtures.options import MixtureOptions, MixturePart, parse_schedule
+from shardwise.extensions.mixtures.sampler import MixtureSampler
+from shardwise.plan import Order, Plan
 
 # A dataset's samples are told apart by number: dataset k has the values k * SIZE and on.
 SIZE = 10**9

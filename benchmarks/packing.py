@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import shardwise as sw
-from shardwise.plan.packing import pack_documents
+from shardwise.extensions.packs.packing import pack_documents
 
 LENGTH = 4096
 BLOCK = 2048

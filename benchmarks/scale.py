@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.engine.request import BatchRows
+from shardwise.extensions.remote.cache.uses import NEVER, BlockUses, block_uses, blocks_by_share
 from shardwise.extensions.share.placement import (
     holders,
     middle_samples,
@@ -47,7 +48,6 @@ from shardwise.loader.account import Tally
 from shardwise.plan import Partition, Plan, WindowSampler
 from shardwise.plan.id_word import IdWord
 from shardwise.plan.partition import in_lane_order
-from shardwise.plan.uses import NEVER, BlockUses, block_uses, blocks_by_share
 
 NUM_SHARDS, MEAN_SIZE, SIGMA = 1_000_000, 9_000, 0.45
 RANKS_A_NODE, BATCH_SIZE, RATE, SECONDS = 8, 64, 100, 600

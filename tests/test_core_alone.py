@@ -51,7 +51,7 @@ with sw.TarWriter("s-{shard:03d}.tar", max_samples=40) as writer:
         writer.write({"__key__": f"{i:03d}", "npy": np.full(3, i), "cls": i % 7})
 
 if __name__ == "__main__":
-    data = sw.mix({"a": (sw.tar(writer.shards).decode(npy=sw.npy(), cls=int), 1.0)})
+    data = sw.tar(writer.shards).decode(npy=sw.npy(), cls=int)
     for options in ({"num_threads": 0}, {"num_threads": 2}, {"num_workers": 2}):
         with sw.DataLoader(data, batch_size=8, shuffle=True, output="numpy", **options) as loader:
             seen = np.concatenate([batch["__index__"] for batch in loader])
@@ -61,10 +61,11 @@ if __name__ == "__main__":
         done = CliRunner().invoke(cli, command)
         assert done.exit_code == 0, (command, done.output)
     print(CliRunner().invoke(cli, ["info", *writer.shards]).output)
-    try:
-        sw.parquet("x.parquet")
-    except sw.MissingExtraError as error:
-        print(error)
+    for call in (lambda: sw.parquet("x.parquet"), lambda: sw.mix({"a": data})):
+        try:
+            call()
+        except sw.MissingExtraError as error:
+            print(error)
     try:
         len(sw.tar("s3://bucket/x.tar"))
     except sw.MissingExtraError as error:
@@ -89,6 +90,7 @@ def test_the_core_trains_with_every_extension_deleted(core: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "'info' is an extension's" in done.stdout
     assert "'parquet' is an extension's" in done.stdout
+    assert "'mix' is an extension's" in done.stdout
     assert "'s3://bucket/x.tar' is no file of this machine" in done.stdout
 
 

@@ -21,6 +21,7 @@ from shardwise.base.plugins import find, has, own_names
 # The names of `_NAMES` for type checkers, to which `x as x` says that x is public.
 if TYPE_CHECKING:
     from shardwise import compat as compat, testing as testing, torch as torch
+    from shardwise.extensions.buckets.buckets import buckets as buckets
     from shardwise.extensions.build import (
         BuildReport as BuildReport,
         build as build,
@@ -43,9 +44,7 @@ if TYPE_CHECKING:
     from shardwise.compat.native import from_webdataset as from_webdataset
     from shardwise.dataset import Dataset as Dataset
     from shardwise.dataset.concatenation import concat as concat
-    from shardwise.dataset.mixture import mix as mix
     from shardwise.engine.batch.padding import pad as pad
-    from shardwise.dataset.packing import pack as pack
     from shardwise.base.errors import (
         DataError as DataError,
         DecodeTimeoutError as DecodeTimeoutError,
@@ -62,11 +61,13 @@ if TYPE_CHECKING:
         WorkerError as WorkerError,
     )
     from shardwise.extensions.fields.join import join as join
+    from shardwise.extensions.mixtures.mix import mix as mix
     from shardwise.extensions.monitor.exporters import (
         export_opentelemetry as export_opentelemetry,
         export_prometheus as export_prometheus,
     )
     from shardwise.extensions.monitor.trace import trace as trace
+    from shardwise.extensions.packs.pack import pack as pack
     from shardwise.extensions.show.show import show as show
     from shardwise.extensions.series.lerobot import lerobot as lerobot
     from shardwise.extensions.series.windows import windows as windows
@@ -90,7 +91,6 @@ if TYPE_CHECKING:
         SequentialSampler as SequentialSampler,
         WeightedSampler as WeightedSampler,
         WindowSampler as WindowSampler,
-        buckets as buckets,
     )
     from shardwise.extensions.service.service import service as service
     from shardwise.sources.tar.write.writer import TarWriter as TarWriter
@@ -119,8 +119,6 @@ _NAMES = {
         "unpickle",
     ),
     "shardwise.dataset.concatenation": ("concat",),
-    "shardwise.dataset.mixture": ("mix",),
-    "shardwise.dataset.packing": ("pack",),
     "shardwise.dataset": ("Dataset",),
     "shardwise.engine.batch.padding": ("pad",),
     "shardwise.base.errors": (
@@ -147,7 +145,6 @@ _NAMES = {
         "SequentialSampler",
         "WeightedSampler",
         "WindowSampler",
-        "buckets",
     ),
     "shardwise.sources.tar.write.writer": ("TarWriter",),
     "shardwise.storage.options": ("CacheSettings", "StorageOptions"),

@@ -289,13 +289,11 @@ def test_a_killed_program_leaves_no_process_of_a_column(shards, tmp_path):
         lambda data: sw.pack(data, length=4, fields="bin"),
         lambda data: sw.pack(data, length=4, fields="cls", limits={}, lengths=[1] * NUM)
         .select("bin"),
-        pytest.param(
-            lambda data: sw.windows(data, by="json", deltas={"bin": [0]}, fps=1),
-            marks=pytest.mark.extension,
-        ),
+        lambda data: sw.windows(data, by="json", deltas={"bin": [0]}, fps=1),
         lambda data: sw.mix({"a": (data, 1)}),
     ],
 )  # fmt: skip
+@pytest.mark.extension
 def test_columns_know_the_decoders_of_what_samples_are_made_of(shards, make):
     def total(sample):
         return int(np.sum([np.sum(value) for value in sample["bin"]]))
@@ -316,6 +314,7 @@ def test_columns_by_a_function_know_the_selected_fields(shards):
     assert set(data.select("cls").column("fields", len)) == {2}
 
 
+@pytest.mark.extension
 def test_columns_of_packs_of_wrapped_documents_are_not_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for factor in (1, 5):

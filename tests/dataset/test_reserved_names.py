@@ -36,8 +36,12 @@ def test_a_function_that_makes_a_reserved_name_is_refused(name):
         dataset[0]
 
 
-def test_a_wrapped_dataset_has_its_own_keys_and_mixtures_their_names():
+def test_a_wrapped_dataset_has_its_own_keys():
     assert sw.wrap([{"__key__": "a", "y": 1}])[0]["__key__"] == "a"
+
+
+@pytest.mark.extension
+def test_mixtures_name_the_datasets_of_their_samples():
     data = sw.wrap([{"y": 1}] * 4)
     mixed = sw.mix({"a": (data, 1), "b": (data, 1)}, until="all").map(lambda sample: {**sample})
     assert set(next(iter(sw.DataLoader(mixed, batch_size=8)))["__source__"]) == {"a", "b"}

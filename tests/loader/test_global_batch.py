@@ -9,6 +9,7 @@ import pytest
 import torch.utils.data
 
 import shardwise as sw
+from tests.support.extensions import HAS_EXTENSIONS
 
 DATA = [{"x": i, "cost": (i * 7919) % 101 + 1} for i in range(130)]
 SIZE = 24
@@ -32,7 +33,7 @@ def test_24_samples_over_5_ranks_are_5_5_5_5_and_4() -> None:
     assert "global_batch_size" not in repr(loader)
 
 
-@pytest.mark.parametrize("kind", ["full", "buckets", "mixture"])
+@pytest.mark.parametrize("kind", ["full", *["buckets", "mixture"] * HAS_EXTENSIONS])
 @pytest.mark.parametrize("remainder", ["drop", "pad", "uneven"])
 def test_a_state_of_3_ranks_resumes_on_5_at_the_same_global_step(kind: str, remainder: Any) -> None:
     def ranks_of(world_size: int) -> list[sw.DataLoader]:
@@ -106,6 +107,7 @@ def test_balance_takes_a_column_or_an_array_and_deals_the_same_global_batches() 
     assert max(named) - min(named) < max(plain) - min(plain)
 
 
+@pytest.mark.extension
 def test_attention_is_the_cost_of_packs_of_subsets_and_of_mixtures_of_them() -> None:
     documents = sw.wrap([{"tokens": np.arange(n)} for n in (3, 2, 4, 1, 6, 5)])
     packs = sw.pack(documents, length=6, progress=False)

@@ -9,6 +9,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.testing import assert_batches_equal
+from tests.support.extensions import HAS_EXTENSIONS
 
 NUM = 131
 
@@ -18,7 +19,6 @@ def noisy(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 DATA = sw.wrap(range(NUM)).map(noisy)
-MIXED = sw.mix({"a": (sw.wrap(range(90)).map(noisy), 2), "b": (DATA, 1)}, until=150, block=8)
 LENGTHS = np.random.default_rng(0).integers(1, 50, NUM)
 ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "storage": (DATA, {}),
@@ -29,11 +29,15 @@ ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "virtual": (DATA, {"shuffle": True, "epoch_size": 50, "remainder": "uneven"}),
     "weighted": (DATA, {"sampler": sw.WeightedSampler(LENGTHS, seed=2)}),
     "array": (DATA, {"sampler": np.arange(NUM)[::-1], "seed": 4}),
-    "mixture": (MIXED, {}),
-    "buckets": (DATA, {"shuffle": True, "batch_by": sw.buckets(LENGTHS)}),
-    "budget": (DATA, {"shuffle": True, "batch_by": sw.buckets(LENGTHS, budget=200)}),
     "excluded": (DATA, {"shuffle": True, "exclude": np.arange(0, NUM, 5)}),
 }
+if HAS_EXTENSIONS:
+    PARTS = {"a": (sw.wrap(range(90)).map(noisy), 2), "b": (DATA, 1)}
+    ORDERS |= {
+        "mixture": (sw.mix(PARTS, until=150, block=8), {}),
+        "buckets": (DATA, {"shuffle": True, "batch_by": sw.buckets(LENGTHS)}),
+        "budget": (DATA, {"shuffle": True, "batch_by": sw.buckets(LENGTHS, budget=200)}),
+    }
 EXECUTORS = [{"executor": "inline"}, {"num_workers": 0, "num_threads": 2}]
 
 

@@ -142,6 +142,7 @@ def attended(batch, row):
 
 @pytest.mark.parametrize("is_mapped", [False, True])
 @pytest.mark.parametrize("ragged", ["list", "error", "pad", "nested", "collate"])
+@pytest.mark.extension
 def test_packs_keep_their_own_padding(ragged, is_mapped, caplog):
     short, long = packs([2, 3], 0), packs([11, 13], 1)
     data = sw.mix({"a": (short, 0.5), "b": (long, 0.5)}, until=12)

@@ -195,6 +195,7 @@ def test_a_batch_size_per_rank_makes_other_global_batches_of_the_same_order() ->
         assert left == [int(i) for batch in one for i in batch["value"]][24:]
 
 
+@pytest.mark.extension
 def test_buckets_of_a_batch_size_per_rank_keep_their_order_within_the_epoch() -> None:
     lengths = np.random.default_rng(0).integers(1, 50, SIZE)
     options: dict[str, Any] = {
@@ -209,6 +210,7 @@ def test_buckets_of_a_batch_size_per_rank_keep_their_order_within_the_epoch() ->
     assert sorted(got) == list(range(SIZE))
 
 
+@pytest.mark.extension
 def test_a_mixture_whose_batches_depend_on_the_world_is_refused_and_continues() -> None:
     parts = {name: (sw.wrap(range(60)), 1.0) for name in "ab"}
     mixed = sw.mix(parts, per="batch", until=96)

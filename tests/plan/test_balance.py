@@ -113,6 +113,7 @@ def test_a_dealt_batch_is_within_one_row_of_the_mean(
 
 
 @pytest.mark.parametrize(("world_size", "num_documents"), [(8, 8_000), (64, 16_000)])
+@pytest.mark.extension
 def test_the_slowest_rank_of_packs_is_within_5_percent_of_the_mean(
     world_size: int, num_documents: int
 ) -> None:
@@ -153,12 +154,14 @@ def test_costs_that_are_none_are_refused(balance: Any, error: Any, message: str)
         Plan(90, batch_size=3, world_size=2, balance=balance)
 
 
+@pytest.mark.extension
 def test_balance_over_batches_that_the_order_cuts_is_refused() -> None:
     for by in (sw.buckets(None, shape=[0, 1] * 45), sw.buckets(np.ones(90), budget=4)):
         with pytest.raises(ValueError, match=r"leave one of them out; batch_by=sw\.buckets"):
             Plan(90, batch_by=by, balance=np.ones(90))
 
 
+@pytest.mark.extension
 def test_buckets_of_like_lengths_are_dealt_by_another_cost() -> None:
     rng = np.random.default_rng(0)
     lengths, costs = rng.integers(1, 50, 400), rng.lognormal(0, 1, 400)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.plan import Partition, Plan
+from tests.support.extensions import HAS_EXTENSIONS
 from tests.support.properties import examples
 
 REMAINDERS = st.sampled_from(["drop", "pad", "uneven"])
@@ -39,7 +40,7 @@ def order(kind: str, count: int, size: int) -> dict[str, Any]:
     return {"shuffle": False if kind == "storage" else kind, "shard_sizes": sizes}
 
 
-KINDS = ["storage", "full", "window", "buckets"]
+KINDS = ["storage", "full", "window", *["buckets"] * HAS_EXTENSIONS]
 
 
 def test_24_samples_over_5_ranks_are_5_5_5_5_and_4() -> None:
@@ -54,7 +55,7 @@ def test_24_samples_over_5_ranks_are_5_5_5_5_and_4() -> None:
 @given(
     st.sampled_from(KINDS), st.integers(1, 150), st.integers(1, 40), REMAINDERS, st.integers(0, 2)
 )
-@example("buckets", 100, 24, "pad", 0)
+@example(KINDS[-1], 100, 24, "pad", 0)
 @settings(max_examples=examples(30), deadline=None)
 def test_global_batches_are_those_of_one_rank_for_any_world_size(
     kind: str, count: int, size: int, remainder: Any, epoch: int
@@ -94,6 +95,7 @@ def test_a_chain_of_worlds_continues_at_the_same_global_step(
     assert got == expected
 
 
+@pytest.mark.extension
 def test_batches_of_a_mixture_are_of_one_dataset_for_any_world_size() -> None:
     parts = {name: (sw.wrap(range(120)), 1.0) for name in "ab"}
     sampler = sw.mix(parts, per="batch", until=240).sampler
@@ -109,13 +111,19 @@ def test_batches_of_a_mixture_are_of_one_dataset_for_any_world_size() -> None:
         ({"batch_size": 8}, r"batch_size=8 and global_batch_size=24.*leave one of them out"),
         ({"batch_size": 64}, "batch_size=64 and global_batch_size=24.*leave one of them out"),
         ({"world_size": 25}, "global_batch_size=24 with world_size=25: some ranks would have no"),
-        ({"batch_by": sw.buckets(np.ones(90), batch_size=8)}, "batch_size= or budget=.*leave one"),
-        ({"batch_by": sw.buckets(np.ones(90), budget=8)}, "batch_size= or budget=.*leave one"),
     ],
 )
 def test_sizes_that_contradict_each_other_are_refused(options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Plan(90, **{"global_batch_size": 24, **options})
+
+
+@pytest.mark.extension
+@pytest.mark.parametrize("size", [{"batch_size": 8}, {"budget": 8}])
+def test_sizes_of_buckets_and_a_global_batch_are_refused(size: Any) -> None:
+    by = sw.buckets(np.ones(90), **size)
+    with pytest.raises(ValueError, match=r"batch_size= or budget=.*leave one"):
+        Plan(90, global_batch_size=24, batch_by=by)
 
 
 @pytest.mark.parametrize("size", [0, -3, 2**48 + 1])

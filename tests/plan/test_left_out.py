@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.plan import Plan, Remainder, WindowSampler, buckets
+import shardwise as sw
+from shardwise.plan import Plan, Remainder, WindowSampler
 from shardwise.plan.left_out import Excluded
+from tests.support.extensions import HAS_EXTENSIONS
 from tests.support.properties import examples
 
 REMAINDERS = st.sampled_from(["drop", "pad", "uneven"])
@@ -30,17 +32,20 @@ PLANS: dict[str, Make] = {
     "virtual": lambda n, b, w, r: Plan(
         n, batch_size=b, world_size=w, remainder=r, shuffle="full", epoch_size=n // 2 + 1
     ),
+}
+_OF_BUCKETS: dict[str, Make] = {
     "buckets": lambda n, b, w, r: Plan(
-        n, batch_size=b, world_size=w, remainder=r, batch_by=buckets(_lengths(n))
+        n, batch_size=b, world_size=w, remainder=r, batch_by=sw.buckets(_lengths(n))
     ),
     "groups": lambda n, b, w, r: Plan(
         n, batch_size=b, world_size=w, remainder=r,
-        batch_by=buckets(_lengths(n), shape=np.arange(n) % 3),
+        batch_by=sw.buckets(_lengths(n), shape=np.arange(n) % 3),
     ),
     "budget": lambda n, b, w, r: Plan(
-        n, world_size=w, remainder=r, shuffle="full", batch_by=buckets(_lengths(n), budget=500.0)
+        n, world_size=w, remainder=r, shuffle="full", batch_by=sw.buckets(_lengths(n), budget=500.0)
     ),
 }  # fmt: skip
+PLANS |= _OF_BUCKETS if HAS_EXTENSIONS else {}
 
 
 def given_at(plan: Plan, epoch: int, step: int) -> list[int]:

@@ -46,6 +46,8 @@ NEIGHBOURS = {
     # Nodes share what caches of remote files hold, by the frames, tokens and TLS of batch servers.
     ("share", "remote"),
     ("share", "service"),
+    # Records are decoded by the group, as row groups of tables are.
+    ("formats", "tables"),
     # The page of a run shows the verdict on its coverage.
     ("monitor", "certify"),
     # `explain --show` shows samples as `shardwise show` does.
@@ -53,10 +55,10 @@ NEIGHBOURS = {
 }
 # Packages that share a folder and know nothing of each other, but for what all may use.
 SHARED = {
-    "sources": {"manifest", "per_process", "protocol", "row_group_cache", "samples", "shard_names"},
+    "sources": {"manifest", "per_process", "protocol", "samples", "shard_names"},
     "codecs": {"protocol"},
     "extensions.formats": {"records"},
-    "extensions.tables": {"arrow"},
+    "extensions.tables": {"arrow", "row_group_cache"},
 }
 KNOWS_ALL = {
     "sources": {""},
@@ -69,7 +71,7 @@ USERS_OF = {
     "base.ranks": {"base", "loader", "torch", "testing", "cli", PUBLIC, *EXTENSIONS},
     "base.process_group": {"base", "loader", "storage", *EXTENSIONS},
 }
-IMPORTS_TORCH = {"tensors", "torch", "compat", "integrations"}
+IMPORTS_TORCH = {"tensors", "torch", "compat", "integrations", "device_images"}
 # Who looks into the environment: to find ranks, and to hand it on to worker processes as it is.
 READS_ENVIRONMENT = {
     "shardwise.base.ranks",
@@ -178,7 +180,7 @@ def broken_rules(modules: list[Module]) -> list[str]:
 def _torch_rule(module: Module, imported: Import) -> list[str]:
     # The compat packages' classes derive from torch's, so they can't wait; integrations are only
     # imported by those who have the framework.
-    if imported.at_import and _part(module.name) not in IMPORTS_TORCH:
+    if imported.at_import and _owner(module.name) not in IMPORTS_TORCH:
         return [f"{module.name}:{imported.line} imports torch when it is imported"]
     return []
 
@@ -201,6 +203,11 @@ def _extension(name: str) -> str:
     return parts[1] if parts[0] == "extensions" else parts[0] if parts[0] in EXTENSIONS else ""
 
 
+def _owner(name: str) -> str:
+    """The extension, or the part of the core, that a module belongs to."""
+    return _extension(name) or _part(name)
+
+
 def _reason(importer: str, target: str, imported: Import) -> str | None:
     mine, theirs = _part(importer), _part(target)
     for part in (mine, theirs):
@@ -213,7 +220,7 @@ def _reason(importer: str, target: str, imported: Import) -> str | None:
     for module, users in USERS_OF.items():
         if target.startswith(f"shardwise.{module}") and mine not in users:
             return f"only {', '.join(sorted(map(repr, users)))} may"
-    if theirs == "tensors" and imported.at_import and mine not in IMPORTS_TORCH:
+    if theirs == "tensors" and imported.at_import and _owner(importer) not in IMPORTS_TORCH:
         return "only inside a function: it imports torch"
     if theirs in EXTENSIONS:
         return _between_extensions(importer, target)

@@ -9,7 +9,6 @@ import gc
 import itertools
 import os
 import threading
-import zlib
 
 import numpy as np
 import pytest
@@ -18,11 +17,8 @@ import torch
 import shardwise as sw
 from shardwise.engine.processes.slots import _IN_USE, SlotPool
 from shardwise.engine.request import Batch
-from shardwise.tensors import device_images
 from shardwise.tensors.device import PageLocks, StreamCopier, _unlock
-from shardwise.tensors.device_images import DeviceImages
-from tests.support.device_images import StandIn, jpeg
-from tests.support.fake_cuda import FakeCuda, FakeStream
+from tests.support.fake_cuda import FakeCuda
 from tests.support.memory_source import MemorySource, numbered_samples
 from tests.support.transforms import widened
 
@@ -110,40 +106,6 @@ def test_pin_memory_alone_makes_page_locked_tensors_beside_the_main_thread(cuda,
     assert sorted(compared(batches, cuda)) == list(range(240))
     assert cuda.notes == []
     assert threading.main_thread() not in cuda.threads
-
-
-def test_packed_files_lie_in_registered_memory_that_is_written_again_after_decoding(
-    cuda, monkeypatch
-):
-    files = [jpeg(number, subsampling=number % 3) for number in range(20)] * 6
-    samples = [{"__key__": f"{i:03d}", "jpg": data} for i, data in enumerate(files)]
-    data = sw.Dataset(MemorySource(samples)).decode(jpg=sw.image(size=24, decode_on="device"))
-    seen = []
-
-    def look(decoding, batch, name, image):
-        payloads = [packed.payload() for packed in batch.data[name]]
-        lies = [cuda.is_registered(torch.from_numpy(payload)) for payload in payloads]
-        seen.append((all(lies), {payload.ctypes.data for payload in payloads}))
-        batch.data[name] = torch.tensor([zlib.crc32(payload) for payload in payloads])
-        return True
-
-    monkeypatch.setattr(FakeStream, "synchronize", lambda stream: None, raising=False)
-    monkeypatch.setattr(device_images, "find_decoder", lambda device: StandIn())
-    monkeypatch.setattr(DeviceImages, "_decode_field", look)
-    monkeypatch.setattr(StreamCopier, "begin", lambda copier, data: data)
-    monkeypatch.setattr(StreamCopier, "end", lambda copier, data: data)
-    made = sw.DataLoader(
-        data, 8, rank=0, world_size=1, num_workers=1, prefetch_factor=3, timeout=120, device="cuda"
-    )
-    given = [crc for _ in range(2) for batch in made for crc in batch["jpg"].tolist()]
-    assert given == [zlib.crc32(file) for file in files] * 2
-    # The first batches show how long files are.
-    registered = [addresses for is_registered, addresses in seen if is_registered]
-    assert len(registered) >= 20
-    assert len(set().union(*registered)) < len(registered) * 8, "memory is used again"
-    made.close()
-    del made
-    require_unregistered(cuda)
 
 
 def test_an_epoch_left_early_ends_in_the_next_one_with_the_right_batches(cuda):

@@ -19,6 +19,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "names": {
         "BuildReport": "shardwise.extensions.build:BuildReport",
         "audio": "shardwise.extensions.media.decoders.audio:audio",
+        "buckets": "shardwise.extensions.buckets.buckets:buckets",
         "build": "shardwise.extensions.build:build",
         "export_opentelemetry": "shardwise.extensions.monitor.exporters:export_opentelemetry",
         "export_prometheus": "shardwise.extensions.monitor.exporters:export_prometheus",
@@ -31,6 +32,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "litdata": "shardwise.extensions.formats.functions:litdata",
         "mds": "shardwise.extensions.formats.functions:mds",
         "media": "shardwise.extensions.media.decoders.media:media",
+        "mix": "shardwise.extensions.mixtures.mix:mix",
+        "pack": "shardwise.extensions.packs.pack:pack",
         "parquet": "shardwise.extensions.tables.functions:parquet",
         "service": "shardwise.extensions.service.service:service",
         "show": "shardwise.extensions.show.show:show",
@@ -69,10 +72,18 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "halves": "shardwise.extensions.parallel.sharing:halves_of",
         "sharing": "shardwise.extensions.parallel.sharing:Sharing",
     },
+    # Image fields with `decode_on=`: dataset, device, obstacle -> the maker of their batches, or
+    # None if the CPU decodes them.
+    "decoding": {"images": "shardwise.extensions.device_images.fields:decode_on_device"},
     # Conversions of a batch's arrays: sharding, remainder -> a function of the batch.
     "outputs": {"jax": "shardwise.extensions.jax:JaxArrays"},
-    # A `RemoteStorage` of `shardwise.storage.open`.
-    "storage": {"remote": "shardwise.extensions.remote.storage:REMOTE"},
+    # A `RemoteStorage` of `shardwise.storage.open`; the headers of a remote tar, as `FileBytes`;
+    # and the reads of a pass, of which caches learn before they are made.
+    "storage": {
+        "expected": "shardwise.extensions.remote.cache.expected_reads:ExpectedReads",
+        "headers": "shardwise.extensions.remote.header_prefetch:HeaderPrefetch",
+        "remote": "shardwise.extensions.remote.storage:REMOTE",
+    },
     # Files beside the index of a shard: a `Sidecar` of `shardwise.sources.tar.sidecar`.
     "sidecars": {"media": "shardwise.extensions.media.tar.media_sidecar:MEDIA"},
     # Decoders of `shardwise.codecs`.

@@ -22,6 +22,7 @@ from shardwise.loader.plan_options import fingerprint_of, recipe_of
 from shardwise.loader.position import Pass
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan
+from shardwise.plan.arguments import digest_of
 from shardwise.plan.coverage_line import CoverageLine
 from shardwise.plan.id_word import (
     Counted,
@@ -34,7 +35,6 @@ from shardwise.plan.id_word import (
     padded_rows,
     planned_samples,
 )
-from shardwise.plan.mixture_options import digest_of
 from shardwise.plan.protocol import epoch_parts, past_of
 
 # 32 KiB of ids: numpy's cost a call is then small beside that of the ids.

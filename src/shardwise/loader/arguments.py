@@ -7,21 +7,24 @@ any other value is an error that names the replacement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any, Generic, Literal, NamedTuple, TypedDict, cast
 
+from shardwise.base.abilities import having
 from shardwise.base.arguments import check_flag, check_function
 from shardwise.base.collate import named
 from shardwise.base.columns import mask_of
 from shardwise.base.hints import call_for
+from shardwise.codecs.image_decoder import Image
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.padding import Padding
 from shardwise.engine.batch.ragged import Ragged
 from shardwise.loader.frameworks import FrameworkAttributes
 from shardwise.loader.returned_types import B
 from shardwise.plan import Remainder
-from shardwise.sources.samples import Samples
+from shardwise.sources.samples import MixedSamples, Samples, TransformedSamples
 
 
 class TorchArguments(TypedDict, Generic[B], total=False):
@@ -224,3 +227,17 @@ def checked_names(
 def not_nested(dataset: Samples) -> Collection[str]:
     """The fields that are arrays also where others of arrays are nested tensors."""
     return {*dataset.layout(), *dataset.padding}
+
+
+def list_decoders(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the decoder of each decoded field; of a mixture those of all datasets."""
+    mixed = having(dataset, MixedSamples)
+    if mixed is not None:
+        yield from chain.from_iterable(map(list_decoders, mixed.parts.values()))
+    elif (made := having(dataset, TransformedSamples)) is not None:
+        yield from made.transforms.decoders.items()
+
+
+def has_images_for_device(dataset: Any) -> bool:
+    """Whether an image decoder of a dataset has `decode_on=`."""
+    return any(isinstance(d, Image) and d.decode_on != "cpu" for _, d in list_decoders(dataset))

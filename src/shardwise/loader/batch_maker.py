@@ -27,8 +27,7 @@ from shardwise.engine.choice import ExecutorOptions, explain_choice, make_execut
 from shardwise.engine.request import Batch, BatchRequest, Concurrency, Executor
 from shardwise.engine.stats.bottleneck import wanted_servers
 from shardwise.engine.stats.counts import Counts
-from shardwise.loader.arguments import checked_names, not_nested
-from shardwise.loader.device_images import ImagesOnDevice
+from shardwise.loader.arguments import checked_names, has_images_for_device, not_nested
 from shardwise.plan import Plan, Remainder, SequentialSampler
 from shardwise.sources.samples import Samples
 
@@ -252,12 +251,14 @@ class BatchMaker:
             not_nested=not_nested(dataset) if options.ragged == "nested" else None,
             cut=options.halves and find("parallel", "halves")(options.group, options.halves),
         )
-        self._on_device = ImagesOnDevice(
-            dataset,
-            device=self.output.device,
-            obstacle="a collate= function gets pixels" * (not options.makes_columns)
-            or "batch servers send pixels" * callable(executor.executor),
-        )
+        self._on_device: Any = None
+        if has_images_for_device(dataset):
+            self._on_device = find("decoding", "images")(
+                dataset,
+                device=self.output.device,
+                obstacle="a collate= function gets pixels" * (not options.makes_columns)
+                or "batch servers send pixels" * callable(executor.executor),
+            )
         build = partial(
             BatchBuilder,
             seed=options.seed,
@@ -266,7 +267,8 @@ class BatchMaker:
             ragged=options.ragged,
             on_error=options.on_error,
         )
-        self._builder = build(self._on_device.dataset)
+        loaded = dataset if self._on_device is None else self._on_device.dataset
+        self._builder = build(loaded)
         # For files that a device finds damaged.
         self._cpu_builder = build(dataset)
 
@@ -292,16 +294,14 @@ class BatchMaker:
 
     def run(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         # A batch is whole, and can be prepared, after its images were decoded.
-        if not self._on_device.decodes and self.sharing is None:
+        if self._on_device is None and self.sharing is None:
             self._builder.prepare = self.output.prepare
-        return self.output.ahead(
-            self._on_device.run(requests, self._coalesce_requests, self._cpu_builder.build)
-        )
+        return self.output.ahead(self._decode(requests, self._coalesce_requests))
 
     def make(self, request: BatchRequest) -> Any:
         """Make one batch in this thread, and return what the program would get of it."""
         inline = InlineExecutor(self._builder)
-        batches = self._on_device.run(iter([request]), inline.run, self._cpu_builder.build)
+        batches = self._decode(iter([request]), inline.run)
         with closing(self.output.ahead(batches)) as made:
             return self.finish(next(made))
 
@@ -340,6 +340,12 @@ class BatchMaker:
             wanted = wanted_servers(stats, concurrency.num_threads)
             stats["service"] = {**servers.service_stats(), "wanted": wanted}
         return stats
+
+    def _decode(self, requests: Iterator[BatchRequest], make: Callable[..., Any]) -> Any:
+        """Yield what `make` makes of the requests, with the images that a device decodes."""
+        if self._on_device is None:
+            return make(requests)
+        return self._on_device.run(requests, make, self._cpu_builder.build)
 
     def _coalesce_requests(self, requests: Iterator[BatchRequest]) -> Generator[Batch, None, None]:
         make = partial(coalesced_batches, self.executor, size=self.num_coalesced)

@@ -30,7 +30,7 @@ from shardwise.loader.planned_order import PlannedOrder
 from shardwise.loader.questions import Questions
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.loader.returned_types import B
-from shardwise.plan import Buckets, Plan, Remainder, Sampler, Shuffle, checked_epoch
+from shardwise.plan import BatchBy, Plan, Remainder, Sampler, Shuffle, checked_epoch
 from shardwise.plan.arguments import DEFAULT_BATCH_SIZE
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         num_threads: int | None = None,
         executor: ExecutorName | ExecutorFactory | None = None,
         epoch_size: int | None = None,
-        batch_by: Buckets | None = None,
+        batch_by: BatchBy | None = None,
         exclude: Any = None,
         global_batch_size: int | None = None,
         balance: Any = None,

@@ -7,7 +7,9 @@ import warnings
 from functools import lru_cache
 from typing import Any
 
-from shardwise.plan import BucketSampler, Plan, Sampler
+from shardwise.base.abilities import having
+from shardwise.plan import Plan
+from shardwise.plan.protocol import AdvisesUser
 from shardwise.plan.sampler import is_in_order
 
 _logger = logging.getLogger("shardwise")
@@ -29,9 +31,9 @@ class DropNotice:
     def say(self, plan: Plan, rank: int) -> None:
         """Log the warning, unless it was logged already or nothing is dropped."""
         if self.is_first and rank == 0:
-            _say_few(plan)
-            if plan.remainder == "drop":
-                _say_never(plan.sampler)
+            own = having(plan.sampler, AdvisesUser)
+            for text in [] if own is None else own.advice(is_dropping=plan.remainder == "drop"):
+                warn_once(text)
         self.is_first = False
         if self.is_due and rank == 0 and plan.num_dropped:
             warn_once(
@@ -44,32 +46,6 @@ class DropNotice:
                 else f"step of {plan.world_size} ranks",
             )
         self.is_due = False
-
-
-def _say_few(plan: Plan) -> None:
-    """Log that the window of `sw.buckets` is too small for the global batch."""
-    few = plan.sampler.few_batches if isinstance(plan.sampler, BucketSampler) else None
-    if few is not None:
-        warn_once(
-            "sw.buckets(window=%d) sorts %d global batches of %d samples together, so that lengths "
-            "of a batch differ nearly as without buckets: leave window= out for 64 of them",
-            *few,
-            plan.order_size,
-        )
-
-
-def _say_never(sampler: Sampler) -> None:
-    """Log the groups of `sw.buckets` that are smaller than a batch, also where "drop" is meant."""
-    never = sampler.never_whole() if isinstance(sampler, BucketSampler) else None
-    if never is not None:
-        warn_once(
-            "%d groups of shape= are smaller than a global batch, so that remainder='drop' leaves "
-            "them out of every epoch; the smallest is %s with %d samples: pass remainder='pad' or "
-            "'uneven' to have them, or make the batch smaller",
-            never[0],
-            never[2],
-            never[1],
-        )
 
 
 @lru_cache(maxsize=256)

@@ -1,27 +1,21 @@
-"""The passes of a loader: where it stands, what it returned, and what there is to warn of.
-
-Caches learn of the reads of a pass before they are made, a pure function of the plan, the counts of
-the shards, and the length of a block: so they evict the block that is used last.
-"""
+"""The passes of a loader: where it stands, what it returned, and what there is to warn of."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from copy import copy
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from shardwise.base.abilities import having
 from shardwise.base.errors import DataError, StorageError
+from shardwise.base.plugins import find
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.request import Batch
 from shardwise.engine.stats.counts import Counts
@@ -31,131 +25,14 @@ from shardwise.loader.notices import DropNotice, EpochNotice
 from shardwise.loader.position import Pass, Position
 from shardwise.plan import LoaderState, Plan
 from shardwise.plan.arguments import whole
-from shardwise.plan.uses import block_uses, blocks_by_share
 from shardwise.sources.samples import Samples, SourcedSamples, TellsRanges
 from shardwise.storage.file_pool import FilePool
-from shardwise.storage.protocol import BlockCache, IsCached
+from shardwise.storage.protocol import IsCached
 
 _logger = logging.getLogger("shardwise")
-
-
-class ExpectedReads:
-    """The reads of this epoch from where it is, and of the next one.
-
-    They are computed beside the program, 0.5 µs a sample of this rank: at once if a cache has no
-    room for all shards, else after any process has missed a block of it. Until then a cache evicts
-    the block that was used least recently.
-
-    Args:
-        samples: what is read.
-        plan: of what is left of an epoch.
-        epoch: the epoch.
-        rank: this process's.
-        num_local: ranks of this machine, which share its caches.
-    """
-
-    def __init__(
-        self, samples: Samples, plan: Plan, *, epoch: int, rank: int, num_local: int
-    ) -> None:
-        self._samples, self._plan, self._epoch = samples, plan, epoch
-        self._rank, self._num_local = rank, num_local
-        whole = plan.resumed(0, epoch=epoch).num_steps
-        self._first_step = (epoch + 1) * whole - plan.num_steps
-        self._step = 0
-        self._expected: list[Any] = []
-        self._closed = threading.Event()
-        self._lock = threading.Lock()
-        caches = dict(self._caches())
-        # What caches had counted, as long as none of it has changed.
-        self._unchanged = {cache: cache.changes for cache in caches}
-        for cache, pool in caches.items():
-            if cache.peers is not None:
-                of_epoch = plan.resumed(plan.start, epoch=epoch)
-                self._expected += cache.peers.share(samples, pool, of_epoch, rank, self._first_step)
-        num_bytes = samples.source.manifest.shard_bytes.sum() if caches else 0  # type: ignore[attr-defined]
-        if any(cache.settings.max_bytes < num_bytes for cache in caches):
-            self._start_computing()
-
-    def move(self, num_batches: int) -> None:
-        self._step = self._first_step + num_batches
-        if any(cache.changes != before for cache, before in self._unchanged.items()):
-            self._start_computing()
-        for each in self._expected:
-            each.move(self._step)
-
-    def _start_computing(self) -> None:
-        caches, self._unchanged = [*self._unchanged], {}
-        threading.Thread(
-            target=self._compute, args=(caches,), name="shardwise-uses", daemon=True
-        ).start()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed.set()
-            for each in self._expected:
-                each.close()
-            self._expected = []
-
-    def _caches(self) -> Iterator[tuple[BlockCache, FilePool]]:
-        """The caches that the first batch is read through, each with a pool of its files."""
-        samples = having(self._samples, TellsRanges)
-        if samples is None or not having(samples, SourcedSamples) or not self._plan.num_steps:
-            return
-        ids, _ = next(self._plan.batches(self._epoch, range(1), self._rank))
-        try:
-            for pool, reads in samples.ranges(ids, epoch=self._epoch) or ():
-                if pool.options.cache is not None and reads:
-                    file = having(pool.get(reads[0][0]), IsCached)
-                    if file is not None:
-                        yield file.cache, pool
-        except (DataError, StorageError):
-            return  # the reader of the batch meets it
-
-    def _compute(self, caches: list[BlockCache]) -> None:
-        samples: SourcedSamples = self._samples  # type: ignore[assignment]
-        manifest = samples.source.manifest
-        indices = samples.transforms.indices  # type: ignore[attr-defined]
-        if len(set(manifest.urls)) < len(manifest.urls):
-            return  # shards are parts of files, such as row groups, at places that are not known
-        for cache in caches:
-            block_bytes = cache.settings.block_bytes
-            # A shard of unknown length has one block, which no file has.
-            num_blocks = np.maximum(1, -(-manifest.shard_bytes // block_bytes))
-            blocks_of = blocks_by_share(manifest.sizes, num_blocks, indices)
-            epochs = (self._epoch, self._epoch + 1)
-            uses = block_uses(self._plan, blocks_of, epochs=epochs, ranks=(self._rank,))
-            num_open = min(
-                uses.most_open(self._plan.num_steps) * self._num_local, int(num_blocks.sum())
-            )
-            room, most = cache.settings.max_bytes, num_open * block_bytes
-            if most > room and self._rank == 0:
-                _logger.warning(
-                    "the cache in %r has room for %.1f MB, and this order reads about %.1f MB of "
-                    "blocks at a time on this machine, of which some will be fetched again: give "
-                    "CacheSettings(..., max_bytes=%d)",
-                    cache.settings.directory,
-                    room / 1e6,
-                    most / 1e6,
-                    int(1.1 * most) + (1 << 20),
-                )
-            ends = np.cumsum(num_blocks)
-            files = np.searchsorted(ends, uses.blocks, side="right")
-            numbers = uses.blocks.astype(np.int64) - (ends - num_blocks)[files]
-            if self._closed.is_set():
-                return
-            expected = cache.expect(manifest.urls, files, numbers, uses.steps + self._first_step)
-            if expected is None:
-                continue
-            with self._lock:
-                if self._closed.is_set():
-                    expected.close()
-                    return
-                expected.move(max(self._step, self._first_step))
-                self._expected = [*self._expected, expected]
 
 
 _MAX_SKIPPED = 4
-_logger = logging.getLogger("shardwise")
 
 
 class Passes:
@@ -212,14 +89,12 @@ class Passes:
             self._counts.begin()
             if self.metrics is not None:
                 self.metrics.begin(current, rank, self._dataset, partial(maker.stats, self._counts))
-            expected = ExpectedReads(
-                self._dataset,
-                current.plan,
-                epoch=current.epoch,
-                rank=rank,
-                num_local=maker.num_local,
+            of_pass = {"epoch": current.epoch, "rank": rank}
+            caches = dict(_caches(self._dataset, current.plan, **of_pass))
+            expected = caches and find("storage", "expected")(
+                self._dataset, current.plan, caches, **of_pass, num_local=maker.num_local
             )
-            with closing(expected):
+            with closing(expected) if expected else nullcontext():
                 while self.position.current is current and not current.is_whole:
                     # Requests from the first step on, and after each `skip`.
                     requests = epoch_requests(
@@ -244,7 +119,7 @@ class Passes:
         current: Pass,
         batches: Generator[Batch, None, None],
         maker: BatchMaker,
-        expected: ExpectedReads,
+        expected: Any,
         check_ranks: Callable[[], None],
     ) -> Generator[Any, None, None]:
         """Yield the batches of a pass while it is the current one, up to its end or a `skip`."""
@@ -267,7 +142,8 @@ class Passes:
             self.account.add(batch.rows)
             num_given += 1
             current.num_batches = num_given
-            expected.move(num_given)
+            if expected:
+                expected.move(num_given)
             if num_given == num_steps:
                 # Here, not when the end is requested: programs that count steps never request it.
                 self.account.note(current)
@@ -342,3 +218,21 @@ class Passes:
     def __getstate__(self) -> dict[str, Any]:
         """The position travels with a pickled loader (I10), also in a shallow copy."""
         return {**self.__dict__, "position": copy(self.position)}
+
+
+def _caches(
+    samples: Samples, plan: Plan, *, epoch: int, rank: int
+) -> Iterator[tuple[Any, FilePool]]:
+    """The caches that a pass's first batch is read through, each with a pool of its files."""
+    own = having(samples, TellsRanges)
+    if own is None or not having(samples, SourcedSamples) or not plan.num_steps:
+        return
+    ids, _ = next(plan.batches(epoch, range(1), rank))
+    try:
+        for pool, reads in own.ranges(ids, epoch=epoch) or ():
+            if pool.options.cache is not None and reads:
+                file = having(pool.get(reads[0][0]), IsCached)
+                if file is not None:
+                    yield file.cache, pool
+    except (DataError, StorageError):
+        return  # the reader of the batch meets it

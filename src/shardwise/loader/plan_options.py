@@ -20,7 +20,7 @@ from shardwise.base.arguments import suggest_names
 from shardwise.base.plugins import find
 from shardwise.dataset import Dataset
 from shardwise.dataset.recipe_digest import recipe_digest
-from shardwise.plan import Buckets, Plan, Remainder, Sampler, SequentialSampler, Shuffle
+from shardwise.plan import BatchBy, Plan, Remainder, Sampler, SequentialSampler, Shuffle
 from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, whole
 from shardwise.plan.left_out import Excluded
 from shardwise.plan.protocol import seed_of
@@ -47,7 +47,7 @@ class PlanArguments(TypedDict, total=False):
     sampler: Any
     remainder: Remainder | None
     epoch_size: int | None
-    batch_by: Buckets | None
+    batch_by: BatchBy | None
     exclude: Any
     global_batch_size: int | None
     balance: Any
@@ -64,7 +64,7 @@ class PlanOptions:
     sampler: Any = None
     remainder: Remainder | None = None
     epoch_size: int | None = None
-    batch_by: Buckets | None = None
+    batch_by: BatchBy | None = None
     exclude: Any = None
     global_batch_size: int | None = None
     balance: Any = None
@@ -143,9 +143,8 @@ def plan_for(
     Used where it has them: its `default_shuffle`, `shard_sizes`, `window_shape` and order.
     """
     options = options.of(dataset)
-    batch_by = options.batch_by
-    if isinstance(batch_by, Buckets):
-        batch_by = batch_by.resolved(partial(_length_column, dataset))
+    by = having(options.batch_by, BatchBy)
+    batch_by = None if by is None else by.resolved(partial(_length_column, dataset))
     shuffle: Any = options.shuffle
     if shuffle is True and options.sampler is None:
         default = "full" if shard_sizes is None else "window"
@@ -172,7 +171,7 @@ def plan_for(
         window_shape=None if shaped is None else shaped.window_shape,
         epoch_size=options.epoch_size,
         sampler=options.sampler,
-        batch_by=batch_by,
+        batch_by=batch_by or options.batch_by,
         exclude=exclude,
         global_batch_size=options.global_batch_size,
         balance=_costs(dataset, options),

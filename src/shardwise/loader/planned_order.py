@@ -19,8 +19,8 @@ from shardwise.base.process_group import shared_name
 from shardwise.loader.plan_options import fingerprint_of
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import DataOrder, LoaderState, Plan
+from shardwise.plan.arguments import digest_of
 from shardwise.plan.left_out import resumed
-from shardwise.plan.mixture_options import digest_of
 
 _LEAF = "json"
 

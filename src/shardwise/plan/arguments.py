@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import operator
 from contextlib import suppress
 from typing import Any, SupportsIndex
@@ -48,3 +49,9 @@ def digest_of_array(array: NDArray[Any], dtype: str, head: bytes = b"") -> str:
     for begin in range(0, len(array), _BLOCK):
         digest.update(np.ascontiguousarray(array[begin : begin + _BLOCK], dtype).data)
     return digest.hexdigest()[:16]
+
+
+def digest_of(value: Any) -> str:
+    """12 hex digits for a value of JSON."""
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

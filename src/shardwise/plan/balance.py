@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shardwise.plan.bucket_columns import as_lengths
+from shardwise.plan.lengths import as_lengths
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

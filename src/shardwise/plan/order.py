@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from shardwise.base.abilities import having
 from shardwise.plan.batch_partition import BatchPartition
-from shardwise.plan.buckets import Buckets
 from shardwise.plan.left_out import Excluded, RestPartition
 from shardwise.plan.partition import Partition
 from shardwise.plan.protocol import (
+    BatchBy,
     BatchEnds,
     ForGlobalBatch,
     ReadsOldOrders,
@@ -49,11 +49,11 @@ class Order:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampler", for_global_batch(self.made, self.global_batch))
 
-    def in_buckets(self, buckets: Buckets, *, rows: int, seed: int) -> Order:
-        """Return this order in buckets, for global batches of so many rows."""
+    def cut_by(self, by: BatchBy, *, rows: int, seed: int) -> Order:
+        """Return this order in batches by a column, of so many rows over all ranks."""
         # Without a shuffle the batches keep the order of their samples.
         own_seed = None if is_in_order(self.made) else seed
-        made = buckets.over(self.made, self.num_ids, rows=rows, seed=own_seed)
+        made = by.over(self.made, self.num_ids, rows=rows, seed=own_seed)
         return replace(self, made=made)
 
     def for_global_batch(self, size: int) -> Order:

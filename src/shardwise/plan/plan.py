@@ -13,16 +13,23 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.arguments import suggest_names
 from shardwise.base.markup import table
 from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, Default, whole
 from shardwise.plan.balance import checked_costs
-from shardwise.plan.buckets import Buckets
 from shardwise.plan.left_out import Excluded, RestPartition
 from shardwise.plan.order import AnyPartition, Order, cut, no_batch_reason
 from shardwise.plan.partition import Partition, Remainder
 from shardwise.plan.permute import LastValues
-from shardwise.plan.protocol import Sampler, batch_ends, first_lane_of, lanes_of, seed_of
+from shardwise.plan.protocol import (
+    BatchBy,
+    Sampler,
+    batch_ends,
+    first_lane_of,
+    lanes_of,
+    seed_of,
+)
 from shardwise.plan.sampler import Shuffle, make_sampler
 from shardwise.plan.user_sampler import as_sampler, check_ids, check_sampler, refuse_options
 from shardwise.plan.window import SizesView, WindowShape
@@ -82,7 +89,7 @@ class Plan:
         epoch_size: SupportsIndex | None = None,
         sampler: Sampler | None = None,
         start: SupportsIndex = 0,
-        batch_by: Buckets | None = None,
+        batch_by: BatchBy | None = None,
         exclude: NDArray[Any] | None = None,
         global_batch_size: SupportsIndex | None = None,
         balance: ArrayLike | None = None,
@@ -115,13 +122,13 @@ class Plan:
         batch_size = whole("batch_size", batch_size, least=1)
         world_size = whole("world_size", world_size, least=1)
         if batch_by is not None:
-            if not isinstance(batch_by, Buckets):
+            if having(batch_by, BatchBy) is None:
                 raise TypeError(f"batch_by={batch_by!r:.80}: use sw.buckets(...)")
             batch_size = batch_by.rows(batch_size, fixed_size=fixed_size)
         base = Partition(0, batch_size, world_size, remainder, fixed_size=fixed_size)
         if batch_by is not None:
             rows = base.global_batch_size
-            order = order.in_buckets(batch_by, rows=rows, seed=whole("seed", seed))
+            order = order.cut_by(batch_by, rows=rows, seed=whole("seed", seed))
         if exclude is not None:
             order = replace(order, excluded=Excluded.of(exclude, num_ids))
         self.epoch = 0

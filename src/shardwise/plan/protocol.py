@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,7 +20,7 @@ class Sampler(Protocol):
 
     The other protocols of this module are optional abilities: `HasLanes`, `ShiftsLanes`,
     `KnowsEpochIds`, `ForGlobalBatch`, `ReadsOldOrders`, `CutsBatches`, `KnowsPast`,
-    `CountsSources`, `HasSeed`, `FindsIds`. A sampler has one by having its members.
+    `CountsSources`, `HasSeed`, `FindsIds`, `AdvisesUser`. A sampler has one by having its members.
     """
 
     @property
@@ -104,6 +104,29 @@ class CutsBatches(Protocol):
 
     def batch_ends(self, epoch: int) -> BatchEnds | None:
         """Return where the batches of an epoch end; None leaves that to the plan."""
+
+
+class BatchBy(Protocol):
+    """Makes the batches of an order by a column: `batch_by=` takes one, such as `sw.buckets`."""
+
+    def resolved(self, column: Callable[[str], Any]) -> BatchBy:
+        """Return it with the columns of a dataset in place of the names of its fields."""
+
+    def rows(self, batch_size: int, *, fixed_size: int | None = None) -> int:
+        """Return the most samples per rank of a batch, by a loader's batch or global batch size."""
+
+    def over(self, sampler: Sampler, num_samples: int, *, rows: int, seed: int | None) -> Sampler:
+        """Return an order of these batches, of `rows` samples over all ranks, from another order.
+
+        `num_samples` is the dataset's; without a seed nothing is shuffled.
+        """
+
+
+class AdvisesUser(Protocol):
+    """Knows which options of its order give a user less than they seem to."""
+
+    def advice(self, *, is_dropping: bool) -> list[str]:
+        """Return warnings; `is_dropping` where remainder="drop" leaves samples out."""
 
 
 class KnowsPast(Protocol):

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardwise.base.arguments import suggest_names
 from shardwise.plan.arguments import whole
-from shardwise.plan.bucket_columns import rows_where
+from shardwise.plan.lengths import rows_where
 from shardwise.plan.permute import MAX_SIZE, LastValues, as_positions, mix, mix_array
 
 Words = NDArray[np.uint64]

@@ -256,13 +256,10 @@ class Upcoming:
 
 
 class Scan:
-    """A file that is read in order and whole: announced while it is read.
+    """A file that is read in order and whole: announced while it is read."""
 
-    At most `limit_bytes` are announced before the reader.
-    """
-
-    def __init__(self, file: File, num_bytes: int, *, limit_bytes: int = _SCAN_LIMIT_BYTES) -> None:
-        self._file, self._limit_bytes = file, limit_bytes
+    def __init__(self, file: File, num_bytes: int) -> None:
+        self._file = file
         self._num_bytes = num_bytes if file.is_remote else 0
         self._upcoming = Upcoming()
         self._announced: deque[range] = deque()
@@ -277,7 +274,7 @@ class Scan:
         while at < min(self._num_bytes, 2 * stop) and self._upcoming.has_room:
             part = range(at, min(at + min(_SCAN_BYTES, stop), self._num_bytes))
             request = ReadRequest(self._file, byte_ranges([part.start], [len(part)], 0))
-            self._upcoming._announce(part, [(self._limit_bytes, [request])])
+            self._upcoming._announce(part, [(_SCAN_LIMIT_BYTES, [request])])
             self._announced.append(part)
             at = part.stop
         self._file.read_into(offset, buffer)

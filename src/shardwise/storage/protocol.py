@@ -10,9 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shardwise.storage.byte_ranges import ByteRange, byte_ranges
 
 
@@ -95,29 +92,10 @@ class File(Protocol):
         """Release descriptors; the next read opens the file again."""
 
 
-class BlockCache(Protocol):
-    """A cache of blocks, which a loader informs of coming reads."""
-
-    settings: Any
-    # The object that shares its blocks with other nodes, or None.
-    peers: Any
-    # Differs once any process has missed a block, or evicted one.
-    changes: Any
-
-    def expect(
-        self,
-        urls: Sequence[str],
-        files: NDArray[np.int64],
-        numbers: NDArray[np.int64],
-        steps: NDArray[np.int64],
-    ) -> Any:
-        """Expect a read of block `numbers[i]` of file `urls[files[i]]` at step `steps[i]`."""
-
-
 class IsCached(Protocol):
-    """A file behind a cache."""
+    """A file behind a cache, which learns of the reads of a pass before they are made."""
 
-    cache: BlockCache
+    cache: Any
 
 
 class RemoteReads(ABC):

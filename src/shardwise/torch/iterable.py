@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch.utils.data
 
 from shardwise.base.errors import StateError
+from shardwise.base.plugins import find
 from shardwise.engine.batch.builder import BatchBuilder
 from shardwise.engine.batch.chunks import OnError
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.engine.choice import ExecutorOptions, make_executor
+from shardwise.loader.arguments import has_images_for_device
 from shardwise.loader.batch_maker import Output
-from shardwise.loader.device_images import device_decoders, refuse
 from shardwise.loader.notices import READ_AS_A_WHOLE, DropNotice, EpochNotice
 from shardwise.loader.plan_options import (
     Grown,
@@ -102,7 +103,9 @@ class IterableDataset(Divided, torch.utils.data.IterableDataset[Any]):
         coverage: str | os.PathLike[str] | None = None,
         **options: Unpack[PlanArguments],
     ) -> None:
-        refuse(device_decoders(dataset), "sw.torch.IterableDataset decodes on the CPU")
+        if has_images_for_device(dataset):
+            obstacle = "sw.torch.IterableDataset decodes on the CPU"
+            find("decoding", "images")(dataset, device=None, obstacle=obstacle)
         self._output = Output(output)
         self._executor_options = ExecutorOptions(num_workers=0, num_threads=num_threads)
         chosen = PlanOptions(batch_size=batch_size, **options).of(dataset)

@@ -95,6 +95,7 @@ def test_batches_may_be_tuples_and_without_masks() -> None:
         make(sw.pad(mask=False), as_tuple=("x", "x.mask"))
 
 
+@pytest.mark.extension
 def test_buckets_and_padding_go_together() -> None:
     by = sw.buckets("n", budget=900, window=64)
     data = sw.wrap([{"n": n, "x": np.zeros(n)} for n in range(1, 90)])

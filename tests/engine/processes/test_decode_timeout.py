@@ -180,6 +180,7 @@ def test_a_function_of_a_map_and_a_column_decoder_are_stopped_too(numbers):
     ]
 
 
+@pytest.mark.extension
 def test_a_stuck_sample_of_a_mixture_is_named_as_its_dataset_has_it(numbers):
     # Of the same numbers and keys; those of the first one are healthy. All are in one batch.
     some = numbers.subset(range(5, 10))

@@ -12,7 +12,7 @@ from torch.utils.data import ChainDataset, default_collate, default_convert
 from shardwise.base.arguments import suggest_names
 from shardwise.base.ranks import discover
 from shardwise.compat.native import stages
-from shardwise.compat.native.decoders import decode_optional, decoders_of
+from shardwise.compat.native.decoders import decode_optional, list_decoders
 from shardwise.compat.native.samples import Collate, RunStages, chosen
 from shardwise.compat.native.stages import argument, refusal
 from shardwise.compat.webdataset import cache, compat, filters, shardlists, tariterators
@@ -289,7 +289,7 @@ class _Reading:
         if not self._stages:
             if decoder is not None and self._names is None and not self._decoded:
                 is_last = not any(stages.is_function(later) for later in behind)
-                found = decoders_of(decoder, self.dataset.fields, is_last=is_last)
+                found = list_decoders(decoder, self.dataset.fields, is_last=is_last)
                 self.dataset = decode_optional(self.dataset, found)
                 self._decoded.update(found)
                 return

@@ -27,7 +27,7 @@ _TEXT = autodecode.decoders["txt"]
 _SAME_PIXELS = frozenset({"jpg", "jpeg"})
 
 
-def decoders_of(
+def list_decoders(
     decoder: Decoder, fields: Iterable[str], *, is_last: bool
 ) -> dict[str, Callable[[bytes], Any]]:
     """A decoder per field, for the fields that the pipeline's decoder may change."""

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.errors import DataError
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.base.shown import shown
 from shardwise.dataset import Dataset
-from shardwise.dataset.mix_source import MixSource
+from shardwise.sources.samples import MixedSamples
 from shardwise.storage.open import read_whole
 
 Ids = NDArray[np.int64]
@@ -66,9 +67,9 @@ def keys_of(dataset: object) -> NDArray[np.str_]:
     """Return the keys of all samples as stored, whatever a `map()` makes of them; kept on disk."""
     if not isinstance(dataset, Dataset):
         raise TypeError(f"{type(dataset).__name__} has no keys to look up: name samples by ids")
-    source = dataset.source
-    if isinstance(source, MixSource):
-        return np.concatenate([keys_of(part) for part in source.parts.values()])
+    source, mixed = dataset.source, having(dataset, MixedSamples)
+    if mixed is not None:
+        return np.concatenate([keys_of(part) for part in mixed.parts.values()])
     bare = replace(dataset.transforms, selected=(), required=frozenset(), decoders={}, maps=())
     return Dataset(source, _transforms=bare).column("__key__").astype(np.str_)
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.abilities import having
 from shardwise.base.shown import escaped, shown
-from shardwise.dataset.mix_source import MixSource
 from shardwise.sources.protocol import owner_of, read_rows
+from shardwise.sources.samples import MixedSamples
 from shardwise.sources.tar.source import TarSource
 
 
@@ -82,9 +83,13 @@ class Step:
 def _leaf(dataset: Any, index: int) -> tuple[Any, int, str]:
     """The source that a sample lies in, its id there, and the names of its datasets."""
     names = []
-    while isinstance(dataset.source, MixSource):
-        name, dataset, index = dataset.source.locate(index)
-        names.append(name)
+    while (mixed := having(dataset, MixedSamples)) is not None:
+        for name, part in mixed.parts.items():
+            if index < len(part):
+                names.append(name)
+                dataset = part
+                break
+            index -= len(part)
     source, indices = dataset.source, dataset.transforms.indices
     index = index if indices is None else int(indices[index])
     return source, index, "/".join(names)

@@ -29,6 +29,7 @@ from shardwise.extensions.remote.cache.block_file import text_digest
 from shardwise.extensions.remote.cache.cache import Cache
 from shardwise.extensions.remote.cache.homes import HOME, block_keys
 from shardwise.extensions.remote.cache.usage import LoaderFile, boot_id, read_usage
+from shardwise.extensions.remote.cache.uses import NEVER
 from shardwise.extensions.service.addresses import (
     host_and_port,
     is_loopback,
@@ -43,7 +44,6 @@ from shardwise.extensions.share import placement
 from shardwise.extensions.share.block_server import BlockServer
 from shardwise.extensions.share.peers import CONNECT_S, FAILURES, JOIN_S, Peers, tls_files
 from shardwise.plan import Plan
-from shardwise.plan.uses import NEVER
 from shardwise.storage.file_pool import FilePool
 from shardwise.storage.options import CacheSettings
 

@@ -15,8 +15,8 @@ from shardwise.base.errors import DataError
 from shardwise.extensions.tables.parquet import tables
 from shardwise.extensions.tables.parquet.parquet_file import ParquetFile
 from shardwise.extensions.tables.parquet.source import ParquetSource
+from shardwise.extensions.tables.row_group_cache import RowGroupCache
 from shardwise.plan import Plan
-from shardwise.sources.row_group_cache import RowGroupCache
 from tests.support.forks import in_child
 from tests.support.tables import write_groups
 

@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 
 from shardwise.base.errors import DataError
-from shardwise.sources.tar.scan import header_prefetch
 from shardwise.sources.tar.scan.byte_source import StreamBytes
 from shardwise.sources.tar.scan.members import scan_members
 from shardwise.sources.tar.scan.walk import HeaderScan, Scan
@@ -85,10 +84,11 @@ def damaged(damage: str, whole: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("num_bytes", [900, 40_000])
 @pytest.mark.parametrize("damage", ["checksum", "cut payload", "cut header", "garbage", "two tars"])
+@pytest.mark.extension
 def test_damage_is_the_same_error_behind_the_same_members_wherever_the_bytes_are(
     tmp_path, monkeypatch, damage, num_bytes
 ):
-    monkeypatch.setattr(header_prefetch, "_MIN_LANE_BYTES", 64 << 10)
+    monkeypatch.setattr("shardwise.extensions.remote.header_prefetch._MIN_LANE_BYTES", 1 << 16)
     names = [b"%02d.jpg" % i for i in range(30)]
     data = damaged(damage, [member(name, bytes(num_bytes + i)) for i, name in enumerate(names)])
     path = tmp_path / "x.tar"

@@ -26,9 +26,9 @@ from shardwise.extensions.formats.records.forms import (
     column_of,
     raw_picture,
 )
+from shardwise.extensions.tables.row_group_cache import RowGroupCache, window_within
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.protocol import SourceTraits
-from shardwise.sources.row_group_cache import RowGroupCache, window_within
 from shardwise.storage import (
     FilePool,
     FileStat,

@@ -121,7 +121,10 @@ class Cache:
         numbers: NDArray[np.int64],
         steps: NDArray[np.int64],
     ) -> LoaderFile | None:
-        """Evict by these uses of blocks; see `BlockCache`. None if the disk refuses them."""
+        """Expect a read of block `numbers[i]` of file `urls[files[i]]` at step `steps[i]`.
+
+        Returns None if the disk refuses the list.
+        """
         used, files = np.unique(files, return_inverse=True)
         digests = [int(text_digest(urls[file]), 16) for file in used.tolist()]
         keys = block_keys(np.array(digests, np.uint64)[files], numbers)

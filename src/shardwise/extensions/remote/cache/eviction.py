@@ -28,7 +28,7 @@ from shardwise.extensions.remote.cache.usage import (
     scan_blocks,
     scan_parts,
 )
-from shardwise.plan.uses import NEVER, BlockUses
+from shardwise.extensions.remote.cache.uses import NEVER, BlockUses
 
 
 class NextUses:

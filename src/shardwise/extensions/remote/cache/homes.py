@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.extensions.remote.cache.usage import HEAD
-from shardwise.plan.uses import NEVER
+from shardwise.extensions.remote.cache.uses import NEVER
 
 _ODD = 0x9E3779B97F4A7C15
 # A block's key; the nodes that hold it from its first read in this epoch on, held it before, and

@@ -31,10 +31,10 @@ from shardwise.extensions.tables.parquet.tables import (
     open_tables,
 )
 from shardwise.extensions.tables.parquet.urls import find_tables
+from shardwise.extensions.tables.row_group_cache import RowGroupCache
 from shardwise.sources.manifest import Manifest
 from shardwise.sources.per_process import MadeOnce, PerProcess
 from shardwise.sources.protocol import SourceTraits
-from shardwise.sources.row_group_cache import RowGroupCache
 from shardwise.storage import FilePool, PoolRanges, StorageOptions, UrlRanges, is_local
 from shardwise.storage.missing import explain_missing
 

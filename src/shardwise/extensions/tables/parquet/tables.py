@@ -24,10 +24,10 @@ from shardwise.extensions.tables.arrow.types import KEY, field_types, number_dty
 from shardwise.extensions.tables.parquet.fields import ColumnOptions, TableFields, fields_of
 from shardwise.extensions.tables.parquet.parquet_file import FileInfo, ParquetFile, check_version
 from shardwise.extensions.tables.parquet.urls import Partition, partitions_of
+from shardwise.extensions.tables.row_group_cache import window_within
 from shardwise.plan import WindowShape
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits
-from shardwise.sources.row_group_cache import window_within
 from shardwise.storage import File, FilePool, FileStat, local_path
 from shardwise.storage.found_once import found_once
 

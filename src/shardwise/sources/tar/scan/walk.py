@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
+from shardwise.base.plugins import find
 from shardwise.sources.tar.scan.byte_source import ByteSource, FileBytes, refuse_compressed_start
-from shardwise.sources.tar.scan.header_prefetch import HeaderPrefetch
 from shardwise.sources.tar.scan.headers import (
     BLOCK,
     EXTENDED,
@@ -291,7 +291,8 @@ class Scan(HeaderScan):
     """The walk through the headers of a file; those of a remote one are prefetched."""
 
     def __init__(self, file: File, num_bytes: int, *, url: str, start: int = 0) -> None:
-        source = (HeaderPrefetch if file.is_remote else FileBytes)(file, num_bytes)
+        kind = find("storage", "headers") if file.is_remote else FileBytes
+        source = kind(file, num_bytes)
         super().__init__(source, url=url, start=start)
 
 

@@ -17,7 +17,7 @@ import shardwise as sw
 from shardwise.base.errors import StateError
 from shardwise.base.ranks import Ranks
 from shardwise.testing import check_resume
-from tests.loader.programs.mixed import mixture
+from tests.extensions.mixtures.programs.mixed import mixture
 from tests.support.ranks import Run, run_several
 from tests.support.tars import make_shards
 

@@ -11,14 +11,13 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 
 from shardwise.base.arguments import check_choice, suggest_names
-from shardwise.plan.arguments import whole
-from shardwise.plan.bucket_columns import BucketColumns, as_groups, as_lengths, rows_where
-from shardwise.plan.bucket_sampler import DEFAULT_WINDOW, BucketSampler
+from shardwise.extensions.buckets.columns import BucketColumns, as_groups
+from shardwise.extensions.buckets.sampler import DEFAULT_WINDOW, BucketSampler
+from shardwise.plan.arguments import DEFAULT_BATCH_SIZE, whole
+from shardwise.plan.lengths import as_lengths, rows_where
 from shardwise.plan.protocol import Sampler
 
 _logger = logging.getLogger("shardwise")
-# The batch size of loaders by default.
-_DEFAULT_ROWS = 64
 _OVERSIZED = ("warn", "error")
 
 
@@ -54,13 +53,13 @@ class Buckets:
             raise ValueError(f"{both} contradict each other: leave one of them out")
         if self.budget is None:
             own = batch_size if self.batch_size is None else self.batch_size
-            if batch_size not in (own, _DEFAULT_ROWS):
+            if batch_size not in (own, DEFAULT_BATCH_SIZE):
                 raise ValueError(
                     f"batch_size={batch_size} and sw.buckets(batch_size={own}) contradict each "
                     "other: leave one of them out"
                 )
             return own
-        if batch_size != _DEFAULT_ROWS:
+        if batch_size != DEFAULT_BATCH_SIZE:
             raise ValueError(
                 f"batch_size={batch_size} and sw.buckets(budget={self.budget:g}): a budget makes "
                 "batches of different numbers of samples; leave batch_size= out"

@@ -10,7 +10,7 @@ import pytest
 import shardwise as sw
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.dataset.mixed import MixedDataset
+from shardwise.extensions.mixtures.dataset import MixedDataset
 from shardwise.plan import WindowShape
 from shardwise.testing import check_source
 from tests.support.lance_tables import make_table

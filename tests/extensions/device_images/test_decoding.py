@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import shardwise as sw
-from shardwise.codecs.image_packing import DeviceShare
 from shardwise.engine.request import Batch
-from shardwise.tensors import device_images
-from shardwise.tensors.device_images import DeviceImages, NvJpegDecoder, find_decoder
+from shardwise.extensions.device_images import decoding as device_images
+from shardwise.extensions.device_images.decoding import DeviceImages, NvJpegDecoder, find_decoder
+from shardwise.extensions.device_images.packing import DeviceShare
 from tests.codecs.samples import encode, oriented, picture
 from tests.support.device_images import StandIn, damaged, jpeg
 from tests.support.memory_source import MemorySource

@@ -177,7 +177,7 @@ def test_groups_smaller_than_a_batch_are_told(caplog):
 
 
 def test_two_real_ranks_take_equal_steps_under_the_cap(tmp_path):
-    run_ranks(ROOT / "tests/loader/programs/bucketed.py", tmp_path, nproc=2)
+    run_ranks(ROOT / "tests/extensions/buckets/programs/bucketed.py", tmp_path, nproc=2)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert len(ranks[0]) == len(ranks[1])
     seen = [index for batches in ranks for batch in batches for index in batch]

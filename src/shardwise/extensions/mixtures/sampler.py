@@ -15,9 +15,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.arguments import whole
-from shardwise.plan.mixture_options import MAX_DRAW, MixtureOptions, MixturePart, digest_of, key_of
-from shardwise.plan.mixture_schedule import MixtureSchedule
+from shardwise.extensions.mixtures.options import MAX_DRAW, MixtureOptions, MixturePart, key_of
+from shardwise.extensions.mixtures.schedule import MixtureSchedule
+from shardwise.plan.arguments import digest_of, whole
 from shardwise.plan.permute import as_positions, mix, mix_array, permute_within
 from shardwise.plan.protocol import Sampler, for_global_batch, ids_of_epochs, sources_of
 

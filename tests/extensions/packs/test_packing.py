@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.plan.packing import pack_documents
+from shardwise.extensions.packs.packing import pack_documents
 
 SIZES = st.lists(st.integers(0, 40), max_size=80).map(lambda sizes: np.array(sizes, np.int64))
 

@@ -14,7 +14,8 @@ from shardwise.base.counters import Stages
 from shardwise.base.errors import DataError
 from shardwise.dataset.dataset import Dataset
 from shardwise.dataset.samples import rows_by_part
-from shardwise.plan import key_of, mix
+from shardwise.extensions.mixtures.options import key_of
+from shardwise.plan import mix
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits, joined_ranges
 from shardwise.sources.samples import DecodeWatch, LoadRequest, joined_removed

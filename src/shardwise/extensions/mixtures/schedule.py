@@ -13,8 +13,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.mixture_options import MAX_DRAW, WeightChange
-from shardwise.plan.mixture_segments import ConstantSegment, RampSegment, Segment
+from shardwise.extensions.mixtures.options import MAX_DRAW, WeightChange
+from shardwise.extensions.mixtures.segments import ConstantSegment, RampSegment, Segment
 from shardwise.plan.permute import mix, mix_array, permute_within
 
 Ints = NDArray[np.int64]

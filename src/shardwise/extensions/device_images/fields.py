@@ -7,46 +7,57 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Any, cast
 
-from shardwise.base.abilities import having
 from shardwise.codecs.image_decoder import Image
-from shardwise.codecs.image_packing import PackingImage
 from shardwise.engine.request import Batch, BatchRequest
-from shardwise.sources.samples import MixedSamples, Samples, TransformedSamples
+from shardwise.extensions.device_images.packing import PackingImage
+from shardwise.loader.arguments import list_decoders
+from shardwise.sources.samples import Samples
 
 _Make = Callable[[Iterator[BatchRequest]], Generator[Batch, None, None]]
 
 
-class ImagesOnDevice:
-    """The fields with `decode_on`: the device decodes all of them, or none if it can't.
+def decode_on_device(dataset: Samples, *, device: Any, obstacle: str) -> ImagesOnDevice | None:
+    """Let a device decode the fields with `decode_on`: all of them, or none if it can't.
 
     Args:
         dataset: the user's.
         device: the loader's, or None.
         obstacle: the loader's option that needs pixels on the CPU; "" if none does.
 
-    Attributes:
-        dataset: the samples to load: fields for the device are packed files.
-
     Raises:
         ValueError: a field has `decode_on="device"`, and can't; the message has the reason.
     """
+    every = list(list_decoders(dataset))
+    names = [name for name, each in every if isinstance(each, Image) and each.decode_on != "cpu"]
+    images = {
+        name: [each for other, each in every if other == name and isinstance(each, Image)]
+        for name in names
+    }
+    obstacle = obstacle or _obstacle(dataset, device, images)
+    if not obstacle:
+        return ImagesOnDevice(dataset, device, {name: own[0] for name, own in images.items()})
+    for name, own in images.items():
+        for decoder in own:
+            if decoder.decode_on == "device":
+                raise ValueError(
+                    f"{name}={decoder!r}: {obstacle}; leave decode_on= out, or use "
+                    "decode_on='auto', which means the CPU then"
+                )
+    return None
 
-    def __init__(self, dataset: Samples, *, device: Any, obstacle: str) -> None:
-        self.dataset = dataset
-        self._device = device
-        images = device_decoders(dataset)
-        if images and not obstacle:
-            obstacle = _obstacle(dataset, device, images)
-        refuse(images, obstacle)
-        self._images = {} if obstacle else {name: every[0] for name, every in images.items()}
-        if self._images:
-            packing = {name: PackingImage(image) for name, image in self._images.items()}
-            self.dataset = cast("Any", dataset).decode(**packing)
+
+class ImagesOnDevice:
+    """The making of batches whose image fields, with these decoders, a device decodes.
+
+    Attributes:
+        dataset: the samples to load: fields for the device are packed files.
+    """
+
+    def __init__(self, dataset: Samples, device: Any, images: dict[str, Image]) -> None:
+        self._device, self._images = device, images
+        packing = {name: PackingImage(image) for name, image in images.items()}
+        self.dataset: Samples = cast("Any", dataset).decode(**packing)
         self._stage: Any = None
-
-    @property
-    def decodes(self) -> bool:
-        return bool(self._images)
 
     def __getstate__(self) -> dict[str, Any]:
         """Its streams are this process's."""
@@ -60,9 +71,7 @@ class ImagesOnDevice:
         `rebuild` builds the batch of a request on the CPU: that of a damaged file, which is then
         raised, skipped or replaced according to `on_error`.
         """
-        if not self._images:
-            return make(requests)
-        from shardwise.tensors.device_images import DeviceImages
+        from shardwise.extensions.device_images.decoding import DeviceImages
 
         self._stage = self._stage or DeviceImages(self._device, self._images, rebuild)
         decoded: Generator[Batch, None, None] = self._stage.run(_pair_batches(requests, make))
@@ -73,37 +82,6 @@ class ImagesOnDevice:
         self._stage.keep(batch.data)
 
 
-def device_decoders(dataset: Any) -> dict[str, list[Image]]:
-    """The image decoders by field, of the fields in which one has `decode_on`."""
-    found: dict[str, list[Image]] = {}
-    # A mixture has as many as datasets.
-    mixed = having(dataset, MixedSamples)
-    for part in [dataset] if mixed is None else mixed.parts.values():
-        own = device_decoders(part) if part is not dataset else _own_decoders(part)
-        for name, decoders in own.items():
-            found.setdefault(name, []).extend(decoders)
-    return {
-        name: every for name, every in found.items() if any(e.decode_on != "cpu" for e in every)
-    }
-
-
-def refuse(images: dict[str, list[Image]], obstacle: str) -> None:
-    """Raise an error if there is an obstacle for a field that must be decoded on a device."""
-    for name, every in images.items() if obstacle else ():
-        for decoder in every:
-            if decoder.decode_on == "device":
-                raise ValueError(
-                    f"{name}={decoder!r}: {obstacle}; leave decode_on= out, or use "
-                    "decode_on='auto', which means the CPU then"
-                )
-
-
-def _own_decoders(dataset: Any) -> dict[str, list[Image]]:
-    made = having(dataset, TransformedSamples)
-    decoders = {} if made is None else made.transforms.decoders
-    return {name: [each] for name, each in decoders.items() if isinstance(each, Image)}
-
-
 def _obstacle(dataset: Samples, device: Any, images: dict[str, list[Image]]) -> str:
     """The reason why the device can't decode these fields; "" if it can."""
     if device is None:
@@ -112,7 +90,7 @@ def _obstacle(dataset: Samples, device: Any, images: dict[str, list[Image]]) -> 
         return "functions of a map() get pixels, which only the CPU can give them"
     if any(len(set(every)) > 1 for every in images.values()):
         return "other datasets of the mixture have another decoder for this field"
-    from shardwise.tensors.device_images import find_decoder
+    from shardwise.extensions.device_images.decoding import find_decoder
 
     if find_decoder(device) is None:
         return (

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwise.extensions.remote.cache.uses import NEVER, block_uses, blocks_by_share
 from shardwise.plan import Plan
-from shardwise.plan.uses import NEVER, block_uses, blocks_by_share
 
 SIZES = np.array([30, 0, 7, 64])
 NUM_BLOCKS = np.array([3, 1, 10, 2])

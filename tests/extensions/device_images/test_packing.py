@@ -7,7 +7,11 @@ import pytest
 from PIL import Image
 
 from shardwise.codecs import image
-from shardwise.codecs.image_packing import PackedImages, PackingImage, decode_packed_into
+from shardwise.extensions.device_images.packing import (
+    PackedImages,
+    PackingImage,
+    decode_packed_into,
+)
 from tests.codecs.samples import encode, oriented, picture
 
 

@@ -11,18 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.base.errors import StateError
-from shardwise.plan import (
-    BatchMixtureSampler,
-    DataOrder,
-    FullSampler,
-    MixtureOptions,
-    MixturePart,
-    MixtureSampler,
-    Plan,
-    WindowSampler,
-    parse_schedule,
-)
-from shardwise.plan.mixture_segments import MAX_PARTS, MixtureTree, whole_parts
+from shardwise.extensions.mixtures.options import MixtureOptions, MixturePart, parse_schedule
+from shardwise.extensions.mixtures.sampler import BatchMixtureSampler, MixtureSampler
+from shardwise.extensions.mixtures.segments import MAX_PARTS, MixtureTree, whole_parts
+from shardwise.plan import DataOrder, FullSampler, Plan, WindowSampler
 from shardwise.testing import check_sampler
 
 PARTS = {

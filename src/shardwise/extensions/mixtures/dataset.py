@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardwise.base.columns import Layout
 from shardwise.dataset.dataset import Dataset
-from shardwise.dataset.mix_source import SOURCE, MixSource, is_mixture
 from shardwise.dataset.samples import rows_by_part
 from shardwise.dataset.transforms import matching
-from shardwise.plan import MixtureSampler
+from shardwise.extensions.mixtures.sampler import MixtureSampler
+from shardwise.extensions.mixtures.source import SOURCE, MixSource, is_mixture
 from shardwise.sources.manifest import checked_ids
 from shardwise.sources.protocol import common_entries
 from shardwise.sources.samples import LoadCost, LoadRequest

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.codecs import image
-from shardwise.codecs.image_packing import PackingImage
-from shardwise.tensors import device_images
-from shardwise.tensors.device_images import resized
+from shardwise.extensions.device_images import decoding as device_images
+from shardwise.extensions.device_images.decoding import resized
+from shardwise.extensions.device_images.packing import PackingImage
 from tests.codecs.samples import encode, picture
 
 

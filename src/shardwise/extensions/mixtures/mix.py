@@ -12,18 +12,16 @@ from typing import Any, Literal
 from shardwise.base.abilities import having
 from shardwise.base.arguments import check_choice, suggest_names
 from shardwise.dataset.dataset import Dataset
-from shardwise.dataset.mixed import MixedDataset
-from shardwise.plan import (
-    BatchMixtureSampler,
+from shardwise.extensions.mixtures.dataset import MixedDataset
+from shardwise.extensions.mixtures.options import (
     MixtureOptions,
     MixturePart,
-    MixtureSampler,
-    WindowSampler,
     check_until,
     key_of,
-    make_sampler,
     parse_schedule,
 )
+from shardwise.extensions.mixtures.sampler import BatchMixtureSampler, MixtureSampler
+from shardwise.plan import WindowSampler, make_sampler
 from shardwise.plan.arguments import whole
 from shardwise.plan.permute import mix as mix_keys
 from shardwise.plan.protocol import ForGlobalBatch

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.plan.bucket_columns import BucketColumns
-from shardwise.plan.bucket_windows import (
+from shardwise.extensions.buckets.columns import BucketColumns
+from shardwise.extensions.buckets.windows import (
     Layout,
     Window,
     arranged,
@@ -131,13 +131,29 @@ class BucketSampler:
             seed=self._seed,
         )
 
-    @property
-    def few_batches(self) -> tuple[int, int] | None:
-        """The window and its global batches, where these are too few to have alike lengths."""
+    def advice(self, *, is_dropping: bool) -> list[str]:
+        """Warn of a window of too few global batches, and of groups that every epoch drops."""
         rows = self._batch_rows
-        if rows is None or not rows * _FEW_BATCHES > self._window < self.num_samples:
-            return None
-        return self._window, self._window // rows
+        if rows is None:
+            return []
+        found = []
+        if rows * _FEW_BATCHES > self._window < self.num_samples:
+            found.append(
+                f"sw.buckets(window={self._window}) sorts {self._window // rows} global batches of "
+                f"{rows} samples together, so that lengths of a batch differ nearly as without "
+                "buckets: leave window= out for 64 of them"
+            )
+        counts = self._columns.group_counts
+        small = np.flatnonzero(counts < rows)
+        if is_dropping and len(counts) > 1 and len(small):
+            least = int(small[np.argmin(counts[small])])
+            found.append(
+                f"{len(small)} groups of shape= are smaller than a global batch, so that "
+                "remainder='drop' leaves them out of every epoch; the smallest is "
+                f"{self._columns.group_name(least)} with {counts[least]} samples: pass "
+                "remainder='pad' or 'uneven' to have them, or make the batch smaller"
+            )
+        return found
 
     def batch_ends(self, epoch: int) -> BatchEnds | None:
         """The ends of an epoch's batches; None if they all have `batch_rows` rows."""
@@ -151,17 +167,6 @@ class BucketSampler:
     def sources(self, epoch: int, position: int) -> dict[str, dict[str, float]] | None:
         """The inner order's counts by dataset, give or take a window; None without a mixture."""
         return sources_of(self._inner, epoch, position)
-
-    def never_whole(self) -> tuple[int, int, str] | None:
-        """Groups smaller than a global batch: how many, samples of the smallest, and its name."""
-        counts = self._columns.group_counts
-        if self._batch_rows is None or len(counts) == 1:
-            return None
-        small = np.flatnonzero(counts < self._batch_rows)
-        if not len(small):
-            return None
-        least = int(small[np.argmin(counts[small])])
-        return len(small), int(counts[least]), self._columns.group_name(least)
 
     def indices(self, epoch: int, positions: Ints) -> Ints:
         asked = as_positions(positions, self.num_samples)
@@ -193,7 +198,9 @@ class BucketSampler:
 
     def _window_ids(self, epoch: int, number: int, rows: Ints) -> Ints:
         """The ids of some rows of a window, counted batch after batch."""
-        if len(self._edges) == 2 or not self._has_strands(self._window_of(epoch, number)):
+        window = self._layouts.get(epoch, self._layout).windows[number]
+        # A window of leftovers has one smaller batch, and no strands.
+        if len(self._edges) == 2 or window.sizes[0] != self._batch_rows:
             return self._rows.get((epoch, number, -1), self._arrange_window)[rows]
         ids = np.empty_like(rows)
         batch, row = np.divmod(rows, self._batch_rows or 1)
@@ -223,13 +230,6 @@ class BucketSampler:
         ids = self._ids(epoch, layout.places, window.begin, window.stop)
         scores = self._scores(epoch, number, ids, is_alone=window.is_alone)
         return ids[arranged(scores, window.sizes, window.order)]
-
-    def _window_of(self, epoch: int, number: int) -> Window:
-        return self._layouts.get(epoch, self._layout).windows[number]
-
-    def _has_strands(self, window: Window) -> bool:
-        """Whether its batches are whole; a window of leftovers has one smaller batch."""
-        return bool(window.sizes[0] == self._batch_rows)
 
     def _scores(self, epoch: int, number: int, ids: Ints, *, is_alone: bool) -> NDArray[np.float64]:
         """The keys that the samples of a window are sorted by."""

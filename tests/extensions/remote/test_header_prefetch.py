@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.base.errors import DataError
-from shardwise.sources.tar.scan import header_prefetch as ahead
+from shardwise.extensions.remote import header_prefetch as ahead
 from shardwise.sources.tar.scan.members import scan_members
 from shardwise.sources.tar.scan.walk import Scan
 from shardwise.storage import LocalFile

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardwise.base.arguments import near_name
-from shardwise.plan.arguments import whole
+from shardwise.plan.arguments import digest_of, whole
 from shardwise.plan.protocol import Sampler, past_of
 
 # Positions from the start of the first epoch on.
@@ -201,9 +200,3 @@ def check_until(until: Any, names: Sequence[str]) -> Until:
 def key_of(name: str) -> int:
     """A number of 64 bits for a dataset's name: a key that does not depend on its position."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-
-
-def digest_of(value: Any) -> str:
-    """12 hex digits for a value of JSON."""
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

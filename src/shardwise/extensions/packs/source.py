@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shardwise.base.columns import Columns, Layout, mask_of, values_of
 from shardwise.base.errors import DataError
 from shardwise.dataset import Dataset
-from shardwise.plan.packing import Packs
+from shardwise.extensions.packs.packing import Packs
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import SourceTraits, traits_of
 

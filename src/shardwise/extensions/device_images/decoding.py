@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 
 from shardwise.codecs.image_decoder import Image
-from shardwise.codecs.image_packing import PackedImages, decode_packed_into
 from shardwise.engine.request import Batch, BatchRequest
+from shardwise.extensions.device_images.packing import PackedImages, decode_packed_into
 from shardwise.tensors.device import PageLocks
 
 _logger = logging.getLogger("shardwise")

@@ -19,10 +19,10 @@ from shardwise.dataset import Dataset
 from shardwise.dataset.column import Progress, kept_place
 from shardwise.dataset.field import RESERVED
 from shardwise.dataset.kept_arrays import kept_or_made
-from shardwise.dataset.packs import MADE_FIELDS, PackOptions, PackSource, narrowed
+from shardwise.extensions.packs.packing import LongDocuments, Packs, checked_lengths, pack_documents
+from shardwise.extensions.packs.source import MADE_FIELDS, PackOptions, PackSource, narrowed
 from shardwise.plan.arguments import whole
-from shardwise.plan.bucket_columns import as_lengths
-from shardwise.plan.packing import LongDocuments, Packs, checked_lengths, pack_documents
+from shardwise.plan.lengths import as_lengths
 
 # The default token field: the first of this list that the documents have.
 _TOKEN_FIELDS = ("tokens", "input_ids")

@@ -1,0 +1,1 @@
+"""Buckets: batches of samples of about one length."""

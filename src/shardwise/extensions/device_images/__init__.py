@@ -1,0 +1,1 @@
+"""Images that a device decodes: `sw.image(decode_on=)`."""

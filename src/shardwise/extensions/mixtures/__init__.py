@@ -1,0 +1,1 @@
+"""Mixtures: several datasets in one order, drawn by weights."""

@@ -1,0 +1,1 @@
+"""Packs: documents of tokens put together into samples of one length."""
