@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shardwise.base.errors import MissingExtraError, WorkerError
+from shardwise.base.errors import WorkerError, imports_of
 from shardwise.dataset.code_digest import code_digest
 from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.engine.processes.pickling import pickle_by_value
@@ -163,10 +163,8 @@ def _refuse_other_code(job: Job, code: str) -> None:
 
 
 def _ray() -> Any:
-    try:
+    with imports_of("ray", "Ray is not installed"):
         import ray
-    except ImportError as error:
-        raise MissingExtraError("Ray is not installed", extra="ray") from error
     return ray
 
 

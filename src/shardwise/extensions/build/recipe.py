@@ -109,10 +109,6 @@ class Recipe:
         lanes = min(_MAX_LANES, max(1, self.samples_per_shard // _WINDOW))
         return WindowSampler(self.source.sizes(), seed=self.seed, window=_WINDOW, lanes=lanes)
 
-    @cached_property
-    def _takes_rng(self) -> bool:
-        return takes_rng(self.map)
-
     def stored(
         self, ids: NDArray[np.int64]
     ) -> Iterator[tuple[NDArray[np.int64], StoredRun | None]]:
@@ -175,13 +171,14 @@ class Recipe:
                         result, function = next(results), self.map
                     yield number, value, result, function
         else:
+            is_random = takes_rng(self.map)
             for step in kept:
                 number, value, result, _ = step
                 if isinstance(result, Exception):
                     yield step
                 else:
                     options = {}
-                    if self._takes_rng:
+                    if is_random:
                         options["rng"] = seeded_generator(number, mix(self.seed, 0, 0))
                     yield number, value, _call_function(self.map, value, **options), self.map
 

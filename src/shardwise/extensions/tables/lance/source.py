@@ -173,7 +173,10 @@ class LanceSource:
         from shardwise.extensions.tables.lance.table import LanceTable, is_usable_here
 
         make: type[LanceTable | ForkedTable] = LanceTable if is_usable_here() else ForkedTable
-        settings = _texts(self._storage.settings())
+        settings = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self._storage.settings().items()
+        }
         if self._selection is None:
             table = make(self.uri, self._version, settings)
             description = table.description()
@@ -198,10 +201,3 @@ class LanceSource:
                 f"{first.digest}): make the dataset anew"
             )
         return table
-
-
-def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in settings.items()
-    }

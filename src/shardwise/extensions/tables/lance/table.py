@@ -17,16 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.errors import DataError, MissingExtraError, MissingShardError, StorageError
+from shardwise.base.errors import DataError, MissingShardError, StorageError, imports_of
 from shardwise.base.foreign_bytes import is_signal
 
-try:
+with imports_of("lance", "Lance tables need pylance, which is not there"):
     import lance
     import pyarrow as pa
-except ImportError as error:
-    raise MissingExtraError(
-        "Lance tables need pylance, which is not there", extra="lance"
-    ) from error
 
 # The process in which Lance was loaded by this module: its threads live here and nowhere else.
 _HOME_PID = os.getpid()
