@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import check_flag, suggest_names
 from shardwise.dataset import Dataset
 from shardwise.storage import StorageOptions
 
@@ -234,8 +234,7 @@ def tokens(
     from shardwise.extensions.formats.tokens.source import TokenBlocks
     from shardwise.plan.arguments import whole
 
-    if not isinstance(documents, bool):
-        raise TypeError(f"documents={documents!r:.60}: True or False")
+    check_flag("documents", documents)
     source = JoinedDocuments if documents else TokenBlocks
     size = whole("block", block, least=1)
     return Dataset(
