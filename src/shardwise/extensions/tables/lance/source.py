@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.base.columns import BytesColumn, Columns
@@ -30,8 +31,6 @@ from shardwise.storage import StorageOptions
 from shardwise.storage.url_patterns import refuse_json_lines
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from shardwise.extensions.tables.lance.table import LanceTable
 
 
