@@ -7,6 +7,8 @@ a signature never gets into a log.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from shardwise.base.shown import shown, shown_in
@@ -160,6 +162,15 @@ class MissingExtraError(ShardwiseError, ImportError):
     def __init__(self, what: str, *, extra: str) -> None:
         self.extra = extra
         super().__init__(f"{what}: install it with pip install 'shardwise[{extra}]'")
+
+
+@contextmanager
+def imports_of(extra: str, what: str) -> Iterator[None]:
+    """Raise `MissingExtraError` with the message `what` if an import inside fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(what, extra=extra) from error
 
 
 class MissingTorchError(MissingExtraError):

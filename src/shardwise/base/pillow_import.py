@@ -5,12 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from shardwise.base.errors import MissingExtraError
+from shardwise.base.errors import imports_of
 
 
 def import_pillow() -> Any:
     """Pillow's module `PIL.Image`."""
-    try:
+    with imports_of("image", "Pillow is not installed"):
         return import_module("PIL.Image")
-    except ImportError as error:
-        raise MissingExtraError("Pillow is not installed", extra="image") from error

@@ -156,14 +156,8 @@ def list_shards(urls: Sequence[str]) -> list[str]:
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
     """A problem as JSON; what does not apply is null."""
-    return {
-        "url": problem.url,
-        "key": problem.key,
-        "field": problem.field,
-        "offset": problem.offset,
-        "message": problem.message,
-        "hint": problem.hint or None,
-    }
+    names = ("url", "key", "field", "offset", "message")
+    return {name: getattr(problem, name) for name in names} | {"hint": problem.hint or None}
 
 
 def write_problem(problem: Mapping[str, Any], *, mark: str = "", more: str = "") -> None:

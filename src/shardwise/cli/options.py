@@ -16,7 +16,7 @@ from shardwise.base.errors import ShardwiseError
 from shardwise.base.shown import shown_in
 
 # Keys of click's context: errors are shown by the group, which has no command's arguments.
-JSON_KEY = "shardwise.as_json"
+JSON_KEY = "shardwise.json"
 TRACEBACK_KEY = "shardwise.traceback"
 
 
@@ -86,23 +86,14 @@ def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def common_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--json`, which `output.finish` looks for, and `--traceback`."""
-    function = click.option(
-        "--traceback",
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        callback=_keep,
-        help="Show where an error comes from.",
-    )(function)
-    return click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        callback=_keep,
-        help="Print one JSON document on standard output.",
-    )(function)
+    texts = {
+        "--traceback": "Show where an error comes from.",
+        "--json": "Print one JSON document on standard output.",
+    }
+    kind: Any = {"is_flag": True, "expose_value": False, "is_eager": True, "callback": _keep}
+    for name, text in texts.items():
+        function = click.option(name, help=text, **kind)(function)
+    return function
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: bool) -> bool:

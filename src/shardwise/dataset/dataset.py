@@ -24,12 +24,7 @@ from shardwise.base.errors import ShardwiseError
 from shardwise.base.hints import DECODE_HINT, call_for, hint_for
 from shardwise.base.markup import table
 from shardwise.base.plugins import find
-from shardwise.dataset.column import (
-    Progress,
-    check_column,
-    column_reader,
-    computed_column,
-)
+from shardwise.dataset.column import Progress, check_column, column_reader, computed_column
 from shardwise.dataset.display import Sample
 from shardwise.dataset.field import is_plain_function
 from shardwise.dataset.indexed_samples import IndexedSamples

@@ -23,13 +23,7 @@ from shardwise.dataset import Dataset
 from shardwise.dataset.formats import wrap
 from shardwise.engine.batch.builder import InlineExecutor
 from shardwise.engine.batch.chunks import ON_ERROR
-from shardwise.executors import (
-    Batch,
-    BatchBuilder,
-    BatchRequest,
-    Executor,
-    WorkerError,
-)
+from shardwise.executors import Batch, BatchBuilder, BatchRequest, Executor, WorkerError
 from shardwise.loader import DataLoader
 
 

@@ -19,12 +19,7 @@ from shardwise.base.abilities import having
 from shardwise.base.arguments import check_flag, suggest_names
 from shardwise.engine.batch.schedule import epoch_requests
 from shardwise.loader.notices import DropNotice, EpochNotice
-from shardwise.loader.plan_options import (
-    PlanArguments,
-    PlanOptions,
-    plan_for,
-    takes_plan_options,
-)
+from shardwise.loader.plan_options import PlanArguments, PlanOptions, plan_for, takes_plan_options
 from shardwise.loader.planned_order import Divided, PlannedOrder
 from shardwise.loader.rank_check import CurrentRanks
 from shardwise.plan import Plan, Shuffle

@@ -37,7 +37,8 @@ def _extension(field: str, value: Any) -> tuple[str, Any]:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, list):
-        array = np.asarray(value) if _are_numbers(value) else None
+        are_numbers = bool(value) and all(isinstance(each, int | float) for each in value)
+        array = np.asarray(value) if are_numbers else None
         value = value if array is None or array.dtype.kind not in "biuf" else array
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "biufcUSMm":
@@ -46,7 +47,3 @@ def _extension(field: str, value: Any) -> tuple[str, Any]:
     if isinstance(value, Mapping | list | tuple | bool):
         return ("" if field.endswith("json") else ".json"), value
     return "", value
-
-
-def _are_numbers(values: list[Any]) -> bool:
-    return bool(values) and all(isinstance(each, int | float) for each in values)

@@ -163,14 +163,11 @@ def fetch(
     check_number("timeout_s", timeout_s)
     if timeout_s > _MAX_TIMEOUT_S:
         raise ValueError(f"timeout_s={timeout_s}: at most {_MAX_TIMEOUT_S} seconds, a day")
-    threads = whole("concurrency", concurrency, least=1)
-    if threads > _MAX_THREADS:
-        raise ValueError(f"concurrency={threads}: at most {_MAX_THREADS} threads a process")
     return Fetch(
         field=field,
         into=into,
         timeout_s=float(timeout_s),
         retries=whole("retries", retries, least=0),
         max_bytes=whole("max_bytes", max_bytes, least=1),
-        concurrency=threads,
+        concurrency=whole("concurrency", concurrency, least=1, most=_MAX_THREADS),
     )

@@ -13,10 +13,11 @@ import pickle
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shardwise.base.errors import MissingExtraError, WorkerError
+from shardwise.base.errors import WorkerError, imports_of
 from shardwise.dataset.code_digest import code_digest
 from shardwise.dataset.recipe_digest import recipe_digest
 from shardwise.engine.processes.pickling import pickle_by_value
@@ -123,26 +124,25 @@ class _Tasks:
             _, running = self._ray.wait(running, num_returns=len(running), timeout=_CANCEL_S)
 
 
-class _State:
-    def __init__(self) -> None:
-        self.token = ""
-        self.job: Job | None = None
-
-
-_WORKER = _State()
-
-
 def _make(pickled: list[Any], token: str, code: str, directory: str, number: int) -> None:
     """The task: a shard, made in the builder's directory where this machine has that."""
     is_here = Path(directory).is_dir()
     with contextlib.chdir(directory) if is_here else contextlib.nullcontext():
-        if _WORKER.job is None or _WORKER.token != token:
-            data = _ray().get(pickled[0])
-            job: Job = pickle.loads(data)  # noqa: S301 - bytes of the builder itself
-            _refuse_other_code(job, code)
-            _WORKER.job, _WORKER.token = job, token
-        with _WORKER.job.place.join(token):
-            make_shard(_WORKER.job, number)
+        job = _load_job(pickled[0], token, code)
+        with job.place.join(token):
+            make_shard(job, number)
+
+
+@lru_cache(maxsize=1)
+def _load_job(pickled: Any, token: str, code: str) -> Job:  # noqa: ARG001 - a token is of one build
+    job: Job = pickle.loads(_ray().get(pickled))  # noqa: S301 - bytes of the builder itself
+    here = _code_of(job)
+    if here != code:
+        raise WorkerError(
+            f"the machine {os.uname().nodename!r} has other code of the functions of this build "
+            f"({here} there, {code} at the program): install the same version on all machines"
+        )
+    return job
 
 
 def _code_of(job: Job) -> str:
@@ -153,20 +153,9 @@ def _code_of(job: Job) -> str:
     return code_digest((recipe.map, recipe.filter, reading))
 
 
-def _refuse_other_code(job: Job, code: str) -> None:
-    here = _code_of(job)
-    if here != code:
-        raise WorkerError(
-            f"the machine {os.uname().nodename!r} has other code of the functions of this build "
-            f"({here} there, {code} at the program): install the same version on all machines"
-        )
-
-
 def _ray() -> Any:
-    try:
+    with imports_of("ray", "Ray is not installed"):
         import ray
-    except ImportError as error:
-        raise MissingExtraError("Ray is not installed", extra="ray") from error
     return ray
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.errors import DataError, MissingExtraError
+from shardwise.base.errors import DataError, imports_of
 from shardwise.extensions.build.place import Place
 from shardwise.extensions.build.recipe import Failure, Outcome, Recipe
 from shardwise.sources.tar.write.encode import encode_sample
@@ -193,11 +193,9 @@ class ParquetShard:
     """
 
     def __init__(self, path: str) -> None:
-        try:
+        with imports_of("parquet", "pyarrow is not installed"):
             import pyarrow as pa
             import pyarrow.parquet as pq
-        except ImportError as error:
-            raise MissingExtraError("pyarrow is not installed", extra="parquet") from error
         self._pa, self._pq = pa, pq
         self._path = path
         self._rows: list[dict[str, Any]] = []

@@ -47,6 +47,7 @@ class End(NamedTuple):
     past: str
 
 
+@dataclass(slots=True)
 class Pass:
     """A loader's pass through the rest of an epoch.
 
@@ -57,21 +58,16 @@ class Pass:
             positions of this one, with no state loaded in between; None without one.
     """
 
-    __slots__ = (
-        "_last", "_sums", "ends", "furthest", "line", "reached", "repeats", "steps_skipped",
-        "whole", "wrong",
-    )  # fmt: skip
-
-    def __init__(self, line: CoverageLine) -> None:
-        self.line = line
-        self.reached = self.furthest = line.begin
-        self.ends: dict[int, End] = {}
-        self.wrong: list[tuple[int, int]] = []
-        self.steps_skipped: list[tuple[int, str]] = []
-        self.repeats: tuple[int, int] | None = None
-        self.whole: tuple[Tallied, Tallied | None] | None = None
-        self._sums = NO_SUMS
-        self._last: list[int] = []
+    line: CoverageLine
+    reached: int
+    furthest: int
+    ends: dict[int, End] = field(default_factory=dict)
+    wrong: list[tuple[int, int]] = field(default_factory=list)
+    steps_skipped: list[tuple[int, str]] = field(default_factory=list)
+    repeats: tuple[int, int] | None = None
+    whole: tuple[Tallied, Tallied | None] | None = None
+    _sums: tuple[int, ...] = NO_SUMS
+    _last: list[int] = field(default_factory=list)
 
     def add(self, line: CoverageLine, kept: Collection[object]) -> bool:
         """Add a line; False where an earlier line covers positions of it.
@@ -177,7 +173,7 @@ class Coverage:
             elif is_next := key not in furthest:
                 if current is not None:
                     yield current
-                current, current_key = Pass(line), key
+                current, current_key = Pass(line, line.begin, line.begin), key
                 current.add(line, self.kept)
                 if newest.get(line.epoch, (0, 0))[1] > line.begin:
                     current.repeats = newest[line.epoch]

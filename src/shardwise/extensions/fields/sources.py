@@ -186,7 +186,7 @@ def list_members(
         found = matching(pattern, fields)
         if not found:
             raise ValueError(no_such_field(pattern, fields))
-        members[pattern] = tuple(sorted(found, key=_natural))
+        members[pattern] = tuple(sorted(found, key=_split_numbers))
     if order is not None and (not patterns or str(order).partition(".")[0] not in fields):
         raise ValueError(
             f"select(order={order!r:.60}) is for patterns such as '*.jpg', and names a list in a "
@@ -201,7 +201,7 @@ def list_members(
     )
 
 
-def _natural(name: str) -> list[Any]:
+def _split_numbers(name: str) -> list[Any]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 

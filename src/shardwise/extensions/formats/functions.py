@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shardwise.base.arguments import suggest_names
+from shardwise.base.arguments import check_flag, suggest_names
 from shardwise.dataset import Dataset
 from shardwise.storage import StorageOptions
-
-if TYPE_CHECKING:
-    from shardwise.storage.options import CacheSettings
+from shardwise.storage.options import CacheSettings
 
 
 @suggest_names
@@ -234,8 +232,7 @@ def tokens(
     from shardwise.extensions.formats.tokens.source import TokenBlocks
     from shardwise.plan.arguments import whole
 
-    if not isinstance(documents, bool):
-        raise TypeError(f"documents={documents!r:.60}: True or False")
+    check_flag("documents", documents)
     source = JoinedDocuments if documents else TokenBlocks
     size = whole("block", block, least=1)
     return Dataset(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from shardwise.base.arguments import suggest_names
-from shardwise.base.errors import MissingExtraError
+from shardwise.base.errors import imports_of
 
 # Keys of `stats()["totals"]`; the others are gauges of the time since the last reading.
 _SUMS = (
@@ -41,11 +41,9 @@ def export_prometheus(loader: Any, registry: Any = None) -> None:
     Raises:
         MissingExtraError: prometheus_client is not installed.
     """
-    try:
+    with imports_of("prometheus", "prometheus_client is not here"):
         from prometheus_client import REGISTRY
         from prometheus_client import metrics_core as core
-    except ImportError as error:
-        raise MissingExtraError("prometheus_client is not here", extra="prometheus") from error
     read = _reader(loader)
 
     class Collector:
@@ -74,10 +72,8 @@ def export_opentelemetry(loader: Any, meter: Any = None) -> None:
     Raises:
         MissingExtraError: the API of OpenTelemetry is not installed.
     """
-    try:
+    with imports_of("opentelemetry", "opentelemetry-api is not here"):
         from opentelemetry import metrics
-    except ImportError as error:
-        raise MissingExtraError("opentelemetry-api is not here", extra="opentelemetry") from error
     meter, read = metrics.get_meter("shardwise") if meter is None else meter, _reader(loader)
 
     def observe(key: str, _options: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import numpy as np
 
-from shardwise.base.errors import MissingExtraError
+from shardwise.base.errors import imports_of
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.base.shown import base_name
 from shardwise.cli.options import PathType, common_options, complete_files
@@ -43,11 +43,9 @@ def draw_charts(files: Mapping[str, Sequence[Line]], ranks: _Dicts, plans: _Dict
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
+    with imports_of("plot", "shardwise report needs matplotlib"):
         import matplotlib as mpl
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("shardwise report needs matplotlib", extra="plot") from error
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     options: Any = {"svg.fonttype": "none", "svg.hashsalt": "shardwise", "axes.spines.top": False}
     with mpl.rc_context(options | dict.fromkeys(inks, _INK)):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardwise.base.arguments import suggest_names
 from shardwise.dataset import Dataset
 from shardwise.dataset.formats import check_names
 from shardwise.storage import StorageOptions
-
-if TYPE_CHECKING:
-    from shardwise.storage.options import CacheSettings
+from shardwise.storage.options import CacheSettings
 
 
 @suggest_names

@@ -59,16 +59,13 @@ def undecoded(dataset: Any, names: Sequence[str]) -> Any:
     """The dataset with stored bytes for these images and sounds, if no format is set."""
     if dataset.format["type"] is not None:
         return dataset
-    stored = [name for name in names if _is_stored(dataset.features.get(name))]
+    # Features that are stored as bytes and a path, and decoded by default.
+    known = {name: dataset.features.get(name) for name in names}
+    stored = [n for n, f in known.items() if hasattr(f, "decode") and hasattr(f, "decode_example")]
     for name in stored:
         if dataset.features[name].decode:
             dataset = dataset.cast_column(name, type(dataset.features[name])(decode=False))
     return _Stored(dataset, tuple(stored)) if stored else dataset
-
-
-def _is_stored(feature: Any) -> bool:
-    """Whether a feature is stored as bytes and a path, which it decodes by default."""
-    return hasattr(feature, "decode") and hasattr(feature, "decode_example")
 
 
 class _Stored:

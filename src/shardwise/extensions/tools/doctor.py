@@ -9,12 +9,7 @@ import click
 import numpy as np
 
 from shardwise.base.progress_bar import progress
-from shardwise.cli.data import (
-    describe_problem,
-    list_shards,
-    require_tar,
-    write_problem,
-)
+from shardwise.cli.data import describe_problem, list_shards, require_tar, write_problem
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import finish, format_count, plural, write_line
 from shardwise.extensions.tools.oddities import Oddities

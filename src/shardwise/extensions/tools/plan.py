@@ -75,7 +75,9 @@ def plan(
         raise click.UsageError("give either URLS or --num-samples N")
     own: Sampler | None = None
     if num_samples is not None:
-        sizes = _equal_sizes(num_samples, num_shards or 1)
+        count = num_shards or 1
+        sizes = np.full(count, num_samples // count, dtype=np.int64)
+        sizes[: num_samples % count] += 1
     else:
         if num_shards is not None:
             raise click.UsageError("--shards goes with --num-samples; URLS have their own")
@@ -126,12 +128,6 @@ def plan(
         document["coverage"] = None if coverage is None else _describe(coverage, faults)
         document["ranks"] = None if coverage is None else _describe_ranks(coverage, len(sizes))
     output.finish(document, _show, coverage, group_ends, faults, max_proof, is_well=not faults)
-
-
-def _equal_sizes(num_samples: int, num_shards: int) -> NDArray[np.int64]:
-    sizes = np.full(num_shards, num_samples // num_shards, dtype=np.int64)
-    sizes[: num_samples % num_shards] += 1
-    return sizes
 
 
 def _sources(plan: Plan, epoch: int) -> dict[str, dict[str, float]] | None:

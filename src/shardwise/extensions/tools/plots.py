@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.errors import MissingExtraError
+from shardwise.base.errors import imports_of
 
 # The rate is over a twelfth of the run: several batches long, and short enough to show a stall.
 _WINDOWS = 12
@@ -84,8 +84,6 @@ def _rates(marks: Sequence[tuple[float, int]]) -> tuple[list[float], list[float]
 
 
 def _figure() -> Any:
-    try:
+    with imports_of("plot", "--plot needs matplotlib"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("--plot needs matplotlib", extra="plot") from error
     return Figure(figsize=(11, 4.5), layout="constrained")

@@ -19,13 +19,7 @@ import shardwise as sw
 from shardwise.base.errors import DataError, ShardwiseError
 from shardwise.base.plugins import find
 from shardwise.base.progress_bar import progress
-from shardwise.cli.data import (
-    describe_problem,
-    kind_of,
-    list_shards,
-    open_data,
-    write_problem,
-)
+from shardwise.cli.data import describe_problem, kind_of, list_shards, open_data, write_problem
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import finish, format_bytes, plural, write_line
 from shardwise.extensions.tools.shard_checks import verify_shard, wrong_entries

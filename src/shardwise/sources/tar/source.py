@@ -25,12 +25,7 @@ from shardwise.sources.shard_names import ShardNames
 from shardwise.sources.tar.index.index_store import IndexStore
 from shardwise.sources.tar.index.listed_shards import ListedShards
 from shardwise.sources.tar.index.opened_shards import OpenedShards
-from shardwise.sources.tar.index.shard_items import (
-    ShardPart,
-    example_names,
-    named_items,
-    names_of,
-)
+from shardwise.sources.tar.index.shard_items import ShardPart, example_names, named_items, names_of
 from shardwise.sources.tar.index.shard_lists import check_counts
 from shardwise.sources.tar.read.reader import Reader
 from shardwise.sources.tar.read.runs import read_run

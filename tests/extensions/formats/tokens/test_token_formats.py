@@ -28,7 +28,7 @@ def test_megatron(tmp_path, dtype, sentences):
     assert tokens_of(path) == TOKENS.tolist()
     assert sw.tokens(path, block=4)[0]["tokens"].dtype == dtype
     ds = sw.tokens(path, block=4, documents=True)
-    assert ds.source.num_documents == len(SIZES)
+    assert ds.source._ends.size == len(SIZES)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_litdata(tmp_path, form, dtype):
         ds = sw.tokens(name, block=1)
         assert ds[0]["tokens"].dtype == dtype
         assert ds.shard_sizes.tolist() == [sum(SIZES[:2]) - 1, sum(SIZES[2:]) - 1]
-    assert sw.tokens(folder, block=4, documents=True).source.num_documents == len(SIZES)
+    assert sw.tokens(folder, block=4, documents=True).source._ends.size == len(SIZES)
 
 
 def test_raw_npy_and_llmc(tmp_path):

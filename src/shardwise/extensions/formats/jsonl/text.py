@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.errors import DataError, MissingExtraError
+from shardwise.base.errors import DataError, imports_of
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.storage import File
 from shardwise.storage.known_formats import HEAD_BYTES, known_format
@@ -106,10 +106,8 @@ def _chunks(file: File, codec: str | None) -> Iterator[bytes]:
     if codec is None:
         yield from iter(lambda: stored.read(_READ_BYTES), b"")
         return
-    try:
+    with imports_of("parquet", "compressed JSON lines need pyarrow"):
         import pyarrow as pa
-    except ImportError:
-        raise MissingExtraError("compressed JSON lines need pyarrow", extra="parquet") from None
     with as_data_error(f"the {codec} data is damaged or cut", url=file.url):
         stream = pa.CompressedInputStream(pa.PythonFile(stored, mode="r"), codec)
     while True:

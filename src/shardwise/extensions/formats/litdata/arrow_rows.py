@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.base.errors import DataError, MissingExtraError
+from shardwise.base.errors import DataError, imports_of
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.extensions.formats.litdata.tree import Node
 from shardwise.extensions.formats.records.source import RecordShard
@@ -32,10 +32,8 @@ def open_rows(
 ) -> RecordShard:
     """The records of a chunk whose bytes are all in memory."""
     url = chunk.url
-    try:
+    with imports_of("parquet", "chunks of Arrow rows need pyarrow"):
         import pyarrow as pa
-    except ImportError:
-        raise MissingExtraError("chunks of Arrow rows need pyarrow", extra="parquet") from None
     length = int.from_bytes(data[-FOOTER_BYTES:-8], "little")
     begin = len(data) - FOOTER_BYTES - length
     if begin < 0:

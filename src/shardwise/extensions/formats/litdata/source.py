@@ -30,11 +30,7 @@ from shardwise.extensions.formats.litdata.frames import open_frames
 from shardwise.extensions.formats.litdata.serializers import form_of
 from shardwise.extensions.formats.litdata.tree import Node, fields_of, parse
 from shardwise.extensions.formats.records.forms import VALUES, BadRowError, Form, column_of
-from shardwise.extensions.formats.records.index_json import (
-    index_urls,
-    integer,
-    read_index,
-)
+from shardwise.extensions.formats.records.index_json import index_urls, integer, read_index
 from shardwise.extensions.formats.records.layout import cut_records, open_content, open_file_records
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.extensions.formats.records.unzip import unzip

@@ -30,11 +30,7 @@ from shardwise.extensions.formats.records.forms import (
     little_endian,
     raw_picture,
 )
-from shardwise.extensions.formats.records.index_json import (
-    index_urls,
-    integer,
-    read_index,
-)
+from shardwise.extensions.formats.records.index_json import index_urls, integer, read_index
 from shardwise.extensions.formats.records.layout import cut_records, open_content, open_file_records
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.extensions.formats.records.unzip import unzip

@@ -6,12 +6,11 @@ import json
 import os
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
-from shardwise.base.arguments import path_text
+from shardwise.base.arguments import directory_text
 from shardwise.base.errors import DataError, ShardwiseError
 from shardwise.base.foreign_bytes import as_data_error
-from shardwise.storage import FilePool, is_local, local_path, read_whole
+from shardwise.storage import FilePool, read_whole
 from shardwise.storage.missing import explain_missing
 from shardwise.storage.url_patterns import refuse_json_lines, refuse_repeats
 
@@ -25,15 +24,9 @@ def index_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     items = [urls] if isinstance(urls, str | os.PathLike) else list(urls)
     found = []
     for item in items:
-        text = path_text("urls", item)
+        text = directory_text("urls", item)
         if not text:
             raise ValueError("urls='': give a directory with an index.json")
-        try:
-            urlsplit(text)
-        except ValueError as error:
-            raise ValueError(f"urls={text!r:.80}: {error}") from None
-        if is_local(text) and "\0" in local_path(text):
-            raise ValueError(f"urls={text!r:.80}: a path has no NUL")
         refuse_json_lines(text)
         path, mark, query = text.partition("?") if "://" in text else (text, "", "")
         if not path.endswith(".json"):

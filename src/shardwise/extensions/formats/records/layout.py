@@ -8,7 +8,8 @@ All numbers are little-endian.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,30 +33,25 @@ def open_file_records(file: File, found: int, shard: Shard) -> RecordShard:
             url=shard.url,
             offset=min(found, shard.num_bytes),
         )
-    header = file.read(0, _header_bytes(found, shard))
-    return RecordShard(*_bounds(np.frombuffer(header, np.uint8), found, shard))
+    return RecordShard(*_bounds(partial(file.read, 0), found, shard))
 
 
 def open_content(content: NDArray[np.uint8], shard: Shard) -> RecordShard:
     """The records of a shard whose bytes are all in memory."""
-    header = content[: _header_bytes(len(content), shard)]
-    return RecordShard(*_bounds(header, len(content), shard), content)
+    return RecordShard(*_bounds(lambda length: content[:length], len(content), shard), content)
 
 
-def _header_bytes(num_bytes: int, shard: Shard) -> int:
+def _bounds(
+    read: Callable[[int], bytes | NDArray[np.uint8]], num_bytes: int, shard: Shard
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     length = 4 * (shard.num_samples + 2)
     if length > num_bytes:
         raise DataError(
             f"{num_bytes} bytes can't hold the {shard.num_samples} samples of index.json",
             url=shard.url,
         )
-    return length
-
-
-def _bounds(
-    header: NDArray[np.uint8], num_bytes: int, shard: Shard
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    count, *_ = numbers = header.view(_U32).astype(np.int64)
+    numbers = np.frombuffer(read(length), _U32).astype(np.int64)
+    count, offsets = numbers[0], numbers[1:]
     if count != shard.num_samples:
         raise DataError(
             f"its header says {count} samples, index.json {shard.num_samples}: is it another "
@@ -63,9 +59,8 @@ def _bounds(
             url=shard.url,
             offset=0,
         )
-    offsets = numbers[1:]
     is_wrong = np.append(np.diff(offsets) < 0, offsets[-1] > num_bytes)
-    if len(header) > offsets[0]:
+    if length > offsets[0]:
         is_wrong[0] = True
     if is_wrong.any():
         row = int(is_wrong.argmax())

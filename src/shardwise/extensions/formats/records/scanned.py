@@ -40,11 +40,11 @@ from shardwise.storage.user_dirs import name_beside, user_cache_dir
 
 
 def index_directory(index: str | os.PathLike[str] | None) -> str | None:
-    """The directory that `index=` names; ValueError for one of another machine."""
-    text = None if index is None else path_text("index", index)
-    if text is not None and (not is_local(text) or "\0" in local_path(text)):
+    """The path of the directory that `index=` names; ValueError for one of another machine."""
+    text = "" if index is None else path_text("index", index)
+    if not is_local(text):
         raise ValueError(f"index={text!r:.80}: give a directory of this machine")
-    return text
+    return None if index is None else local_path(text)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class KeptIndex:
         url, folder = self.url, self.directory
         if folder is None and is_local(url):
             return Path(f"{local_path(url)}{self.suffix}")
-        inside = user_cache_dir() / self.kind if folder is None else Path(local_path(folder))
+        inside = user_cache_dir() / self.kind if folder is None else Path(folder)
         whole = str(Path(local_path(url)).absolute()) if is_local(url) else url.partition("?")[0]
         return inside / f"{name_beside(url, whole)}{self.suffix}"
 

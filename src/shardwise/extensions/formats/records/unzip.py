@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.errors import DataError, MissingExtraError
+from shardwise.base.errors import DataError, imports_of
 from shardwise.base.foreign_bytes import as_data_error
 
 # The format's name, as an index has it -> Arrow's name of the codec.
@@ -19,10 +19,8 @@ def unzip(
     data: bytes, kind: str, num_bytes: int | None, *, url: str, guess: int = 0
 ) -> NDArray[np.uint8]:
     """Decompress ("zstd", "zstd:7", ...) `num_bytes`, or what `guess` or the ratio allow."""
-    try:
+    with imports_of("parquet", "compressed shards need pyarrow"):
         import pyarrow as pa
-    except ImportError:
-        raise MissingExtraError("compressed shards need pyarrow", extra="parquet") from None
     name = kind.partition(":")[0]
     if name not in _CODECS and name != "snappy":
         raise DataError(

@@ -2,12 +2,8 @@
 
 from importlib import import_module
 
-from shardwise.base.errors import MissingExtraError
+from shardwise.base.errors import imports_of
 
-try:
-    for package in ("google.protobuf", "google_crc32c"):
+for package in ("google.protobuf", "google_crc32c"):
+    with imports_of("tfrecord", f"TFRecord files need {package}, which is not installed"):
         import_module(package)
-except ImportError as error:
-    raise MissingExtraError(
-        f"TFRecord files need {package}, which is not installed", extra="tfrecord"
-    ) from error

@@ -64,11 +64,6 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
     def _num_tokens(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    @property
-    def num_documents(self) -> int:
-        """Documents that have a token."""
-        return len(self._ends)
-
     @cached_property
     def manifest(self) -> Manifest:
         num_blocks = (self._num_tokens - 1) // self.block

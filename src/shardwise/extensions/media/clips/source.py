@@ -30,12 +30,7 @@ from shardwise.extensions.media.clips.windows import ClipTable
 from shardwise.extensions.media.files.sound_window import open_sound
 from shardwise.extensions.media.files.timeline import Span
 from shardwise.sources.manifest import Manifest
-from shardwise.sources.protocol import (
-    ReadsEpochs,
-    Source,
-    SourceTraits,
-    joined_ranges,
-)
+from shardwise.sources.protocol import ReadsEpochs, Source, SourceTraits, joined_ranges
 from shardwise.sources.samples import removed_of
 from shardwise.storage import PoolRanges
 

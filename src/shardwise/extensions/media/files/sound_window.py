@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.counters import spent_in
-from shardwise.base.errors import DataError, MissingExtraError
+from shardwise.base.errors import DataError, imports_of
 from shardwise.extensions.media.files.byte_reader import RangeReader, read_exactly
 from shardwise.extensions.media.files.limits import DEFAULT_LIMITS, Limits
 from shardwise.extensions.media.files.media_index import MediaIndex, index_media
@@ -69,14 +69,9 @@ BLOCK_S, _MARGIN_SAMPLES = 1.5, 256
 
 def _resample_sound(sound: Sound, rate: int, start: int, stop: int) -> NDArray[np.float32]:
     """Samples `[start, stop)` of a sound at another rate, which must be there."""
-    try:
+    rates = f"rate={rate} of a sound of {sound.rate} samples a second"
+    with imports_of("audio", f"{rates} needs soxr, which is not installed"):
         import soxr
-    except ImportError as error:
-        raise MissingExtraError(
-            f"rate={rate} of a sound of {sound.rate} samples a second needs soxr, which is not "
-            "installed",
-            extra="audio",
-        ) from error
     factor = math.gcd(sound.rate, rate)
     up, down = rate // factor, sound.rate // factor
     # Blocks start where samples of both rates lie at one time.

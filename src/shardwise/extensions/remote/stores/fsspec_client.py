@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise.base.errors import MissingExtraError, StorageError
+from shardwise.base.errors import StorageError, imports_of
 from shardwise.extensions.remote.requests.blocking_pool import BlockingPool
 from shardwise.extensions.remote.requests.failures import no_answer
 from shardwise.storage.client import AttemptError, Client, Reply
@@ -54,10 +54,8 @@ def require_scheme(scheme: str, url: str) -> None:
     """
     if scheme in _NEVER:
         raise StorageError(f"can't open {url!r}: the scheme {scheme!r} is not supported")
-    try:
+    with imports_of("remote", f"{scheme!r} URLs need fsspec"):
         import fsspec
-    except ImportError as error:
-        raise MissingExtraError(f"{scheme!r} URLs need fsspec", extra="remote") from error
     try:
         fsspec.get_filesystem_class(scheme)
     except ValueError as error:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -81,11 +81,12 @@ _LEAST_USE = 1 / 16
 _PATIENCE = 4
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Block:
-    """Rows in the cache, and how many of them were read from it."""
+    """Rows in the cache, or on their way to it (cancelled if that fails); how many were read."""
 
-    rows: RowBatch
+    rows: RowBatch | None = None
+    fetched: Future[RowBatch] = field(default_factory=Future)
     num_used: int = 0
 
 
@@ -98,10 +99,9 @@ class BlockCache:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._blocks: dict[Key, _Block] = {}
-        # Blocks that a thread reads now; None for one that it failed to read.
-        self._in_flight: dict[Key, Future[RowBatch | None]] = {}
         self._num_seen: dict[Key, int] = {}
         self._damaged: set[Key] = set()
+        # 0 where rows are too large for blocks.
         self._block_rows: dict[Names, int] = {}
         self.num_bytes = 0
         self._use = 1.0
@@ -115,81 +115,61 @@ class BlockCache:
         batch = self._take(ascending, names)
         if size is None:
             # The first of several threads decides: blocks are cached by their numbers.
-            self._block_rows.setdefault(names, self._size_of_blocks(batch))
+            row_bytes = max(1, batch.nbytes // batch.num_rows)
+            size = min(_MOST_ROWS, max(_FEWEST_ROWS, _BLOCK_BYTES // row_bytes))
+            fits = size * row_bytes * _FEWEST_BLOCKS <= self._max_bytes
+            self._block_rows.setdefault(names, size if fits else 0)
         return BatchRows([RowBatch(batch)], np.zeros(len(ids), np.int64), back)
-
-    def _size_of_blocks(self, sample: pa.RecordBatch) -> int:
-        """Rows in a block of rows like these; 0 where they are too large for blocks."""
-        row_bytes = max(1, int(sample.nbytes) // sample.num_rows)
-        size = min(_MOST_ROWS, max(_FEWEST_ROWS, _BLOCK_BYTES // row_bytes))
-        return size if size * row_bytes * _FEWEST_BLOCKS <= self._max_bytes else 0
 
     def _read_blocks(self, ids: NDArray[np.int64], names: Names, size: int) -> BatchRows:
         numbers, inverse, counts = np.unique(ids // size, return_inverse=True, return_counts=True)
         num_rows: dict[int, int] = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-        blocks, missing, in_flight = self._look_up(names, num_rows)
-        known = {*blocks, *missing, *in_flight}
-        is_single = np.array([number not in known for number in num_rows])
-        singles = np.unique(ids[is_single[inverse]])
-        is_damaged = False
+        blocks, missing = self._look_up(names, num_rows)
         try:
-            self._fetch(names, size, blocks, {number: num_rows[number] for number in missing})
+            self._fetch(names, size, missing)
         except DataError:
             # Maybe of a neighbour that is never read: from now on these rows are read singly.
-            is_damaged = True
             with self._lock:
                 self._damaged.update((names, number) for number in missing)
         finally:
-            self._fail(names, missing)
-        if is_damaged:
+            # Threads may wait for these. A block that was fetched may have a successor by now.
+            for number, block in missing.items():
+                with self._lock:
+                    if block.fetched.cancel():
+                        del self._blocks[names, number]
+        try:
+            batches = [block.rows or block.fetched.result() for block in blocks.values()]
+        except CancelledError:
             return self._read_blocks(ids, names, size)
-        batches = [RowBatch(self._take(singles, names))] if len(singles) else []
-        for number, future in in_flight.items():
-            rows = future.result()
-            if rows is None:
-                # The other thread failed: this one meets the error by itself.
-                return self._read_blocks(ids, names, size)
-            blocks[number] = rows
-            with self._lock:
-                block = self._blocks.get((names, number))
-                if block is not None:
-                    self._count((names, number), block, num_rows[number])
-        batch_of = {number: len(batches) + place for place, number in enumerate(blocks)}
-        owners = np.array([batch_of.get(number, 0) for number in num_rows], np.int64)[inverse]
-        in_batch = ids % size
-        if len(singles):
-            alone = is_single[inverse]
+        batch_of = {number: place for place, number in enumerate(blocks)}
+        owners = np.array([batch_of.get(number, len(blocks)) for number in num_rows])[inverse]
+        in_batch, alone = ids % size, owners == len(blocks)
+        if alone.any():
+            singles = np.unique(ids[alone])
+            batches.append(RowBatch(self._take(singles, names)))
             in_batch[alone] = np.searchsorted(singles, ids[alone])
-        return BatchRows([*batches, *blocks.values()], owners, in_batch)
+        return BatchRows(batches, owners, in_batch)
 
     def _look_up(
         self, names: Names, num_rows: Mapping[int, int]
-    ) -> tuple[
-        dict[int, RowBatch],
-        dict[int, Future[RowBatch | None]],
-        dict[int, Future[RowBatch | None]],
-    ]:
-        """Blocks in the cache, those to be fetched here, and those that other threads fetch now."""
-        blocks: dict[int, RowBatch] = {}
-        missing: dict[int, Future[RowBatch | None]] = {}
-        in_flight: dict[int, Future[RowBatch | None]] = {}
+    ) -> tuple[dict[int, _Block], dict[int, _Block]]:
+        """The blocks to take rows from, and those of them that are to be fetched here."""
+        blocks: dict[int, _Block] = {}
+        missing: dict[int, _Block] = {}
         with self._lock:
             for number, count in num_rows.items():
                 key = names, number
                 block = self._blocks.get(key)
+                if block is None and self._is_worth_it(key, count):
+                    block = missing[number] = self._blocks[key] = _Block()
                 if block is not None:
-                    blocks[number] = block.rows
-                    self._count(key, block, count)
-                elif key in self._in_flight:
-                    in_flight[number] = self._in_flight[key]
-                elif self._is_worth_it(key, count):
-                    missing[number] = self._in_flight[key] = Future()
-        return blocks, missing, in_flight
+                    blocks[number] = block
+                    block.num_used += count
+                    self._evict_used(key, block)
+        return blocks, missing
 
-    def _fetch(
-        self, names: Names, size: int, blocks: dict[int, RowBatch], num_rows: Mapping[int, int]
-    ) -> None:
-        numbers = sorted(num_rows)
+    def _fetch(self, names: Names, size: int, missing: Mapping[int, _Block]) -> None:
+        numbers = sorted(missing)
         for at in range(0, len(numbers), _BLOCKS_A_READ):
             chunk = numbers[at : at + _BLOCKS_A_READ]
             spans = [
@@ -201,31 +181,18 @@ class BlockCache:
             for number, span in zip(chunk, spans, strict=True):
                 # A copy: a slice would keep the whole batch in memory.
                 rows = RowBatch(pa.concat_batches([batch.slice(start, len(span))]))
-                blocks[number] = rows
-                self._add((names, number), rows, num_rows[number])
+                self._add((names, number), missing[number], rows)
                 start += len(span)
 
-    def _fail(self, names: Names, missing: Mapping[int, Future[RowBatch | None]]) -> None:
-        """Release the threads that wait for blocks which were not fetched after all.
-
-        One that was fetched may be used up by now, and in flight for another thread.
-        """
-        for number, future in missing.items():
-            if not future.done():
-                with self._lock:
-                    del self._in_flight[names, number]
-                future.set_result(None)
-
-    def _add(self, key: Key, rows: RowBatch, count: int) -> None:
+    def _add(self, key: Key, block: _Block, rows: RowBatch) -> None:
         with self._lock:
-            future = self._in_flight.pop(key)
-            block = self._blocks[key] = _Block(rows)
+            block.rows = rows
+            block.fetched.set_result(rows)
             self.num_bytes += rows.num_bytes
-            self._count(key, block, count)
+            self._evict_used(key, block)
             # The oldest go first: they are nearly used up.
             while self.num_bytes > self._max_bytes:
-                self._evict(next(iter(self._blocks)))
-        future.set_result(rows)
+                self._evict(next(k for k, each in self._blocks.items() if each.rows))
 
     # Called under the lock.
 
@@ -244,13 +211,13 @@ class BlockCache:
             del self._num_seen[next(iter(self._num_seen))]
         return False
 
-    def _count(self, key: Key, block: _Block, count: int) -> None:
-        block.num_used += count
-        if block.num_used >= block.rows.num_rows:
+    def _evict_used(self, key: Key, block: _Block) -> None:
+        if block.rows and block.num_used >= block.rows.num_rows:
             self._evict(key)
 
     def _evict(self, key: Key) -> None:
         block = self._blocks.pop(key)
+        assert block.rows is not None, "a block is evicted after it was fetched"
         self.num_bytes -= block.rows.num_bytes
         share = min(1.0, block.num_used / block.rows.num_rows)
         self._use += (share - self._use) / 64

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from shardwise.extensions.tables.arrow.types import KEY, field_types, traits_of
+from shardwise.extensions.tables.lance.selection import Description
 from shardwise.plan import WindowShape
-
-if TYPE_CHECKING:
-    from shardwise.extensions.tables.lance.table import Description
 
 # Lance's fields of a row beside its columns.
 _ROW_FIELDS = (pa.field("_rowid", pa.uint64()), pa.field("_rowaddr", pa.uint64()))

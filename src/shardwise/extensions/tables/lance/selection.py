@@ -1,4 +1,4 @@
-"""The rows of a table: the manifest, and the position of each sample. Pure numpy.
+"""The rows of a version of a table: the manifest, and the position of each sample.
 
 Without a filter sample i is live row i of the version, and nothing is stored beyond O(fragments)
 (I7). A filter is evaluated once, where the dataset is made: 4 bytes for each row that it keeps,
@@ -8,15 +8,29 @@ which travel with the pickled dataset and count in the fingerprint.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.sources.manifest import Manifest, Shard
 
-if TYPE_CHECKING:
-    from shardwise.extensions.tables.lance.table import Description
+
+@dataclass(frozen=True)
+class Description:
+    """A version of a table: schema (blobs as binaries) and, by fragment, live rows and bytes.
+
+    The digest names all files: a table made again under the same name and version has another.
+    """
+
+    version: int
+    schema: pa.Schema
+    blobs: frozenset[str]
+    fragments: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+    digest: str
 
 
 class RowSelection:

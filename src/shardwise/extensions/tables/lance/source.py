@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardwise.base.columns import BytesColumn, Columns
@@ -30,8 +31,6 @@ from shardwise.storage import StorageOptions
 from shardwise.storage.url_patterns import refuse_json_lines
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from shardwise.extensions.tables.lance.table import LanceTable
 
 
@@ -173,7 +172,10 @@ class LanceSource:
         from shardwise.extensions.tables.lance.table import LanceTable, is_usable_here
 
         make: type[LanceTable | ForkedTable] = LanceTable if is_usable_here() else ForkedTable
-        settings = _texts(self._storage.settings())
+        settings = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self._storage.settings().items()
+        }
         if self._selection is None:
             table = make(self.uri, self._version, settings)
             description = table.description()
@@ -198,10 +200,3 @@ class LanceSource:
                 f"{first.digest}): make the dataset anew"
             )
         return table
-
-
-def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in settings.items()
-    }

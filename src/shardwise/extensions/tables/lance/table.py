@@ -12,21 +12,17 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.base.errors import DataError, MissingExtraError, MissingShardError, StorageError
+from shardwise.base.errors import DataError, MissingShardError, StorageError, imports_of
 from shardwise.base.foreign_bytes import is_signal
+from shardwise.extensions.tables.lance.selection import Description
 
-try:
+with imports_of("lance", "Lance tables need pylance, which is not there"):
     import lance
     import pyarrow as pa
-except ImportError as error:
-    raise MissingExtraError(
-        "Lance tables need pylance, which is not there", extra="lance"
-    ) from error
 
 # The process in which Lance was loaded by this module: its threads live here and nowhere else.
 _HOME_PID = os.getpid()
@@ -42,22 +38,6 @@ _CUT_SHORT = "failed to fill whole buffer"
 def is_usable_here() -> bool:
     """Whether Lance may be used in this process: not in a fork of the one that loaded it."""
     return os.getpid() == _HOME_PID
-
-
-@dataclass(frozen=True)
-class Description:
-    """A version of a table: schema (blobs as binaries) and, by fragment, live rows and bytes.
-
-    The digest names all files: a table made again under the same name and version has another.
-    """
-
-    version: int
-    schema: pa.Schema
-    blobs: frozenset[str]
-    fragments: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    num_bytes: NDArray[np.int64]
-    digest: str
 
 
 class LanceTable:

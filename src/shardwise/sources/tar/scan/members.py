@@ -15,12 +15,7 @@ from numpy.typing import NDArray
 
 from shardwise.base.errors import DataError
 from shardwise.base.shown import shown as shown_url
-from shardwise.sources.tar.scan.elsewhere import (
-    ELSEWHERE,
-    EarlierMembers,
-    Members,
-    link_targets,
-)
+from shardwise.sources.tar.scan.elsewhere import ELSEWHERE, EarlierMembers, Members, link_targets
 from shardwise.sources.tar.scan.headers import (
     BLOCK,
     IS_EXTENDED,
