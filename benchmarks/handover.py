@@ -5,8 +5,9 @@
 256 rows of 3x224x224 uint8 from a torch dataset in `sw.wrap`: arrays, tensors, arrays of two shapes
 that are padded, and a `collate` of one's own that stacks tensors. The trainer pauses until batches
 are ready, so that what `next()` takes is the hand-over: its CPU time in the main thread, the median
-of the batches, and `stats()["seconds"]["hand over"]` a batch. torch's DataLoader is measured in the
-same run. It needs no GPU.
+of the batches, and `stats()["seconds"]["hand over"]` a batch. The third column is the CPU time of
+dropping a batch of which each page was read. torch's DataLoader is measured in the same run. It
+needs no GPU.
 """
 
 from __future__ import annotations
@@ -48,18 +49,22 @@ def stack(samples: list[dict[str, Any]]) -> torch.Tensor:
     return torch.stack([torch.from_numpy(sample["x"]) for sample in samples])
 
 
-def main_thread_ms(batches: Iterator[Any], count: int, pause_s: float) -> float:
-    """CPU time of the main thread in `next()`, in ms a batch."""
-    took = []
+def main_thread_ms(batches: Iterator[Any], count: int, pause_s: float) -> tuple[float, float]:
+    """CPU time of the main thread in `next()` and in dropping its batch, in ms a batch."""
+    took, dropped = [], []
     for number in range(count):
         time.sleep(pause_s)
         began = time.thread_time()
         batch = next(batches)
         took.append(time.thread_time() - began)
+        (batch["x"] if isinstance(batch, dict) else batch).sum()
+        began = time.thread_time()
         del batch
+        dropped.append(time.thread_time() - began)
         if number == WARM - 1:
             took.clear()
-    return 1e3 * statistics.median(took)
+            dropped.clear()
+    return 1e3 * statistics.median(took), 1e3 * statistics.median(dropped)
 
 
 def main() -> None:
@@ -69,7 +74,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.3, help="seconds that a batch has")
     options = parser.parse_args()
     count = WARM + options.batches
-    print(f"{'source':22} {'loader':22} {'main thread, ms':>16} {'hand over, ms':>14}")
+    print(f"{'source':10} {'loader':22} {'next, ms':>10} {'drop, ms':>10} {'hand over, ms':>14}")
     for kind in ("arrays", "tensors", "padded", "collate"):
         rows = Rows(ROWS * (count + 2), kind)
         for name, executor in (
@@ -82,18 +87,19 @@ def main() -> None:
             with sw.DataLoader(
                 sw.wrap(rows), ROWS, rank=0, world_size=1, **executor, **more
             ) as loader:
-                took = main_thread_ms(iter(loader), count, options.pause)
+                took, dropped = main_thread_ms(iter(loader), count, options.pause)
                 stats = loader.stats()
             handed = 1e3 * stats["seconds"]["hand over"] / stats["batches"]
-            print(f"{kind:22} {'shardwise, ' + name:22} {took:16.2f} {handed:14.2f}")
+            label = f"shardwise, {name}"
+            print(f"{kind:10} {label:22} {took:10.2f} {dropped:10.2f} {handed:14.2f}", flush=True)
         if kind == "padded":
             continue
         peer = torch.utils.data.DataLoader(
             rows, ROWS, num_workers=2, collate_fn=stack if kind == "collate" else None
         )
         batches = iter(peer)
-        took = main_thread_ms(batches, count, options.pause)
-        print(f"{kind:22} {'torch, processes':22} {took:16.2f}")
+        took, dropped = main_thread_ms(batches, count, options.pause)
+        print(f"{kind:10} {'torch, processes':22} {took:10.2f} {dropped:10.2f}", flush=True)
         del batches, peer
 
 

@@ -20,6 +20,7 @@ from shardwise.engine.processes import run as run_module
 from shardwise.engine.processes import session as session_module
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.processes.worker_pool import WorkerPool
+from shardwise.engine.processes.worker_status import WorkerStatus
 from shardwise.engine.request import BatchRequest
 from shardwise.engine.threads import ThreadExecutor
 from tests.support.waiting import wait_for
@@ -242,6 +243,73 @@ def test_a_sampler_that_does_not_return_is_a_stall_that_says_so():
             next(executor.run(stuck()))
         executor.timeout = 60
         assert sum(1 for _ in executor.run(requests(3))) == 3
+
+
+def test_a_run_that_waits_for_the_sampler_of_an_earlier_one_is_a_stall_that_says_so(monkeypatch):
+    for module in (run_module, session_module):
+        monkeypatch.setattr(module, "END_TIMEOUT_S", 0.1)
+    go, is_stuck = threading.Event(), threading.Event()
+
+    def stuck():
+        yield from requests(1)
+        is_stuck.set()
+        go.wait(60)
+
+    with closing(processes(BatchBuilder(DATA))) as executor:
+        executor.num_prefetch = 1
+        earlier = executor.run(stuck())
+        assert next(earlier).data["n"].tolist() == [0, 1, 2, 3]
+        assert is_stuck.wait(60)
+        earlier.close()
+        executor.timeout = 0.1
+        with pytest.raises(StallError, match=r"0\.1 s: an earlier iterator"):
+            next(executor.run(requests(3)))
+        executor.timeout = 60
+        assert sum(1 for _ in executor.run(requests(3))) == 3
+        go.set()
+
+
+def test_a_run_whose_processes_were_ended_does_not_wait_for_its_thread_again(monkeypatch):
+    monkeypatch.setattr(session_module, "END_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(run_module, "wait", lambda *_: waits.append(go.is_set()))
+    go, is_stuck, waits = threading.Event(), threading.Event(), []
+
+    def stuck():
+        yield from requests(1)
+        is_stuck.set()
+        go.wait(60)
+
+    executor = processes(BatchBuilder(DATA))
+    executor.num_prefetch = 1
+    batches = executor.run(stuck())
+    next(batches)
+    assert is_stuck.wait(60)
+    executor.close()
+    batches.close()
+    assert waits == []
+    go.set()
+
+
+def test_the_end_of_a_run_passes_over_no_task_of_the_one_that_has_begun(monkeypatch):
+    is_read, in_main = threading.Event(), threading.main_thread()
+    run = WorkerStatus.run
+
+    def read(status):
+        number = run.fget(status)
+        if threading.current_thread() is not in_main and not is_read.is_set():
+            is_read.set()
+            # Between reading the number and writing that no run is under way.
+            wait_for(lambda: executor._session.run_number == 2, seconds=60)
+        return number
+
+    monkeypatch.setattr(WorkerStatus, "run", property(read, run.fset))
+    with closing(processes(BatchBuilder(DATA))) as executor:
+        # All of its batches are made ahead.
+        older = executor.run(requests(3))
+        next(older)
+        assert is_read.wait(60)
+        assert sum(1 for _ in executor.run(requests(15))) == 15
+        older.close()
 
 
 def test_a_loader_that_is_closed_ends_a_run_that_could_not_start(monkeypatch):

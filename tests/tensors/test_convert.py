@@ -78,6 +78,49 @@ def test_tensors_of_one_shape_are_stacked_and_all_other_lists_stay():
         assert tensors[name] is batch[name]
 
 
+LARGE = 5 << 18
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.bfloat16, torch.complex64])
+def test_large_tensors_are_stacked_in_memory_of_numpy_which_is_freed_in_less_time(
+    dtype, monkeypatch
+):
+    made, empty = [], np.empty
+
+    def note(*args, **options):
+        made.append(empty(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(np, "empty", note)
+    rows = [torch.full((LARGE,), number, dtype=dtype) for number in range(4)]
+    stacked = to_tensors({"x": rows})["x"]
+    assert stacked.data_ptr() in [array.ctypes.data for array in made]
+    assert stacked.dtype == dtype
+    assert torch.equal(stacked, torch.stack(rows))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        torch.zeros(LARGE, requires_grad=True),
+        torch.zeros(LARGE).to_sparse(),
+        torch.zeros(LARGE, device="meta"),
+        torch.zeros(LARGE).expand(2, LARGE),
+        torch.zeros(LARGE, dtype=torch.complex64).conj(),
+        torch.zeros(64, 4, 64, 80).contiguous(memory_format=torch.channels_last),
+    ],
+    ids=["leaf", "sparse", "meta", "expanded", "conjugate", "channels last"],
+)
+def test_large_tensors_of_any_kind_are_stacked_as_torch_does(row):
+    stacked, expected = to_tensors({"x": [row] * 4})["x"], torch.stack([row] * 4)
+    assert (stacked.shape, stacked.dtype, stacked.layout, stacked.device) == (
+        *(expected.shape, expected.dtype, expected.layout, expected.device),
+    )
+    assert stacked.requires_grad == expected.requires_grad
+    if not stacked.is_sparse:
+        assert stacked.stride() == expected.stride()
+
+
 def test_pinning_without_an_accelerator_does_nothing():
     if torch.accelerator.is_available():
         pytest.skip("this machine has an accelerator")

@@ -19,6 +19,7 @@ from shardwise.base.errors import StallError, WorkerError
 from shardwise.codecs import array
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.builder import BatchBuilder
+from shardwise.engine.processes import worker
 from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
 from shardwise.testing import assert_batches_equal
@@ -297,6 +298,15 @@ def test_a_trainer_that_is_ended_leaves_no_process_behind(how, tmp_path):
         if program.poll() is None:
             os.killpg(program.pid, signal.SIGKILL)
             program.communicate()
+
+
+def test_a_worker_whose_trainer_is_gone_before_it_starts_ends_in_silence(monkeypatch):
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    worker._end_with(gone.pid)
+    assert ended == [0]
 
 
 def test_where_ctrl_c_is_ignored_it_is_ignored_by_all(tmp_path):

@@ -115,6 +115,11 @@ class Run:
                 return self._ready.get(timeout=timeout)
             except Empty:
                 pending = [*self._pending.values()]
+            if not self._thread:
+                raise StallError(
+                    f"no batch for {timeout:g} s: an earlier iterator of this loader has not "
+                    "ended, whose sampler has not returned; raise timeout= if it may take this long"
+                )
             if self._is_asking:
                 raise StallError(
                     f"no batch for {timeout:g} s: the sampler has not returned the ids of the next "
@@ -135,8 +140,9 @@ class Run:
             return  # a forked child has neither the thread nor the processes
         self._is_over = True
         self._pool.wake()
-        # An iterator may be dropped by any thread, when garbage is collected.
-        if self._thread != threading.get_ident():
+        # An iterator may be dropped by any thread, when garbage is collected. Where the processes
+        # have ended, closing them has waited already.
+        if self._thread != threading.get_ident() and self._session.is_open:
             wait([self._made], END_TIMEOUT_S)
 
     def _make(self) -> None:

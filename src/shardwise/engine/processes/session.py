@@ -48,6 +48,11 @@ class Session:
         self._is_learned = builder.collate is not None or builder.ragged.ragged == "pad"
         self.slots = SlotPool(max_idle=max_idle)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the processes have not been ended, by anyone."""
+        return self._end.alive
+
     def require_usable(self) -> None:
         """Refuse a forked process, and the end of the processes."""
         if self.pid != os.getpid():
@@ -56,7 +61,7 @@ class Session:
                 "build the batches of this iterator: begin a new one here, for which this process "
                 "starts workers of its own"
             )
-        if not self._end.alive:
+        if not self.is_open:
             raise RuntimeError(
                 "the loader was closed while it was iterated, or the program has ended"
             ) from None

@@ -244,9 +244,11 @@ def _pack_answer(answer: Answer, slots: SlotPool) -> Packed:
 
 def _end_with(trainer: int) -> None:
     """End this process when the trainer ends, however it does."""
-    watched = os.pidfd_open(trainer)
-    if os.getppid() == trainer:
-        select.select([watched], [], [])
+    # It may be gone already.
+    with suppress(ProcessLookupError):
+        watched = os.pidfd_open(trainer)
+        if os.getppid() == trainer:
+            select.select([watched], [], [])
     os._exit(0)
 
 
