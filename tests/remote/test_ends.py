@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.remote_shards import put_indexed_shards
+from tests.support.torchrun import PYTHON_PATH
 
 PROGRAM = Path(__file__).parent / "programs" / "reads_and_ends.py"
-ROOT = Path(__file__).parents[2]
 RAISED = "Traceback (most recent call last):"
 
 
@@ -37,7 +37,12 @@ def urls(s3):
     ],
 )  # fmt: skip
 def test_a_program_ends_at_once_and_in_silence(s3, urls, way, times, tmp_path):
-    env = {**os.environ, **s3.environment, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    env = {
+        **os.environ,
+        **s3.environment,
+        "XDG_CACHE_HOME": str(tmp_path),
+        "PYTHONPATH": PYTHON_PATH,
+    }
     programs = [
         subprocess.Popen(
             [sys.executable, PROGRAM, way, *urls],

@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
+# This tree's packages, also where another tree is installed as editable.
+PYTHON_PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 
 
 def torchrun(
@@ -81,7 +83,7 @@ def run_program(
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
     """This process's variables and `env`: one OpenMP thread a process, `tests` importable."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHON_PATH, **env}
 
 
 def kill_family(pid: int) -> None:

@@ -23,6 +23,7 @@ from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
 from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
+from tests.support.torchrun import PYTHON_PATH, ROOT
 from tests.support.waiting import wait_for
 
 
@@ -216,11 +217,10 @@ def test_a_loader_dropped_without_close_gives_its_batch_memory_back():
 def run_program(program, *, tmp_path, cwd=None, before=()):
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(program))
-    root = Path(__file__).parents[3]
     return subprocess.Popen(
         [*before, sys.executable, str(path)],
-        cwd=cwd or root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=cwd or ROOT,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
