@@ -20,6 +20,18 @@ NUM_SAMPLES = 22
 PROGRAM = Path(__file__).parent / "programs" / "evaluated.py"
 # Each kind of loss, with one of the sizes; the remainders are all tried.
 CASES = [("classes", 49), ("counted", 101), ("squares", 49)]
+OTHER_CASES = [("classes", 101), ("counted", 49), ("squares", 101)]
+# One run has all cases of a list: the import of transformers costs more than they do.
+EACH_CASE = pytest.mark.parametrize(
+    ("records", "kind", "num_samples"),
+    [
+        *((CASES, *case) for case in CASES),
+        *(pytest.param(OTHER_CASES, *case, marks=pytest.mark.long) for case in OTHER_CASES),
+    ],
+    indirect=["records"],
+    scope="module",
+    ids=lambda value: "cases" if isinstance(value, list) else str(value),
+)
 
 
 class Model(torch.nn.Module):
@@ -65,12 +77,13 @@ def trainer(
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+def records(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     """Results of one process on the Trainer's own loader, and of two ranks on ours."""
     out = tmp_path_factory.mktemp("evaluated")
+    cases = [f"{kind}:{num_samples}" for kind, num_samples in request.param]
     run_several(
-        Run((PROGRAM, out, "24"), None),
-        Run((PROGRAM, out, "12"), 2),
+        Run((PROGRAM, out, "24", *cases), None),
+        Run((PROGRAM, out, "12", *cases), 2),
         preload=["transformers.trainer", "deepspeed"],
         timeout=TIMEOUT_S,
         env=OFFLINE,
@@ -79,7 +92,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
 
 
 @pytest.mark.parametrize("remainder", ["pad", "uneven", None])
-@pytest.mark.parametrize(("kind", "num_samples"), CASES)
+@EACH_CASE
 def test_an_evaluation_on_two_ranks_has_one_processs_results(
     records: list[dict], kind: str, num_samples: int, remainder: str | None
 ) -> None:
@@ -92,7 +105,7 @@ def test_an_evaluation_on_two_ranks_has_one_processs_results(
             np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize(("kind", "num_samples"), CASES)
+@EACH_CASE
 def test_training_on_a_padded_epoch_has_one_processs_losses_and_weights(
     records: list[dict], kind: str, num_samples: int
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.remote_shards import put_indexed_shards
-from tests.support.torchrun import MODULE_PATH
+from tests.support.torchrun import PYTHON_PATH
 
 PROGRAM = Path(__file__).parent / "programs" / "reads_and_ends.py"
 RAISED = "Traceback (most recent call last):"
@@ -37,8 +37,12 @@ def urls(s3):
     ],
 )  # fmt: skip
 def test_a_program_ends_at_once_and_in_silence(s3, urls, way, times, tmp_path):
-    own = {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": MODULE_PATH}
-    env = {**os.environ, **s3.environment, **own}
+    env = {
+        **os.environ,
+        **s3.environment,
+        "XDG_CACHE_HOME": str(tmp_path),
+        "PYTHONPATH": PYTHON_PATH,
+    }
     programs = [
         subprocess.Popen(
             [sys.executable, PROGRAM, way, *urls],

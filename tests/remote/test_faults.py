@@ -91,7 +91,7 @@ def test_an_epoch_over_a_bad_line_has_every_sample(s3, shards, executor):
     [
         ({"error_share": 1.0, "error_status": 403}, sw.StorageError, "HTTP 403"),
         ({"error_share": 1.0, "error_status": 404}, sw.MissingShardError, "HTTP 404"),
-        ({"stall_share": 1.0, "stall_head": True}, sw.StorageError, "request_timeout_s=5"),
+        ({"stall_share": 1.0, "stall_head": True}, sw.StorageError, "request_timeout_s=3"),
     ],
     ids=["forbidden", "gone", "silent"],
 )
@@ -101,7 +101,7 @@ def test_a_store_that_fails_for_good_in_the_middle_of_an_epoch_ends_it(
     with FaultProxy(s3.endpoint) as proxy:
         # Opening 30 shards is under the same limit, on a machine that may do much else.
         options = reached(
-            s3.behind(proxy.url), attempt_timeout_s=2.0, request_timeout_s=5.0, prefetch_bytes=0
+            s3.behind(proxy.url), attempt_timeout_s=2.0, request_timeout_s=3.0, prefetch_bytes=0
         )
         with loader(sw.tar(shards[:30], storage=options), batch_size=3, num_threads=2) as batches:
             given = iter(batches)

@@ -22,7 +22,7 @@ from shardwise.storage import outages
 from tests.support.fault_proxy import FaultProxy
 from tests.support.ranks import run_ranks
 from tests.support.remote_shards import put_indexed_shards
-from tests.support.torchrun import MODULE_PATH
+from tests.support.torchrun import PYTHON_PATH
 from tests.support.waiting import wait_for
 
 PROGRAM = Path(__file__).parent / "programs" / "waits.py"
@@ -45,7 +45,7 @@ def reading(proxy, s3, urls):
     process = subprocess.Popen(
         [sys.executable, PROGRAM, "alone", *urls],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **s3.behind(proxy.url).environment, "PYTHONPATH": MODULE_PATH},
+        env={**os.environ, **s3.behind(proxy.url).environment, "PYTHONPATH": PYTHON_PATH},
         preexec_fn=take_ctrl_c,  # noqa: PLW1509 - one system call
     )  # fmt: skip
     try:

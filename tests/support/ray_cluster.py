@@ -25,7 +25,7 @@ import psutil
 import pytest
 
 from tests.support.server_process import end_with_parent
-from tests.support.torchrun import MODULE_PATH, ROOT
+from tests.support.torchrun import PYTHON_PATH, ROOT
 
 START_S = 240
 # What a raylet starts beside its workers.
@@ -102,7 +102,7 @@ def ray_cluster(*, num_nodes: int = 2, num_cpus: int = 1) -> Iterator[RayCluster
                 **RAY_ENVIRONMENT,
                 "RAY_TMPDIR": str(folder),
                 # What a test's functions are pickled by: their modules.
-                "PYTHONPATH": MODULE_PATH,
+                "PYTHONPATH": PYTHON_PATH,
                 "OMP_NUM_THREADS": "1",
             },
             stdin=subprocess.PIPE,

@@ -10,6 +10,7 @@ read from the internet comes from a web server of the test.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import tarfile
 import xml.etree.ElementTree as ET
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from tests.support.server_process import skip_or_fail
 from tests.support.suite_data import NUM_REMOTE_SHARDS
-from tests.support.torchrun import run_program
+from tests.support.torchrun import PYTHON_PATH, run_program
 
 _DIGESTS = {
     "webdataset-1.0.2": "7f0498be827cfa46cc5430a58768a24e2c6a410676a61be1838f53d61afdaab4",
@@ -154,7 +155,7 @@ def run_suite(folder: Path, server: str, *tests: str, repeats: int = 1) -> Outco
         check=False,
         cwd=folder,
         env={
-            "PYTHONPATH": str(folder),
+            "PYTHONPATH": f"{folder}{os.pathsep}{PYTHON_PATH}",
             "SUITE_SERVER": server,
             "SUITE_REPEATS": str(repeats),
             "WIDS_CACHE": str(folder / "wids-cache"),

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-# `tests`, and this checkout's package where another one is installed.
-MODULE_PATH = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+# This tree's packages, also where another tree is installed as editable.
+PYTHON_PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 
 
 def torchrun(
@@ -83,7 +83,7 @@ def run_program(
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
     """This process's variables and `env`: one OpenMP thread a process, `tests` importable."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": MODULE_PATH, **env}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHON_PATH, **env}
 
 
 def kill_family(pid: int) -> None:

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from shardwise.engine.processes import start_worker as module
-from tests.support.torchrun import MODULE_PATH, ROOT
+from tests.support.torchrun import PYTHON_PATH, ROOT
 
 LAUNCHER = "tests.support.worker_launcher"
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE)
@@ -82,7 +82,7 @@ class WorkerLauncher:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", LAUNCHER, str(theirs.fileno())],
                 cwd=ROOT,
-                env={**os.environ, **module._ONE_THREAD, "PYTHONPATH": MODULE_PATH},
+                env={**os.environ, **module._ONE_THREAD, "PYTHONPATH": PYTHON_PATH},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 # Not in a session of its own: groups of workers must be in this one.

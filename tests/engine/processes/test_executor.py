@@ -24,7 +24,7 @@ from shardwise.engine.processes.executor import ProcessExecutor
 from shardwise.engine.request import BatchRequest
 from shardwise.testing import assert_batches_equal
 from tests.support.memory_source import MemorySource, numbered_samples
-from tests.support.torchrun import MODULE_PATH, ROOT
+from tests.support.torchrun import PYTHON_PATH, ROOT
 from tests.support.waiting import wait_for
 
 
@@ -221,7 +221,7 @@ def run_program(program, *, tmp_path, cwd=None, before=()):
     return subprocess.Popen(
         [*before, sys.executable, str(path)],
         cwd=cwd or ROOT,
-        env={**os.environ, "PYTHONPATH": MODULE_PATH},
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -15,7 +15,7 @@ from tests.extensions.share.test_shared_cache import NODE, arguments, lines_and_
 from tests.support.ray_cluster import RAY_ENVIRONMENT
 from tests.support.server_process import free_port
 from tests.support.servers import S3Server
-from tests.support.torchrun import MODULE_PATH, environment, run_program, torchrun
+from tests.support.torchrun import PYTHON_PATH, environment, run_program, torchrun
 from tests.support.trainers import TIMEOUT_S, needs
 
 pytestmark = pytest.mark.long
@@ -66,7 +66,7 @@ def run_mpi(given: dict[str, Any]) -> None:
 
 def run_ray(given: dict[str, Any]) -> None:
     program = NODE.with_name("ray_nodes.py")
-    env = {**RAY_ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": MODULE_PATH}
+    env = {**RAY_ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": PYTHON_PATH}
     run_program(program, json.dumps(given), timeout=TIMEOUT_S, env=env)
 
 

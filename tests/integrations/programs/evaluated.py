@@ -1,6 +1,7 @@
 """Hugging Face's Trainer evaluates and predicts on loaders, and trains one padded epoch.
 
-Arguments: the directory to write to, and the batch size of a rank. Run without torchrun it is the
+Arguments: the directory to write to, the batch size of a rank, and kinds of loss with their numbers
+of samples, such as "classes:49". Run without torchrun it is the
 one process that others are held against; "own" results are those of the Trainer's own loader.
 """
 
@@ -19,7 +20,6 @@ from torch.nn.functional import cross_entropy, mse_loss
 import shardwise as sw
 from shardwise.integrations.huggingface import LoaderMixin
 
-CASES = (("classes", 49), ("counted", 101), ("squares", 49))
 REMAINDERS = ("pad", "uneven", None)
 
 
@@ -87,11 +87,12 @@ def evaluated(trainer, data=None):
     }
 
 
-def main(out, batch_size):
+def main(out, batch_size, *cases):
     out, batch_size = Path(out), int(batch_size)
     is_alone = "RANK" not in os.environ
     record = {}
-    for kind, num_samples in CASES:
+    for kind, number in (case.split(":") for case in cases):
+        num_samples = int(number)
         Model.main_input_name = "x"
         data = sw.wrap(rows(num_samples, kind))
         name = f"{kind} {num_samples}"

@@ -230,7 +230,7 @@ def test_a_batch_is_one_request(cluster):
 
 @pytest.mark.parametrize("fault", ["cut", "hang", "missing", "older"])
 def test_what_one_request_does_not_bring_is_read_range_by_range(cluster, fault, caplog):
-    urls = put_shards(cluster, "train", [40, 40], num_bytes=LARGE)
+    urls = put_shards(cluster, "train", [16, 16], num_bytes=LARGE)
     storage = {"endpoint": cluster.endpoint, "attempt_timeout_s": 1.0}
     data = sw.tar(urls, storage=storage).decode(cls=int)
     len(data)

@@ -34,14 +34,15 @@ ROWS = {
         {"compression": "zstd"},
     ],
 )
-def test_a_flipped_bit_in_a_page_with_a_checksum_is_never_a_wrong_value(tmp_path, options):
+@pytest.mark.parametrize("num", [50, pytest.param(150, marks=pytest.mark.long)])
+def test_a_flipped_bit_in_a_page_with_a_checksum_is_never_a_wrong_value(tmp_path, options, num):
     path = tmp_path / "a.parquet"
     columns = {"x": pa.array(range(0, 300, 5)), "s": [f"text {i % 7}" for i in range(60)]}
     pq.write_table(pa.table(columns), path, row_group_size=20, write_page_checksum=True, **options)
     data = path.read_bytes()
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     flips, refused = random.Random(0), 0
-    for _ in range(50):
+    for _ in range(num):
         damaged = bytearray(data)
         damaged[flips.randrange(4, footer)] ^= 1 << flips.randrange(8)
         path.write_bytes(damaged)
@@ -55,7 +56,7 @@ def test_a_flipped_bit_in_a_page_with_a_checksum_is_never_a_wrong_value(tmp_path
             found = None
             refused += 1
         assert found == wanted
-    assert refused > 30
+    assert refused > 0.6 * num
 
 
 def test_a_flipped_bit_names_file_and_row_group_and_its_rows_can_be_skipped(tmp_path):
