@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 import time
 from collections import Counter
@@ -12,7 +13,9 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch.distributed as dist
@@ -30,6 +33,7 @@ from tests.support.remote_shards import put_indexed_shards
 from tests.support.servers import S3Server
 from tests.support.tables import numbered_table
 from tests.support.tfrecords import example, record_file
+from tests.support.token_files import documents_of, write_litdata, write_megatron
 
 WORLD = 256
 URLS = ["s3://bucket/file"]
@@ -95,8 +99,8 @@ def as_rank(monkeypatch, store):
 
 
 @pytest.fixture(scope="module")
-def datasets(s3: S3Server, tmp_path_factory) -> list[tuple[str, str]]:
-    """Data of all kinds that a store has: the function that opens each, and its URL."""
+def datasets(s3: S3Server, tmp_path_factory) -> list[tuple[str, str, dict[str, Any]]]:
+    """Data of all kinds that a store has: the function that opens each, URL and options."""
     folder = tmp_path_factory.mktemp("start")
     put_indexed_shards(s3, "start-tar", [5] * 4)
     for number in range(4):
@@ -110,14 +114,22 @@ def datasets(s3: S3Server, tmp_path_factory) -> list[tuple[str, str]]:
         s3.put(f"start-files/{number}.txt", b"text")
     for path in (FOREIGN / "mds").iterdir():
         s3.put(f"start-mds/{path.name}", path.read_bytes())
+    write_megatron(folder / "a.bin", documents_of([30, 1, 12]))
+    write_litdata(folder, [documents_of([30, 1]), documents_of([12])], "no_header_numpy:5")
+    for path in (*folder.glob("*.bin"), folder / "a.idx", folder / "index.json"):
+        of_megatron = path.stem == "a"
+        s3.put(f"start-{'megatron' if of_megatron else 'chunks'}/{path.name}", path.read_bytes())
     s3.put("start-files/list.csv", b"path\n0.txt\n1.txt\n2.txt\n3.txt\n")
     return [
-        ("tar", s3.url("start-tar/*.tar")),
-        ("parquet", s3.url("start-parquet/")),
-        ("jsonl", s3.url("start-jsonl/*.jsonl")),
-        ("tfrecord", s3.url("start-tfrecord/*.tfrecord")),
-        ("mds", s3.url("start-mds")),
-        ("files", s3.url("start-files/list.csv")),
+        ("tar", s3.url("start-tar/*.tar"), {}),
+        ("parquet", s3.url("start-parquet/"), {}),
+        ("jsonl", s3.url("start-jsonl/*.jsonl"), {}),
+        ("tfrecord", s3.url("start-tfrecord/*.tfrecord"), {}),
+        ("mds", s3.url("start-mds"), {}),
+        ("files", s3.url("start-files/list.csv"), {}),
+        ("tokens", s3.url("start-megatron/a.bin"), {"block": 4}),
+        ("tokens", s3.url("start-megatron/a.bin"), {"block": 4, "documents": True}),
+        ("tokens", s3.url("start-chunks/index.json"), {"block": 4, "documents": True}),
     ]
 
 
@@ -128,23 +140,41 @@ def starts(s3: S3Server) -> Counter[str]:
     return Counter(each for each in seen if "start-" in each)
 
 
-def open_one(s3: S3Server, name: str, url: str) -> tuple[int, tuple[str, ...]]:
-    dataset = getattr(sw, name)(url, storage=s3.unhedged)
+def open_one(
+    s3: S3Server, name: str, url: str, options: dict[str, Any]
+) -> tuple[int, tuple[str, ...]]:
+    dataset = getattr(sw, name)(url, storage=s3.unhedged, **options)
     return len(dataset), dataset.fields
 
 
 def test_256_ranks_open_data_by_the_requests_of_one(s3, datasets, as_rank, monkeypatch, tmp_path):
-    for name, url in datasets:
+    for name, url, options in datasets:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "alone"))
         starts(s3)
-        [expected] = as_rank(partial(open_one, s3, name, url), 1)
+        [expected] = as_rank(partial(open_one, s3, name, url, options), 1)
         alone = starts(s3)
         num_listings = sum("list-type" in each for each in alone.elements())
-        assert num_listings == (name not in ("mds", "files"))
+        assert num_listings == (name not in ("mds", "files", "tokens"))
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "together"))
-        found = as_rank(partial(open_one, s3, name, url), WORLD)
+        found = as_rank(partial(open_one, s3, name, url, options), WORLD)
         assert set(found) == {expected}, (name, found[0])
         assert starts(s3) == alone, name
+
+
+@pytest.mark.parametrize("name", ["parquet", "tokens"])
+def test_a_rank_reads_its_rows_and_no_header_of_a_file(s3, datasets, as_rank, name):
+    url, options = next(each[1:] for each in datasets if each[0] == name)
+    opened = as_rank(lambda: getattr(sw, name)(url, storage=s3.unhedged, **options).source, 4)
+    assert len({source.manifest.num_samples for source in opened}) == 1
+    starts(s3)
+    for source in opened:
+        # As a worker process gets it.
+        copied = pickle.loads(pickle.dumps(source))
+        rows = np.arange(0, source.manifest.num_samples, 3)
+        assert len(copied.read(rows).ids) == len(rows)
+        # A row group is a request, as is a block of tokens.
+        num_reads = len(np.unique(source.manifest.locate(rows)[0]) if name == "parquet" else rows)
+        assert starts(s3).total() == num_reads
 
 
 @pytest.mark.long

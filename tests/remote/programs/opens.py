@@ -17,7 +17,10 @@ rank = dist.get_rank()
 # As on a node of its own.
 os.environ["XDG_CACHE_HOME"] = f"{sys.argv[2]}/{rank}"
 storage = sw.StorageOptions(config=settings["config"], hedge=False)
-datasets = [getattr(sw, name)(url, storage=storage) for name, url in settings["datasets"]]
+datasets = [
+    getattr(sw, name)(url, storage=storage, **options)
+    for name, url, options in settings["datasets"]
+]
 for dataset in datasets:
     assert len(dataset) * len(dataset.fields)
 dist.barrier()

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.columns import Columns
-from shardwise.base.errors import DataError
+from shardwise.extensions.formats.tokens.open_files import read_documents
 from shardwise.extensions.formats.tokens.source import TokenSource
 from shardwise.plan import Permutation, mix
 from shardwise.plan.permute import LastValues
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.protocol import ReadsEpochs
 from shardwise.storage import PoolRanges
+from shardwise.storage.found_once import made_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,19 +39,21 @@ class JoinedDocuments(ReadsEpochs, TokenSource):
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
         """int64 `[documents]`, where each ends in all files one after the other; none is empty."""
-        ends, base = [], 0
-        for file in self.files:
-            if file.read_documents is None:
-                raise DataError(
-                    "its format does not say where documents end: documents=True is for Megatron's "
-                    ".bin with .idx and for LitData's chunks",
-                    url=file.url,
-                )
-            ends.append(file.read_documents() + base)
-            base += file.num_tokens
-        # Documents without a token have the end of the one before.
-        every = np.unique(np.concatenate(ends))
-        return every[every > 0]
+
+        def read() -> bytes:
+            ends = [
+                read_documents(file, self._options) + end - file.num_tokens
+                for file, end in zip(self.files, self._file_ends.tolist(), strict=True)
+            ]
+            # Documents without a token have the end of the one before.
+            every = np.unique(np.concatenate(ends))
+            return every[every > 0].tobytes()
+
+        if self.reader.are_local:
+            return np.frombuffer(read(), np.int64)
+        # One rank of a process group reads them for all.
+        made = made_once(f"documents {self._dtype}", self.urls, self._options, read)
+        return np.frombuffer(made, np.int64)
 
     @cached_property
     def _file_ends(self) -> NDArray[np.int64]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,13 +102,12 @@ def _open_chunk(url: str, dtype: np.dtype[Any], options: StorageOptions) -> Toke
         )
     file.close()
     num_tokens = tokens_between(url, offset, end, dtype)
-    bounds = partial(_documents, url, count, dtype, options)
-    return TokenFile(url, stat, dtype, offset, num_tokens, bounds)
+    return TokenFile(url, stat, dtype, offset, num_tokens, (count,))
 
 
-def _documents(
-    url: str, count: int, dtype: np.dtype[Any], options: StorageOptions
-) -> NDArray[np.int64]:
+def read_documents(tokens: TokenFile, options: StorageOptions) -> NDArray[np.int64]:
+    """The end of each item of a chunk, in tokens."""
+    url, dtype, (count,) = tokens.url, tokens.dtype, tokens.index
     file = open_file(url, options=options)
     bounds = np.frombuffer(file.read(4, 4 * (count + 1)), "<u4").astype(np.int64)
     file.close()

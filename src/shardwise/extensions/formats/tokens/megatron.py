@@ -11,7 +11,6 @@ Source: Megatron-LM, megatron/core/datasets/indexed_dataset.py.
 from __future__ import annotations
 
 import struct
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,14 +82,15 @@ def open_megatron(
             offset=min(num_bytes, stat.num_bytes) if num_bytes >= 0 else 0,
         )
     file.close()
-    bounds = partial(_documents, name, num_sequences, num_bounds, own.itemsize, options)
-    return TokenFile(url, stat, own, 0, stat.num_bytes // own.itemsize, bounds)
+    index = num_sequences, num_bounds
+    return TokenFile(url, stat, own, 0, stat.num_bytes // own.itemsize, index)
 
 
-def _documents(
-    url: str, num_sequences: int, num_bounds: int, itemsize: int, options: StorageOptions
-) -> NDArray[np.int64]:
+def read_documents(tokens: TokenFile, options: StorageOptions) -> NDArray[np.int64]:
     """The end of each document, in tokens; reads the whole index, and checks it."""
+    url, itemsize, (num_sequences, num_bounds) = (
+        index_url(tokens.url), tokens.dtype.itemsize, tokens.index,
+    )  # fmt: skip
     file = open_file(url, options=options)
     at = _HEADER.size
     data = file.read(at, 12 * num_sequences + 8 * num_bounds)

@@ -8,16 +8,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.base.arguments import path_text
 from shardwise.base.errors import DataError, MissingShardError
 from shardwise.base.parallel import in_threads
 from shardwise.base.shown import base_name
+from shardwise.extensions.formats.tokens import litdata, megatron
 from shardwise.extensions.formats.tokens.litdata import open_litdata
 from shardwise.extensions.formats.tokens.megatron import open_megatron
 from shardwise.extensions.formats.tokens.raw import open_npy, open_raw
 from shardwise.extensions.formats.tokens.token_file import TokenFile
-from shardwise.storage import StorageOptions, expand, is_local, local_path, open_file
+from shardwise.storage import FileStat, StorageOptions, expand, is_local, local_path, open_file
+from shardwise.storage.found_once import found_once
 from shardwise.storage.missing import explain_missing
 
 _SUFFIXES = (".bin", ".npy")
@@ -48,9 +51,22 @@ def open_token_files(
     urls: Sequence[str], dtype: np.dtype[Any] | None, options: StorageOptions
 ) -> list[TokenFile]:
     """Open files, which must be of one dtype, and check their headers."""
-    opened = in_threads(partial(_open, dtype=dtype, options=options), urls, _THREADS)
+
+    def read() -> list[Any]:
+        opened = in_threads(partial(_open, dtype=dtype, options=options), urls, _THREADS)
+        return [
+            [file.url, file.stat, file.dtype.str, file.offset, file.num_tokens, file.index]
+            for each in opened
+            for file in each
+        ]
+
     with explain_missing(urls):
-        files = [file for each in opened for file in each]
+        # One rank of a process group reads those of remote files for all.
+        found = found_once(f"tokens {dtype}", urls, options, read)
+    files = [
+        TokenFile(url, FileStat(*stat), np.dtype(own), offset, num_tokens, tuple(index))
+        for url, stat, own, offset, num_tokens, index in found
+    ]
     if not files:
         raise DataError("no chunk of tokens is in it", url=urls[0])
     for file in files[1:]:
@@ -61,6 +77,23 @@ def open_token_files(
                 url=file.url,
             )
     return files
+
+
+def read_documents(file: TokenFile, options: StorageOptions) -> NDArray[np.int64]:
+    """Where the documents of a file end: int64 `[documents]`, ascending, the last is `num_tokens`.
+
+    Raises:
+        DataError: its format does not say so, or it is damaged.
+    """
+    if not file.index:
+        raise DataError(
+            "its format does not say where documents end: documents=True is for Megatron's .bin "
+            "with .idx and for LitData's chunks",
+            url=file.url,
+        )
+    if len(file.index) == 1:
+        return litdata.read_documents(file, options)
+    return megatron.read_documents(file, options)
 
 
 def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> list[TokenFile]:
@@ -85,9 +118,9 @@ def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> 
             ".npy, or LitData's index.json",
             url=url,
         )
-    megatron = open_megatron(url, stat, dtype, options)
-    if megatron is not None:
-        return [megatron]
+    indexed = open_megatron(url, stat, dtype, options)
+    if indexed is not None:
+        return [indexed]
     if dtype is None and name.startswith("chunk-"):
         beside = f"{url[: -len(name)]}{_LITDATA}"
         try:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwise.base.arguments import near_name
 from shardwise.base.errors import DataError
@@ -18,8 +16,8 @@ from shardwise.storage import FileStat
 class TokenFile:
     """A run of tokens in a file.
 
-    `read_documents` reads where the documents end: int64 `[documents]`, ascending, the last one is
-    `num_tokens`; None if the format does not have them.
+    `index` has the counts of the index that says where the documents end: of sequences and bounds
+    of Megatron's, of items of LitData's; it is empty if the format has none.
     """
 
     url: str
@@ -27,7 +25,7 @@ class TokenFile:
     dtype: np.dtype[Any]
     offset: int
     num_tokens: int
-    read_documents: Callable[[], NDArray[np.int64]] | None = None
+    index: tuple[int, ...] = ()
 
 
 def checked_dtype(dtype: Any) -> np.dtype[Any] | None:

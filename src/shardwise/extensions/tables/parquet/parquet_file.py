@@ -42,22 +42,27 @@ _TOO_LARGE = "chunked array"
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file's version and schema; rows, and bytes before compression, per row group."""
+    """A file's version and schema; rows, and bytes before compression, per row group.
+
+    `footer` has the bytes of a remote Parquet file's footer, which processes need to read it.
+    """
 
     url: str
     stat: FileStat
     schema: pa.Schema
     rows: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    footer: bytes = b""
 
 
 class ParquetFile:
-    """A Parquet file; makes no request before it must. `stat` is as for `open_table`."""
+    """A Parquet file; makes no request before it must. The arguments are those of `open_table`."""
 
-    def __init__(self, file: File, stat: FileStat | None = None) -> None:
+    def __init__(self, file: File, stat: FileStat | None = None, footer: bytes = b"") -> None:
         self._file, self.url = file, file.url
         self._stat = file.stat() if stat is None else stat
         file.pin(self._stat)
+        self._footer_bytes = footer
         self._metadata: pq.FileMetaData | None = None
         self._spans: dict[tuple[int, tuple[str, ...]], list[tuple[int, int]]] = {}
 
@@ -82,6 +87,7 @@ class ParquetFile:
             schema,
             np.array(rows, dtype=np.int64),
             np.array(sizes, dtype=np.int64),
+            self._footer_bytes if self._file.is_remote else b"",
         )
 
     def read(self, group: int, names: Sequence[str]) -> tuple[pa.Table, int]:
@@ -113,7 +119,10 @@ class ParquetFile:
 
     def _footer(self) -> pq.FileMetaData:
         if self._metadata is None:
-            self._metadata = _read_footer(self._file, self._stat.num_bytes)
+            if not self._footer_bytes:
+                self._footer_bytes = _read_footer(self._file, self._stat.num_bytes)
+            with as_data_error("its footer is damaged", url=self._file.url):
+                self._metadata = pq.read_metadata(pa.BufferReader(self._footer_bytes))
         return self._metadata
 
     def spans(self, group: int, names: Sequence[str]) -> list[tuple[int, int]]:
@@ -148,7 +157,7 @@ def check_version(file: File, stat: FileStat) -> None:
         require_same(stat, file.stat(), file.url)
 
 
-def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
+def _read_footer(file: File, num_bytes: int) -> bytes:
     tail_bytes = min(num_bytes, _TAIL_BYTES)
     tail = file.read(num_bytes - tail_bytes, tail_bytes)
     if tail[-4:] == _ENCRYPTED:
@@ -170,8 +179,7 @@ def _read_footer(file: File, num_bytes: int) -> pq.FileMetaData:
         )
     if footer_bytes > tail_bytes:
         tail = file.read(num_bytes - footer_bytes, footer_bytes)
-    with as_data_error("its footer is damaged", url=file.url):
-        return pq.read_metadata(pa.BufferReader(tail[-footer_bytes:]))
+    return tail[-footer_bytes:]
 
 
 def _decode(

@@ -138,7 +138,10 @@ class ParquetSource:
         groups, _ = tables.manifest.locate(ids)
         reads: list[UrlRanges] = []
         for group in np.unique(groups).tolist() if names else ():
-            file = self._files.get(dict).get(int(tables.file_of[group]))
+            number = int(tables.file_of[group])
+            # Ranges make no request: a footer that is not here is read with the row group.
+            is_known = tables.footers[number] or number in self._files.get(dict)
+            file = self._file(number) if is_known else None
             if (group, names) not in self._groups and isinstance(file, ParquetFile):
                 spans = file.spans(int(tables.group_of[group]), names)
                 ends = list(accumulate(end - begin for begin, end in spans))
@@ -216,7 +219,8 @@ class ParquetSource:
         if file is None:
             tables = self.tables
             # Two threads may both open it: one of them stays.
-            file = open_table(tables.urls[number], self._pool, tables.stats[number])
+            url, stat, footer = tables.urls[number], tables.stats[number], tables.footers[number]
+            file = open_table(url, self._pool, stat, footer)
             while len(files) >= _MAX_FILES:
                 files.pop(next(iter(files)), None)
             files[number] = file

@@ -41,7 +41,8 @@ class ArrowFile:
     are views of the mapped file: taking rows reads the pages that they lie on.
     """
 
-    def __init__(self, file: File, stat: FileStat | None = None) -> None:
+    def __init__(self, file: File, stat: FileStat | None = None, footer: bytes = b"") -> None:
+        del footer  # Arrow files have none
         if file.is_remote:
             raise StorageError(
                 f"{file.url!r} is an Arrow file, which is mapped and so must lie on this machine: "
@@ -101,6 +102,9 @@ _OPEN_THREADS = 16
 # order must be the same on every machine.
 _WINDOW_BYTES = 512 << 20
 _MAX_LANES = 1024
+# Footers of remote files travel with a pickled source; of more than 16 MiB in all, each process
+# reads those of the files that it decodes.
+_FOOTER_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -108,12 +112,14 @@ class Tables:
     """The files of an open table; pickles small.
 
     A shard is a row group: `file_of`, `group_of` and `first_rows` say where each one lies, int64.
-    If the files are `mapped`, any row is as near as another.
+    If the files are `mapped`, any row is as near as another. `footers` has the bytes of each, which
+    may be empty.
     """
 
     manifest: Manifest
     urls: tuple[str, ...]
     stats: tuple[FileStat, ...]
+    footers: tuple[bytes, ...]
     file_of: NDArray[np.int64]
     group_of: NDArray[np.int64]
     first_rows: NDArray[np.int64]
@@ -134,29 +140,39 @@ class Tables:
         return (*self.columns.stored, *(partition.name for partition in self.partitions))
 
 
-def open_table(url: str, pool: FilePool, stat: FileStat | None = None) -> TableFile:
-    """Open the present, or the given, version of an Arrow (".arrow") or Parquet file."""
+def open_table(
+    url: str, pool: FilePool, stat: FileStat | None = None, footer: bytes = b""
+) -> TableFile:
+    """Open the present, or the given, version of an Arrow (".arrow") or Parquet file.
+
+    `footer` has the bytes of its footer, or is empty: then they are read when they are needed.
+    """
     kind = ArrowFile if url.endswith(".arrow") else ParquetFile
-    return kind(pool.get(url), stat)
+    return kind(pool.get(url), stat, footer)
 
 
 def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> Tables:
     """Read the footers of all files, which must have the columns of one table."""
 
     def read() -> list[Any]:
+        infos = [*in_threads(lambda url: open_table(url, pool).info(), urls, _OPEN_THREADS)]
+        are_kept = sum(len(i.footer) for i in infos) <= _FOOTER_BYTES
         return [
-            [i.stat, i.schema.serialize().hex().decode(), i.rows.tolist(), i.sizes.tolist()]
-            for i in in_threads(lambda url: open_table(url, pool).info(), urls, _OPEN_THREADS)
-        ]
+            [
+                i.stat, i.schema.serialize().hex().decode(), i.rows.tolist(), i.sizes.tolist(),
+                i.footer.hex() if are_kept else "",
+            ]
+            for i in infos
+        ]  # fmt: skip
 
     # One rank of a process group reads those of remote files for all.
     found = found_once("tables", urls, pool.options, read)
     infos = [
         FileInfo(
             url, FileStat(*stat), pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))),
-            np.array(rows, np.int64), np.array(sizes, np.int64),
+            np.array(rows, np.int64), np.array(sizes, np.int64), bytes.fromhex(footer),
         )
-        for url, (stat, schema, rows, sizes) in zip(urls, found, strict=True)
+        for url, (stat, schema, rows, sizes, footer) in zip(urls, found, strict=True)
     ]  # fmt: skip
     dirs = {p.name: p for p in partitions_of(urls)}
     fields = fields_of(infos, {name: pa.array(p.values).type for name, p in dirs.items()}, options)
@@ -175,6 +191,7 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
         manifest=manifest,
         urls=tuple(urls),
         stats=tuple(info.stat for info in infos),
+        footers=tuple(info.footer for info in infos),
         file_of=np.repeat(np.arange(len(infos)), counts),
         group_of=np.concatenate([np.arange(count) for count in counts]),
         first_rows=np.concatenate([np.cumsum(info.rows) - info.rows for info in infos]),
