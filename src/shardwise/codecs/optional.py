@@ -44,11 +44,9 @@ class OptionalDecoder:
 
     @property
     def stream(self) -> int:
-        """The decoder's own stream."""
         return int(getattr(self.decoder, "stream", 0))
 
     def __call__(self, data: Any, **rng: np.random.Generator) -> Any:
-        """Decode; None stays None."""
         return data if data is None or self.decoder is None else self.decoder(data, **rng)
 
     def decode_into(self, data: Any, out: NDArray[Any]) -> None:
@@ -94,11 +92,9 @@ class EachDecoder:
 
     @property
     def stream(self) -> int:
-        """The decoder's own."""
         return int(getattr(self.decoder, "stream", 0))
 
     def __call__(self, members: Sequence[Any], **rng: np.random.Generator) -> list[Any]:
-        """Decode all members."""
         values = []
         for number, data in enumerate(members):
             with as_data_error(f"member {number} of {len(members)}", url=""):

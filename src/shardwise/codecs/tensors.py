@@ -25,7 +25,6 @@ class Npy(PlainDecoder):
     """A decoder of .npy files; `npy` makes it."""
 
     def __call__(self, data: bytes | memoryview) -> NDArray[Any]:
-        """Decode one file to an array that owns its data."""
         view = memoryview(data)
         start = _header_end(view)
         shape, fortran, dtype = _parse_npy_header(bytes(view[:start]))
@@ -89,7 +88,6 @@ class TorchTensor(PlainDecoder):
         return "torch_tensor()"
 
     def __call__(self, data: bytes | memoryview) -> Any:
-        """Decode one file."""
         torch: Any = import_torch()
         try:
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

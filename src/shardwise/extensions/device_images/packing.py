@@ -51,7 +51,6 @@ class PackedImages(Sequence["PackedImages"]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the files and pixels."""
         return int(self.rows["length"].sum())
 
     def payload(self) -> NDArray[np.uint8]:

@@ -48,13 +48,11 @@ class Clip:
 
     @property
     def described(self) -> str:
-        """Its frames, for messages."""
         shown = self.chosen.frames[self.chosen.frames >= 0]
         frames = f"frames {int(shown.min())} to {int(shown.max())}" if len(shown) else "no frames"
         return f"clip of {frames}"
 
     def named(self, error: DataError) -> DataError:
-        """The error with the clip's frames in it."""
         return DataError(f"{self.described}: {error.reason}", offset=error.offset)
 
 
@@ -66,7 +64,6 @@ class Clips:
 
     @property
     def described(self) -> str:
-        """Their frames, for messages."""
         return ", ".join(clip.described for clip in self.clips)
 
 
@@ -94,13 +91,11 @@ class ClipDecoder:
         return (*group, *shape[self.is_picture :]), np.dtype(self.dtype)
 
     def __call__(self, clip: Clip | Clips) -> NDArray[Any]:
-        """Decode a clip, or those of a sample."""
         if isinstance(clip, Clips):
             return np.stack([self._decode(each, None) for each in clip.clips])
         return self._decode(clip, None)
 
     def decode_into(self, clip: Clip | Clips, out: NDArray[Any]) -> None:
-        """Decode into a row of a batch."""
         if isinstance(clip, Clips):
             for each, part in zip(clip.clips, out, strict=True):
                 self._decode(each, part)

@@ -69,12 +69,10 @@ class ClipOptions:
 
     @property
     def cut_field(self) -> str | None:
-        """The field with the rows of cuts."""
         return self.cuts.split(".")[0] if self.cuts else None
 
     @property
     def rule(self) -> ClipRule:
-        """The rule for a clip's frames from its first one on."""
         short = self.short if self.short in ("mask", "repeat") else "error"
         return ClipRule(self.frames, self.stride, self.fps, short)
 
@@ -90,7 +88,6 @@ class ClipOptions:
 
     @property
     def windows(self) -> ClipWindows:
-        """The rules for the starts of clips."""
         is_counted = self.count is not None or (
             self.cuts is not None and self.step is None and self.seconds is None
         )

@@ -38,7 +38,6 @@ class Owners:
     fields: tuple[str, ...]
 
     def ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Ids in the source."""
         return numbers if self.indices is None else self.indices[numbers]
 
     def traits(self, made: Iterable[str], layouts: Mapping[str, Any]) -> SourceTraits:

@@ -93,7 +93,6 @@ class ClipTable:
 
     @property
     def num_clips(self) -> int:
-        """The number of all clips."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -170,7 +170,6 @@ class Media:
         return "media()"
 
     def __call__(self, data: bytes | memoryview) -> MediaFile:
-        """Keep a copy of one file."""
         return MediaFile(bytes(data), self.limits)
 
 

@@ -54,7 +54,6 @@ class PartDecoder(ABC):
     def __call__(
         self, data: bytes | memoryview, rng: np.random.Generator | None = None
     ) -> NDArray[Any]:
-        """Decode the part of one file."""
         return self._decode(data, rng, None)[0]
 
     def decode_into(

@@ -80,7 +80,6 @@ class Video(PartDecoder):
 
     @property
     def mask_row(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Shape and dtype of every mask."""
         return (self.frames,), np.dtype(np.bool_)
 
     def _decode(

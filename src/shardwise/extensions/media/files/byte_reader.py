@@ -12,9 +12,7 @@ class RangeReader(Protocol):
     """A media file that is read by ranges."""
 
     @property
-    def num_bytes(self) -> int:
-        """The file's size in bytes."""
-        ...
+    def num_bytes(self) -> int: ...
 
     def holds(self, start: int, stop: int) -> bool:
         """Whether bytes `[start, stop)` are in memory."""
@@ -71,17 +69,14 @@ class RangeFile:
         self._at = 0
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to an offset and return it."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._reader.num_bytes}[whence]
         self._at = max(0, base + offset)
         return self._at
 
     def tell(self) -> int:
-        """The byte that is read next."""
         return self._at
 
     def readinto(self, buffer: object) -> int:
-        """Fill a buffer, as far as the file goes."""
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
         stop = min(self._at + len(view), self._reader.num_bytes)
         count = max(0, stop - self._at)

@@ -68,7 +68,6 @@ class ClipRule:
 
     @property
     def described(self) -> str:
-        """The rule in a message."""
         rate = f"stride={self.stride}" if self.fps is None else f"fps={self.fps}"
         return f"(frames={self.frames}, {rate})"
 

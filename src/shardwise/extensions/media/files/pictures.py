@@ -47,7 +47,6 @@ class PictureForm:
 
     @property
     def upright(self) -> tuple[int, int]:
-        """Height and width of the turned picture."""
         turned = self.rotation % 180 == 90
         return (self.width, self.height) if turned else (self.height, self.width)
 
@@ -69,7 +68,6 @@ class PictureForm:
         return (width, height) if self.rotation % 180 == 90 else (height, width)
 
     def shape(self, num_frames: int) -> tuple[int, ...]:
-        """The shape of a clip."""
         return clip_shape(num_frames, *self.output, self.layout, self.mode)
 
     def place(self, pixels: Pixels, out: NDArray[Any], row: int) -> None:

@@ -23,12 +23,10 @@ class Span:
 
     @property
     def num_frames(self) -> int:
-        """The number of frames."""
         return self.stop - self.first
 
     @property
     def pts(self) -> NDArray[np.int64]:
-        """The times at which frames are shown, in ticks."""
         return self.track.pts[self.first : self.stop]
 
     @property
@@ -40,7 +38,6 @@ class Span:
 
     @property
     def time_base(self) -> tuple[int, int]:
-        """Seconds per tick."""
         return self.track.time_base
 
 

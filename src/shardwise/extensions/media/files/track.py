@@ -108,7 +108,6 @@ class Track:
 
     @cached_property
     def keys(self) -> NDArray[np.int64]:
-        """The coded frames at which decoding can start."""
         return np.flatnonzero(self.columns.key)
 
     @cached_property
@@ -124,7 +123,6 @@ class Track:
 
     @property
     def num_frames(self) -> int:
-        """Frames that are shown."""
         return len(self.order)
 
     @property
