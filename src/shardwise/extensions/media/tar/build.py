@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -62,15 +62,16 @@ def sample_blocks(key: str, members: Sequence[tuple[str, bytes]]) -> dict[str, b
 
 
 def publish_sidecar(
-    url: str, index: ShardIndex, blocks: Sequence[bytes], *, store: IndexStore
+    url: str, index: ShardIndex, samples: Sequence[Mapping[str, bytes]], *, store: IndexStore
 ) -> str | None:
     """Write a sidecar beside the shard's index, whole or not at all, and return its path.
 
-    Blocks are by sample, and of each by field of `media_fields`; None for a shard without media.
+    `samples` have their blocks by field; None for a shard without media.
     """
     header = _sidecar_header(index)
     if not header.fields:
         return None
+    blocks = [sample.get(name, b"") for sample in samples for name in header.fields]
     path = sidecar_path(store.published_path(url))
     write_whole(path, encode_sidecar(header, blocks), options=store.options)
     return path
@@ -102,17 +103,18 @@ def media_payloads(
 def build_sidecar(url: str, *, store: IndexStore) -> tuple[str | None, list[DataError]]:
     """Make the sidecar of an indexed shard: its path (see above), and errors of unusable files."""
     index = fresh_index(url, store)
-    blocks: list[bytes] = []
+    samples: list[dict[str, bytes]] = [{} for _ in range(index.num_samples)]
     bad: list[DataError] = []
     for row, field, offset, data in media_payloads(url, index, store.options):
         try:
-            blocks.append(b"" if data is None else media_block(data))
+            if data is not None:
+                samples[row][field] = media_block(data)
         except DataError as error:
             error.url, error.key, error.field = url, index.keys[row], field
             error.offset = offset + (error.offset or 0)
             bad.append(error)
-            blocks.append(bad_block(error.reason))
-    return publish_sidecar(url, index, blocks, store=store), bad
+            samples[row][field] = bad_block(error.reason)
+    return publish_sidecar(url, index, samples, store=store), bad
 
 
 def open_sidecar(url: str, *, store: IndexStore) -> MediaSidecar | None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shardwise.extensions.media.tar.access import TarMedia, TarPictures
 from shardwise.extensions.media.tar.build import (
     build_sidecar,
-    media_fields,
     publish_sidecar,
     require_media_field,
     sample_blocks,
 )
 from shardwise.extensions.media.tar.check import media_problems
-from shardwise.sources.tar.index.shard_index import ShardIndex
 
 if TYPE_CHECKING:
     from shardwise.sources.tar.index.index_store import IndexStore
@@ -26,20 +24,9 @@ class MediaSidecar:
     """The locations of frames of videos and sound; see `shardwise.sources.tar.sidecar.Sidecar`."""
 
     encode_sample = staticmethod(sample_blocks)
+    publish = staticmethod(publish_sidecar)
     build = staticmethod(build_sidecar)
     find_problems = staticmethod(media_problems)
-
-    def publish(
-        self,
-        url: str,
-        index: ShardIndex,
-        samples: Sequence[Mapping[str, bytes]],
-        *,
-        store: IndexStore,
-    ) -> str | None:
-        fields = media_fields(index)
-        blocks = [sample.get(name, b"") for sample in samples for name in fields]
-        return publish_sidecar(url, index, blocks, store=store)
 
     def open_files(
         self, field: str, shards: Callable[[], ShardSet], *, store: IndexStore, pool: FilePool
