@@ -54,6 +54,7 @@ class Dispatcher:
     ) -> None:
         self.changed = threading.Condition()
         self.servers: list[Server] = []
+        # Why there are fewer servers than requested; empty if the reason is unknown.
         self.notice = ""
         self.num_resent = self.num_local = 0
         self.builder = builder
@@ -146,11 +147,6 @@ class Dispatcher:
         with self.changed:
             self.servers.remove(server)
             self._take_back(server, is_dead=False)
-
-    def set_notice(self, text: str) -> None:
-        """Note why there are fewer servers than requested; empty if the reason is unknown."""
-        with self.changed:
-            self.notice = text
 
     # Events on connections.
 

@@ -179,13 +179,15 @@ class _Session:
         if directory is None:
             links.set_servers(executor.addresses, token)
         else:
-            unfollow = directory.follow(partial(_follow, links), dispatcher.set_notice)
+            unfollow = directory.follow(
+                partial(_follow, links), partial(setattr, dispatcher, "notice")
+            )
         # A loader that is dropped, and the interpreter's end, end the connections.
         self.close = weakref.finalize(executor, _end, self.pid, unfollow, links)
 
 
 def _follow(links: Links, servers: ServerList) -> None:
-    links.dispatcher.set_notice(servers.trouble)
+    links.dispatcher.notice = servers.trouble
     links.set_servers(servers.addresses, servers.token)
 
 

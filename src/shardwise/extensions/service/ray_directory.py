@@ -50,17 +50,13 @@ class RayDirectory:
     """
 
     def __init__(self, count: int, *, name: str | None, options: Mapping[str, Any]) -> None:
-        self._count = count
+        self.num_wanted = count
         self._name = name
         self._options = {**DEFAULT_OPTIONS, **options}
         self._token = secrets.token_hex(32).encode()
         self._registry: Any = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
-
-    @property
-    def num_wanted(self) -> int:
-        return self._count
 
     def open(self) -> None:
         """Join the Ray cluster, and find the named actor or make it; waits for no server."""
@@ -76,7 +72,7 @@ class RayDirectory:
                 ray.init(address="auto", namespace=_NAMESPACE)
             except ConnectionError as error:
                 raise ServiceError(
-                    f"sw.service(ray={self._count}) finds no Ray cluster to join: start one by "
+                    f"sw.service(ray={self.num_wanted}) finds no Ray cluster to join: start one by "
                     f"'ray start --head', or call ray.init() before ({error})"
                 ) from None
         ray.remote(BatchServerActor).options(**self._options)
@@ -91,7 +87,7 @@ class RayDirectory:
             ray.get(self._registry.scale.remote(count), timeout=_ANSWER_S)
         except ray.exceptions.RayError as error:
             raise ServiceError(f"the servers on Ray can't be scaled: {_line(error)}") from None
-        self._count = count
+        self.num_wanted = count
 
     def follow(
         self, changed: Callable[[ServerList], None], failed: Callable[[str], None]
@@ -128,7 +124,7 @@ class RayDirectory:
                     return
                 before, (stamp, servers) = stamp, answer.result()
                 if stamp != before:
-                    self._count, self._token = servers.num_wanted, servers.token
+                    self.num_wanted, self._token = servers.num_wanted, servers.token
                     changed(servers)
                 continue
             except (ray.exceptions.RayError, RuntimeError) as error:  # or a link gets no thread
@@ -167,7 +163,7 @@ class RayDirectory:
             max_concurrency=_MAX_CLIENTS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(context.get_node_id(), soft=True),
         )
-        self._registry = kind.remote(self._count, self._token, self._options)
+        self._registry = kind.remote(self.num_wanted, self._token, self._options)
 
     def __getstate__(self) -> dict[str, Any]:
         """Handles do not travel: a copy joins by itself."""

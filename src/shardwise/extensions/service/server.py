@@ -99,7 +99,7 @@ class BatchServer:
             take=self._take,
         )
         self._max_clients = max_connections()[1]
-        self._address = listener.address
+        self.address = listener.address
         self._dataset = dataset
         self._word = None if dataset is None else VersionWord.of(dataset)
         self._num_threads = num_threads
@@ -110,10 +110,6 @@ class BatchServer:
         self._connections: set[Connection] = set()
         self._num_clients = 0
         self._idle_since: float | None = time.monotonic()
-
-    @property
-    def address(self) -> str:
-        return self._address
 
     @property
     def idle_s(self) -> float:

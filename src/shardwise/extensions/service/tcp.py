@@ -92,11 +92,7 @@ class TcpListener:
         # Accepted sockets have its buffers: the window's scale is agreed on while connecting.
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             self._sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
-        self._address = tcp_address(host, self._sock.getsockname()[1])
-
-    @property
-    def address(self) -> str:
-        return self._address
+        self.address = tcp_address(host, self._sock.getsockname()[1])
 
     def accept(self) -> TcpConnection:
         sock, _ = self._sock.accept()

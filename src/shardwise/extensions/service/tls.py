@@ -194,10 +194,7 @@ class TlsListener(TcpListener):
     def __init__(self, host: str, port: int, files: TlsFiles) -> None:
         self._context = files.context(is_server=True)
         super().__init__(host, port)
-
-    @property
-    def address(self) -> str:
-        return with_scheme("tls", super().address)
+        self.address = with_scheme("tls", self.address)
 
     def accept(self) -> TlsConnection:
         while True:

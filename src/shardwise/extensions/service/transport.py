@@ -58,14 +58,8 @@ class Listener(Protocol):
     """A socket that accepts connections."""
 
     socket: socket
-
-    @property
-    def needs_token(self) -> bool:
-        """Whether the transport trusts its clients, so that these must have a token."""
-        ...
-
-    @property
-    def address(self) -> str: ...
+    address: str
+    needs_token: bool  # the transport trusts its clients
 
     def accept(self) -> Connection:
         """Wait for the next connection; OSError if the listener was closed."""

@@ -264,14 +264,11 @@ class UcxListener:
         load_ucxx()
         self._tcp = TcpListener(host, port)
         self.socket = self._tcp.socket
+        self.address = with_scheme("ucx", self._tcp.address)
         # One per set of transports, made when a connection first needs it.
         self._workers: dict[str | None, UcxWorker] = {}
         self._lock = threading.Lock()
         self._is_closed = False
-
-    @property
-    def address(self) -> str:
-        return with_scheme("ucx", self._tcp.address)
 
     def accept(self) -> _ServerEnd:
         return _ServerEnd(self._tcp.accept(), self)
