@@ -58,20 +58,17 @@ def urlmerge(base: str, url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path, rest.query, ""))
 
 
-def check_shards(shards: Any, url: str | None = None) -> list[dict[str, Any]]:
+def check_shards(shards: Any) -> list[dict[str, Any]]:
     if not isinstance(shards, list):
-        raise DataError(f"a list of shards must be a list, not {shards!r:.80}", url=url)
+        raise DataError(f"a list of shards must be a list, not {shards!r:.80}")
     for number, shard in enumerate(shards):
         if not isinstance(shard, dict) or not isinstance(shard.get("url"), str):
-            raise DataError(
-                f"shard {number} must be a dict with a 'url', not {shard!r:.80}", url=url
-            )
+            raise DataError(f"shard {number} must be a dict with a 'url', not {shard!r:.80}")
         count = shard.get("nsamples")
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 2**63:
             raise DataError(
                 f"shard {number}, {shard['url']!r}: 'nsamples' must be a whole number, not "
-                f"{count!r}",
-                url=url,
+                f"{count!r}"
             )
     return cast(list[dict[str, Any]], shards)
 
