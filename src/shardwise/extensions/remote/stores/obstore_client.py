@@ -132,10 +132,13 @@ class ObstoreClient(Client):
             raise await self._failure(key, error) from None
 
     async def _sign(self, key: str) -> str:
+        sign = self._obstore.sign_async(self._store, "GET", key, _SIGNED_FOR)
         try:
-            return await self._native.result(
-                self._obstore.sign_async(self._store, "GET", key, _SIGNED_FOR)
-            )
+            # It may have to renew the keys first.
+            async with asyncio.timeout(self._attempt_s):
+                return await self._native.result(sign)
+        except TimeoutError:
+            raise no_answer(self._attempt_s) from None
         except self._errors as error:
             raise from_obstore(error) from None
 
