@@ -23,13 +23,19 @@ T = TypeVar("T")
 
 # Below the 10 connections that OpenSSH accepts at a time before their login.
 _MAX_CALLS = 8
-_MAX_STUCK = 64
+_STUCK_PER_CALL = 8
 
 
 class BlockingPool(Generic[S]):
     """Calls to one server of the kind `name`; a call's thread makes and closes connections."""
 
-    def __init__(self, name: str, make: Callable[[], S], close: Callable[[S], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], S],
+        close: Callable[[S], None],
+        max_calls: int = _MAX_CALLS,
+    ) -> None:
         self._name = name
         self._make = make
         self._close = close
@@ -37,7 +43,8 @@ class BlockingPool(Generic[S]):
         # Connections are never part of a cycle that the collector frees: it calls the destructors
         # of a connection, its files and their buffers in any order.
         weakref.finalize(self, self._free.clear).atexit = False
-        self._turns = asyncio.Semaphore(_MAX_CALLS)
+        self._turns = asyncio.Semaphore(max_calls)
+        self._max_stuck = _STUCK_PER_CALL * max_calls
         self._num_stuck = 0
 
     async def call(self, work: Callable[[S], T], *, timeout_s: float) -> T:
@@ -48,7 +55,7 @@ class BlockingPool(Generic[S]):
             AttemptError: too many calls have not returned at all.
         """
         async with self._turns:
-            if self._num_stuck >= _MAX_STUCK:
+            if self._num_stuck >= self._max_stuck:
                 raise AttemptError(
                     f"{self._num_stuck} calls to {self._name} have not returned: the server, or "
                     "fsspec's plug-in for it, does not answer",

@@ -31,6 +31,11 @@ _AWS_KEYS = (
 _OF_STORES = re.compile(
     r"(AWS|AZURE|GOOGLE|GCS|HF|HUGGING_FACE|AIS|STORAGE_EMULATOR|SSL_CERT)_|.*_proxy$", re.I
 )
+_MORE_THAN_KEYS = re.compile(
+    r"AWS_.*(SKIP_SIGNATURE|REQUEST_PAYER|EXPRESS|SSE|SERVER_SIDE|PROXY|TIMEOUT|HTTP1|HTTP2|HEADERS)"
+    r"|(http|all)_proxy$",
+    re.I,
+)
 _OF_PROFILE = {
     "aws_access_key_id": "aws_access_key_id",
     "aws_secret_access_key": "aws_secret_access_key",
@@ -44,6 +49,11 @@ _OF_PROFILE = {
 def environment_digest() -> int:
     """A digest of the variables that matter to stores."""
     return hash(tuple(sorted(each for each in os.environ.items() if _OF_STORES.match(each[0]))))
+
+
+def names_more_than_keys() -> bool:
+    """Whether the environment changes requests to S3 by more than keys: a proxy, who pays."""
+    return any(value and _MORE_THAN_KEYS.match(name) for name, value in os.environ.items())
 
 
 def aws_profile(name: str | None = None) -> dict[str, str]:

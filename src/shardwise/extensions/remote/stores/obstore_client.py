@@ -1,15 +1,17 @@
 """Object stores and web servers, by obstore: one attempt at a time, its reply checked.
 
-obstore's own retries are off: they don't cover cut bodies of servers without ETags, and nothing
-would count them.
+Long ranges of S3 without TLS come by `SignedBodies`, where the settings allow it. obstore's own
+retries are off: they don't cover cut bodies of servers without ETags, and nothing would count them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from shardwise.extensions.remote.requests.failures import (
     no_answer,
     short_reply,
 )
+from shardwise.extensions.remote.stores.signed_bodies import SignedBodies
 from shardwise.storage.client import AttemptError, Client, Reply
 from shardwise.storage.options import StorageOptions
 from shardwise.storage.protocol import FileStat
@@ -38,16 +41,28 @@ _WHOLE_BYTES = 512 << 20
 _PART_BYTES = 8 << 20
 _MAX_PARTS = 9000
 _CONCURRENT_PARTS = 8
+# A shorter range costs more by its request than by its bytes.
+_LONG_BYTES = 8 << 20
+# Stores accept clocks that differ by as much.
+_SIGNED_FOR = timedelta(minutes=15)
+_log = logging.getLogger("shardwise")
 
 
 class ObstoreClient(Client):
     """A client of one bucket, container or web server: of obstore's `store`.
 
     With `head_by_get` a refused HEAD is repeated as a GET of one byte: signed URLs often allow
-    nothing else.
+    nothing else. With `signed_at`, the store's endpoint, signed URLs are used for long ranges.
     """
 
-    def __init__(self, store: Any, options: StorageOptions, *, head_by_get: bool = False) -> None:
+    def __init__(
+        self,
+        store: Any,
+        options: StorageOptions,
+        *,
+        head_by_get: bool = False,
+        signed_at: str = "",
+    ) -> None:
         import obstore
         from obstore.exceptions import BaseError
 
@@ -58,6 +73,8 @@ class ObstoreClient(Client):
         self._native = runtime(obstore=True).native
         self._attempt_s = options.attempt_timeout_s
         self._head_by_get = head_by_get
+        self._signed_at = signed_at
+        self._signed = SignedBodies(signed_at, self._sign, options) if signed_at else None
 
     def _substitute(self, key: str) -> tuple[Client, str] | None:  # noqa: ARG002
         """The client for a key that obstore can't read, and the key as that client writes it."""
@@ -83,6 +100,23 @@ class ObstoreClient(Client):
             async for reply in other[0].stream(other[1], start, stop, etag, piece_bytes):
                 yield reply
             return
+        if self._signed is not None and stop - start >= _LONG_BYTES:
+            signed = self._signed.stream(key, start, stop, etag, piece_bytes)
+            try:
+                async with contextlib.aclosing(signed) as replies:
+                    async for reply in replies:
+                        yield reply
+            except AttemptError as error:
+                if error.kind in ("denied", "refused"):
+                    self._signed = None
+                    _log.warning(
+                        "%s refuses signed URLs (%s): obstore reads long ranges from now on, "
+                        "which takes more CPU time",
+                        self._signed_at,
+                        error.cause,
+                    )
+                raise
+            return
         try:
             result, stat, head_s = await self._ask(key, start, stop, etag)
             first, last = result.range
@@ -96,6 +130,17 @@ class ObstoreClient(Client):
                 yield Reply(data, stat, head_s)
         except self._errors as error:
             raise await self._failure(key, error) from None
+
+    async def _sign(self, key: str) -> str:
+        sign = self._obstore.sign_async(self._store, "GET", key, _SIGNED_FOR)
+        try:
+            # It may have to renew the keys first.
+            async with asyncio.timeout(self._attempt_s):
+                return await self._native.result(sign)
+        except TimeoutError:
+            raise no_answer(self._attempt_s) from None
+        except self._errors as error:
+            raise from_obstore(error) from None
 
     async def _ask(self, key: str, start: int, stop: int, etag: str) -> tuple[Any, FileStat, float]:
         """Send a request; the open response, the object's version, seconds to the first byte."""

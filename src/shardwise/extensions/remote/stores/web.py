@@ -90,9 +90,7 @@ class Web:
             return urllib.request.build_opener(*handlers).open(request, timeout=self.timeout_s)
         except urllib.error.HTTPError as error:
             with error:
-                said = s3_error_texts(error.read(_MAX_ERROR_BYTES).decode("utf-8", "replace"))
-            cause = ": ".join([f"HTTP {error.code} {error.reason}", *said])
-            raise AttemptError(cause, kind_of_status(error.code), status=error.code) from None
+                raise failed_status(error) from None
         except urllib.error.URLError as error:
             raise _unreachable(error.reason) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -204,22 +202,10 @@ class WebClient(Client):
         began = time.monotonic()
         with closing(self.web.open(self.url(key), headers=headers)) as reply:
             head_s = time.monotonic() - began
-            content_range = _RANGE.fullmatch(reply.headers.get("Content-Range") or "")
-            if reply.status == 200 and reply.headers.get("Content-Length") == "0":
-                raise empty_file()
-            if reply.status != 206 or content_range is None:
-                raise AttemptError(_whole_reply(reply.headers), "refused")
-            first, last, num_bytes = map(int, content_range.groups())
-            if first != start or last + 1 != min(stop, num_bytes):
-                raise AttemptError(
-                    f"the server sent bytes {first} to {last + 1} where {start} to {stop} were "
-                    "asked for",
-                    "passing",
-                )
-            data = body_of(reply, last + 1 - first)
-        if len(data) != last + 1 - first:
-            raise short_reply(len(data), last + 1 - first)
-        stat = FileStat(num_bytes, _mtime_ns(reply), reply.headers.get("ETag") or "")
+            num_bytes, stat = check_part(reply, start, stop)
+            data = body_of(reply, num_bytes)
+        if len(data) != num_bytes:
+            raise short_reply(len(data), num_bytes)
         return Reply(memoryview(data), stat, head_s)
 
 
@@ -240,6 +226,34 @@ def body_of(reply: Any, max_bytes: int) -> bytes:
     except (OSError, http.client.HTTPException) as error:
         raise AttemptError(f"the reply failed ({type(error).__name__})", "passing") from None
     return data
+
+
+def failed_status(reply: Any) -> AttemptError:
+    """The failure of a reply whose status is an error; reads a part of its body."""
+    said = s3_error_texts(reply.read(_MAX_ERROR_BYTES).decode("utf-8", "replace"))
+    cause = ": ".join([f"HTTP {reply.status} {reply.reason}", *said])
+    return AttemptError(cause, kind_of_status(reply.status), status=reply.status)
+
+
+def check_part(reply: Any, start: int, stop: int) -> tuple[int, FileStat]:
+    """The length of a reply to a request for bytes [start, stop), and its object's version.
+
+    Raises:
+        AttemptError: it is another part, or no part.
+    """
+    content_range = _RANGE.fullmatch(reply.headers.get("Content-Range") or "")
+    if reply.status == 200 and reply.headers.get("Content-Length") == "0":
+        raise empty_file()
+    if reply.status != 206 or content_range is None:
+        raise AttemptError(_whole_reply(reply.headers), "refused")
+    first, last, num_bytes = map(int, content_range.groups())
+    if first != start or last + 1 != min(stop, num_bytes):
+        raise AttemptError(
+            f"the server sent bytes {first} to {last + 1} where {start} to {stop} were asked for",
+            "passing",
+        )
+    stat = FileStat(num_bytes, _mtime_ns(reply), reply.headers.get("ETag") or "")
+    return last + 1 - first, stat
 
 
 def _mtime_ns(reply: Any) -> int:

@@ -1,0 +1,223 @@
+"""Long ranges by signed URLs: the right bytes of one version, faults made good, no secret shown."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+from contextlib import aclosing
+
+import pytest
+
+from shardwise.base.errors import StaleIndexError
+from shardwise.extensions.remote.remote_file import PinnedObject
+from shardwise.extensions.remote.stores import connect
+from shardwise.extensions.remote.stores.signed_bodies import _BUFFER_BYTES, SignedBodies, _Buffers
+from shardwise.storage import StorageOptions
+from shardwise.storage.client import AttemptError
+from tests.support.fault_proxy import FaultProxy
+from tests.support.io_counts import counted_io
+from tests.support.waiting import wait_for
+from tests.support.web import reply, send_range, serving
+
+SIZE = 20_000_000
+CONTENT = random.Random(7).randbytes(SIZE)
+KEYS = {"aws_access_key_id": "AKIDTEST", "aws_secret_access_key": "SECRET"}
+
+
+def opened(url, options):
+    location = connect.location_of(url)
+    return connect.open_client(location, options), location.key
+
+
+@pytest.fixture
+def url(s3):
+    return s3.put("long/a b+ü%.tar", CONTENT)
+
+
+def read_long(url, options, *, start=5, stop=SIZE, pinned=None):
+    """A range as a plan reads it ahead; its bytes are compared before their buffers are reused."""
+    file = PinnedObject(url, options)
+    if pinned is not None:
+        file.pin(pinned)
+    at = start
+
+    def compare(part):
+        nonlocal at
+        assert part.data == CONTENT[at : at + len(part.data)]
+        at += len(part.data)
+
+    file.process.run(file.stream(start, stop, compare))
+    assert at == stop
+    return file
+
+
+def test_long_ranges_are_one_signed_request_each(s3, url):
+    options = StorageOptions(**s3.unhedged)
+    with counted_io() as counts:
+        file = read_long(url, options)
+        read_long(url, options, start=1_000_000, stop=9_500_000, pinned=file.stat)
+    seen = [r for r in s3.requests() if r["method"] == "GET" and r["path"].startswith("/")]
+    signed = [r for r in seen if "X-Amz-Signature" in r["path"]]
+    assert [r["num_bytes"] for r in signed] == [SIZE - 5, 8_500_000]
+    assert counts["requests"] == 2
+    assert counts["bytes"] == SIZE - 5 + 8_500_000
+
+
+def test_another_version_is_an_error(s3, url):
+    options = StorageOptions(**s3.unhedged)
+    pinned = read_long(url, options).stat
+    s3.put("long/a b+ü%.tar", CONTENT[::-1])
+    with pytest.raises(StaleIndexError, match="replaced"):
+        read_long(url, options, pinned=pinned)
+
+
+@pytest.mark.parametrize("hide_etag", [False, True])
+def test_cut_reset_stalled_and_failing_bodies_are_made_good(s3, url, hide_etag):
+    faults = {"cut_share": 0.25, "reset_share": 0.25, "error_share": 0.2, "stall_share": 0.1}
+    signed = "X-Amz-Signature"
+    with FaultProxy(s3.endpoint, seed=5, hide_etag=hide_etag, only=signed, **faults) as proxy:
+        options = StorageOptions(config=s3.behind(proxy.url).config, attempt_timeout_s=2.0)
+        with counted_io() as counts:
+            for _ in range(8):
+                read_long(url, options)
+        seen = proxy.counts()
+    assert seen["cut"]
+    assert seen["reset"]
+    assert seen["error"]
+    assert counts["retries"]
+
+
+def test_a_store_that_comes_back_in_the_middle_of_a_body_is_read_on(s3, url):
+    with FaultProxy(s3.endpoint, stall_share=1.0, cut_after=3_000_000) as proxy:
+        options = StorageOptions(config=s3.behind(proxy.url).config, hedge=False)
+        file = PinnedObject(url, options)
+        received = bytearray()
+        reading = file.process.start(file.stream(0, SIZE, lambda part: received.extend(part.data)))
+        wait_for(lambda: len(received) > 1_000_000)
+        proxy.leave()
+        proxy.faults = type(proxy.faults)()
+        proxy.come_back()
+        reading.result(60)
+    assert received == CONTENT
+
+
+def answering(content, **headers):
+    def answer(handler):
+        if "X-Amz-Signature" not in handler.path:
+            send_range(handler, content)
+        elif "status" in headers:
+            other = {name: value for name, value in headers.items() if name != "status"}
+            reply(handler, headers["status"], b"<Code>No</Code>", **other)
+
+    return answer
+
+
+@pytest.mark.parametrize("status", [200, 302, 400, 403])
+def test_a_store_that_refuses_signed_urls_is_read_by_obstore_and_reported_once(status, caplog):
+    with serving(answering(CONTENT, status=status, Location="http://127.0.0.1:9/x")) as (url, seen):
+        options = StorageOptions(config={**KEYS, "aws_endpoint": url}, hedge=False)
+        with caplog.at_level(logging.WARNING, "shardwise"):
+            for _ in range(3):
+                read_long("s3://bucket/x.tar", options)
+    assert sum("X-Amz-Signature" in path for _, path, _ in seen) == 1
+    text = "\n".join(record.getMessage() for record in caplog.records)
+    assert text.count("refuses signed URLs") == 1
+    assert url in text
+    assert "X-Amz" not in text
+
+
+def test_failures_show_no_signature():
+    """Whatever a server answers, or none that listens."""
+
+    async def failure(endpoint):
+        options = StorageOptions(config={**KEYS, "aws_endpoint": endpoint}, attempt_timeout_s=1.0)
+        client, key = opened("s3://bucket/x.tar", options)
+        with pytest.raises(AttemptError) as caught:
+            async with aclosing(client.stream(key, 0, 9 << 20, "", 1 << 20)) as replies:
+                async for _ in replies:
+                    pass
+        return f"{caught.value!r} {caught.value.__context__!r} {client!r}"
+
+    def short(handler):
+        handler.send_response(206)
+        handler.send_header("Content-Range", "bytes 7-9437183/9437184")
+        handler.send_header("Content-Length", "9437177")
+        handler.end_headers()
+
+    with serving(short) as (url, _):
+        text = asyncio.run(failure(url))
+    assert "bytes 7 to" in text
+    text += asyncio.run(failure("http://127.0.0.1:9"))
+    assert "Signature" not in text
+    assert "AKIDTEST" not in text
+
+
+@pytest.mark.parametrize(
+    ("config", "environment"),
+    [
+        ({"aws_request_payer": "true"}, {}),
+        ({"aws_skip_signature": "true"}, {}),
+        ({"user_agent": "x"}, {}),
+        ({}, {"http_proxy": "http://127.0.0.1:9"}),
+        ({}, {"AWS_SKIP_SIGNATURE": "true"}),
+        ({"aws_endpoint": "https://127.0.0.1:9"}, {}),
+    ],
+)
+def test_settings_that_signed_urls_cannot_keep_leave_the_reads_to_obstore(
+    config, environment, monkeypatch
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    config = {**KEYS, "aws_endpoint": "http://127.0.0.1:9", **config}
+    client, _ = opened("s3://bucket/x.tar", StorageOptions(config=config))
+    assert client._signed is None
+
+
+def test_a_reader_that_leaves_ends_its_request(s3, url):
+    """The thread ends, and the connection is not used again."""
+    with FaultProxy(s3.endpoint, stall_share=1.0, cut_after=4_000_000) as proxy:
+        options = StorageOptions(config=s3.behind(proxy.url).config)
+        client, key = opened(url, options)
+
+        async def read_a_part():
+            async with aclosing(client.stream(key, 0, 9 << 20, "", 1 << 20)) as replies:
+                async for part in replies:
+                    assert part.data == CONTENT[: len(part.data)]
+                    break
+            while client._signed._pool._num_stuck:
+                await asyncio.sleep(0.01)
+            assert not client._signed._pool._free
+
+        asyncio.run(asyncio.wait_for(read_a_part(), 30))
+
+
+def test_buffers_are_used_again_once_no_view_is_left():
+    buffers = _Buffers()
+    first, second = buffers.take(10 << 20), buffers.take(10 << 20)
+    assert len(first) == len(second) == _BUFFER_BYTES
+    address, kept = id(first.obj), first[100:200]
+    del first
+    assert id(buffers.take(10 << 20).obj) not in (address, id(second.obj))
+    del kept
+    gc.collect()
+    assert id(buffers.take(10 << 20).obj) == address
+    assert len(buffers.take(17)) == 17
+    assert len(buffers._all) == 3
+    buffers.clear()
+    assert not buffers._all
+
+
+def test_the_memory_of_a_range_is_its_length(s3, url):
+    client, key = opened(url, StorageOptions(**s3.unhedged))
+
+    async def read_all():
+        async with aclosing(client.stream(key, 0, SIZE, "", 300_000)) as replies:
+            return [part.data async for part in replies]
+
+    pieces = asyncio.run(read_all())
+    assert b"".join(pieces) == CONTENT
+    owners = {id(piece.obj): len(piece.obj) for piece in pieces}
+    assert sum(owners.values()) == SIZE
+    assert isinstance(client._signed, SignedBodies)
