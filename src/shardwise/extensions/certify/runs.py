@@ -150,7 +150,6 @@ class Run:
 
 
 def _read_run(coverage: Coverage, ranks: dict[int, list[Process]], doubt: str = "") -> Run:
-    """Read a run from the processes of each rank."""
     lowest = ranks[min(ranks)]
     line = lowest[0].line
     run = Run(line.run, line.resumed, min(process.began for process in lowest), doubt, [])

@@ -198,7 +198,6 @@ class Shown:
             self._picture(pillow).save(file, format=form)
 
     def _picture(self, pillow: Any) -> Any:
-        """The samples in a grid."""
         tiles = [tile for cell in self.cells for tile in cell.tiles.values()]
         width = max([_LEAST_WIDTH, *(tile.shape[1] for tile in tiles)])
         lines = [_lines(cell, width // _LETTER) for cell in self.cells]

@@ -192,7 +192,6 @@ def _show(
     faults: list[str],
     max_proof: int,
 ) -> None:
-    """Write the plan's own numbers, and what was counted."""
     d = document
     output.write_line(f"{plural(d['num_samples'], 'sample')} in {plural(d['num_shards'], 'shard')}")
     if d["epoch_size"] is not None or "sources" in d:

@@ -18,7 +18,6 @@ import numpy as np
 from shardwise.base.columns import BytesColumn, Column, values_of
 from shardwise.base.errors import DataError
 from shardwise.base.foreign_bytes import as_data_error
-from shardwise.base.shown import shown
 from shardwise.extensions.formats.litdata import nested
 from shardwise.extensions.formats.litdata.arrow_rows import (
     FOOTER_BYTES,
@@ -61,10 +60,8 @@ class LitDataSource(RecordSource):
         super().__init__(**options)
         if not isinstance(url, str | os.PathLike):
             raise TypeError(f"url={url!r:.80}: give a directory; sw.concat joins several datasets")
-        self.url = index_urls(url)[0]
-
-    def __repr__(self) -> str:
-        return f"LitDataSource({shown(self.url)!r})"
+        self.urls = index_urls(url)
+        self.url = self.urls[0]
 
     @cached_property
     def manifest(self) -> Manifest:

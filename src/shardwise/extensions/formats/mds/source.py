@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from shardwise.base.columns import Column
 from shardwise.base.errors import DataError, MissingShardError
 from shardwise.base.foreign_bytes import as_data_error
-from shardwise.base.shown import shown
 from shardwise.extensions.formats.records.forms import (
     STORED,
     Form,
@@ -142,6 +141,8 @@ class _Index(NamedTuple):
 class MdsSource(RecordSource):
     """Samples in MDS shards, by id; `shardwise.mds` documents the arguments."""
 
+    _noun = "streams"
+
     def __init__(
         self,
         urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -149,10 +150,6 @@ class MdsSource(RecordSource):
     ) -> None:
         super().__init__(**options)
         self.urls = index_urls(urls)
-
-    def __repr__(self) -> str:
-        more = f", ... {len(self.urls)} streams" if len(self.urls) > 1 else ""
-        return f"MdsSource({shown(self.urls[0])!r}{more})"
 
     @cached_property
     def manifest(self) -> Manifest:

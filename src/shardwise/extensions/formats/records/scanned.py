@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from shardwise.base.arguments import path_text
 from shardwise.base.errors import StaleIndexError
 from shardwise.base.parallel import in_threads
-from shardwise.base.shown import shown
 from shardwise.extensions.formats.records.source import RecordSource
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.per_process import MadeOnce
@@ -121,10 +120,6 @@ class ScannedSource(RecordSource):
         self._found: MadeOnce[list[Found]] = MadeOnce()
         # What another process found.
         self._known: Sequence[Found | None] = [None] * len(self.urls)
-
-    def __repr__(self) -> str:
-        more = f", ... {len(self.urls)} files" if len(self.urls) > 1 else ""
-        return f"{type(self).__name__}({shown(self.urls[0])!r}{more})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the records: other processes load the index files."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from shardwise.base.arguments import no_such_field
 from shardwise.base.columns import BytesColumn, Column, Columns
 from shardwise.base.errors import DataError
+from shardwise.base.shown import shown
 from shardwise.extensions.formats.records.forms import (
     STORED,
     BadRowError,
@@ -75,6 +76,8 @@ class RecordSource(ABC):
     """Samples by id from numbered records; `memory_bytes` bounds offsets and unzipped shards."""
 
     default_shuffle: Literal["window"] = "window"
+    urls: Sequence[str]
+    _noun = "files"
 
     def __init__(
         self, *, storage: StorageOptions | None = None, memory_bytes: int = _DEFAULT_BYTES
@@ -85,6 +88,10 @@ class RecordSource(ABC):
         self._undecoded: frozenset[str] = frozenset()
         # When an index without times was read.
         self._opened_ns = 0
+
+    def __repr__(self) -> str:
+        more = f", ... {len(self.urls)} {self._noun}" if len(self.urls) > 1 else ""
+        return f"{type(self).__name__}({shown(self.urls[0])!r}{more})"
 
     @property
     @abstractmethod

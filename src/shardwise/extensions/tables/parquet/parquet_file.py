@@ -140,7 +140,6 @@ class ParquetFile:
         return spans
 
     def _fetch(self, group: int, names: Sequence[str]) -> dict[tuple[int, int], memoryview]:
-        """The bytes of the spans, by span."""
         spans = self.spans(group, names)
         ends = list(accumulate(end - begin for begin, end in spans))
         buffer = np.empty(ends[-1] if ends else 0, np.uint8).data

@@ -151,7 +151,6 @@ class ParquetSource:
     # Inner parts.
 
     def _list_stored_fields(self, fields: tuple[str, ...] | None) -> tuple[str, ...]:
-        """The stored fields to read for some fields."""
         known = self.tables.columns
         names = frozenset(self.tables.fields if fields is None else fields)
         stored = tuple(name for name in (*known.stored, *known.parts) if name in names)
