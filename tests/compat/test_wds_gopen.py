@@ -6,7 +6,6 @@ import functools
 import http.server
 import multiprocessing
 import os
-import time
 
 import pytest
 
@@ -103,11 +102,9 @@ def test_statuses_that_are_no_failure_are_accepted():
 def test_a_reader_that_stops_early_gets_no_error_and_leaves_no_program():
     stream = gopen("pipe:printf abc; exec sleep 1000")
     assert stream.read(1) == b"a"
-    begun = time.monotonic()
+    # WebDataset waits for its end, up to two hours: pytest's timeout would end that.
     stream.close()
-    assert stream.proc.returncode is not None
-    # WebDataset waits for two hours. The bound is far above what it takes.
-    assert time.monotonic() - begun < 60
+    assert stream.proc.returncode not in (None, 0)
     stream.close()
 
 

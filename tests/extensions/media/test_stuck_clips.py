@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,6 @@ class StuckClip:
     """The decoder of a dataset's clips; it sleeps for ever, or raises, for one of them."""
 
     decoder: Any
-    note: Path | None = None
     raises: bool = False
 
     @property
@@ -45,8 +42,6 @@ class StuckClip:
             return
         if self.raises:
             raise ValueError("not this one")
-        if self.note is not None:
-            self.note.write_text(str(time.monotonic_ns()))
         threading.Event().wait()
 
 
@@ -81,20 +76,15 @@ def test_an_epoch_of_50_clips_of_which_one_is_stuck_ends_with_49_and_a_count_of_
     assert all(part in message for part in ("v.tar", "'film'", "'mp4'", _FRAMES))
 
 
-def test_the_error_of_a_stuck_clip_names_url_key_field_and_frames_in_time(clips, tmp_path):
-    note = tmp_path / "began"
-    data = clips.decode(mp4=StuckClip(clips.transforms.decoders["mp4"], note))
+def test_the_error_of_a_stuck_clip_names_url_key_field_and_frames(clips):
+    data = clips.decode(mp4=StuckClip(clips.transforms.decoders["mp4"]))
     with loader_of(data, decode_timeout=_TIMEOUT_S, num_workers=2) as loader:
         seen = []
         with pytest.raises(sw.DecodeTimeoutError, match=_FRAMES) as raised:
             for batch in loader:
                 seen += batch["__index__"].tolist()
-        late_s = (time.monotonic_ns() - int(note.read_text())) / 1e9 - _TIMEOUT_S
         assert seen == list(range(20))
         assert raised.value.url.endswith("v.tar")
         assert (raised.value.key, raised.value.field, raised.value.index) == ("film", "mp4", 24)
-        # benchmarks/stuck_decoder.py measures it; a busy machine takes longer, and may write the
-        # note a while after the decoder began.
-        assert -2 < late_s < 30
         # Its worker was replaced.
         assert next(iter(loader))["__index__"].tolist() == list(range(10))
