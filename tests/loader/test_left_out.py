@@ -209,6 +209,7 @@ def test_a_rank_with_another_list_is_refused_and_both_are_named(
 
 
 @pytest.mark.parametrize(("second", "is_refused"), [("4,9", False), ("4,10", True)])
+@pytest.mark.extension
 def test_ranks_of_a_process_group_leave_out_the_same_samples(second: str, is_refused: bool) -> None:
     program = Path(__file__).parent / "programs" / "leaves_out.py"
     done = run_ranks(program, "4,9", second, nproc=2)
