@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-import shardwise as sw
 from shardwise.base.plugins import find
 from shardwise.base.shown import shown
 from shardwise.cli.options import usage_errors
 from shardwise.cli.output import clean, write_line
 from shardwise.cli.python_names import is_python, open_python
+from shardwise.dataset import Dataset, formats
 from shardwise.sources.protocol import value_fields_of
 from shardwise.sources.tar.index.build import expand_shards
 from shardwise.sources.tar.index.listed_shards import is_manifest_file
@@ -106,7 +106,7 @@ def open_data(
     index: str | None = None,
     accept_unfinished: bool = False,
     files: Mapping[str, Any] | None = None,
-) -> sw.Dataset:
+) -> Dataset:
     """The dataset that the URLS name."""
     kind = kind_of(urls)
     if files and kind == "tar" and is_local(urls[0]):
@@ -122,7 +122,7 @@ def open_data(
         # A manifest file is opened as it is: its shards are not looked at one by one.
         has_manifest = any(map(is_manifest_file, urls))
         shards = list(urls) if has_manifest else list_shards(urls)
-        return sw.tar(shards, index=index, accept_unfinished=accept_unfinished)
+        return formats.tar(shards, index=index, accept_unfinished=accept_unfinished)
     if index is not None or accept_unfinished:
         raise click.UsageError(f"--index and --accept-unfinished are for tar shards, not {kind}")
     if len(urls) > 1 and kind not in _SEVERAL:
@@ -134,11 +134,11 @@ def open_data(
             f"{urls[0]!r} are tokens, whose samples are blocks: name a function, such as "
             "module:function, that returns sw.tokens(path, block=...)"
         )
-    opener: Callable[..., sw.Dataset] = getattr(sw, kind)
+    opener: Callable[..., Dataset] = formats.files if kind == "files" else find("names", kind)
     return opener(urls if kind in _SEVERAL else urls[0], **files or {})
 
 
-def decoded(data: sw.Dataset) -> sw.Dataset:
+def decoded(data: Dataset) -> Dataset:
     """The dataset with its fields decoded by their names; values are used as they are."""
     # decode() refuses data of which nothing can be decoded.
     return data if set(data.fields) <= set(value_fields_of(data.source)) else data.decode()

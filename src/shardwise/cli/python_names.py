@@ -16,9 +16,9 @@ from typing import Any
 
 import click
 
-import shardwise as sw
 from shardwise.base.errors import ShardwiseError, message_of
 from shardwise.base.shown import shown_in
+from shardwise.dataset import Dataset
 
 # No scheme: "s3://..." has slashes behind its colon, and a path with a drive no dotted name.
 _NAME = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<name>[A-Za-z_]\w*)")
@@ -29,10 +29,10 @@ def is_python(url: str) -> bool:
     return _NAME.fullmatch(url) is not None and not Path(url).exists()
 
 
-def open_python(url: str) -> sw.Dataset:
+def open_python(url: str) -> Dataset:
     """The dataset of this name, or what its function returns; imports the module."""
     value = python_value(url)
-    if not isinstance(value, sw.Dataset):
+    if not isinstance(value, Dataset):
         raise click.UsageError(
             f"{url} is {value!r:.80}: name a shardwise.Dataset, or a function that returns one"
         )

@@ -75,7 +75,8 @@ def test_images_are_decoded_to_the_size_that_is_asked_for(tmp_path, monkeypatch)
     write_shards(tmp_path / "shards")
     sizes = []
     monkeypatch.setattr(
-        "shardwise.image", lambda mode, *, size: sizes.append(size) or image(mode, size=size)
+        "shardwise.extensions.tools.bench.image",
+        lambda mode, *, size: sizes.append(size) or image(mode, size=size),
     )
     assert bench(tmp_path / "shards", "--image-size", 8)["image_size"] == 8
     assert sizes == [8]

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-import shardwise as sw
 from shardwise.cli.data import open_data
 from shardwise.cli.options import (
     common_options,
@@ -19,8 +18,11 @@ from shardwise.cli.options import (
     usage_errors,
 )
 from shardwise.cli.output import finish, plural, write_line, write_table
+from shardwise.dataset import Dataset
 from shardwise.extensions.ask.step import Step
 from shardwise.extensions.show.command import write_samples
+from shardwise.extensions.show.show import show as show_samples
+from shardwise.loader import DataLoader
 from shardwise.plan.sampler import sampler_from_spec
 
 _SHUFFLES = {"none": False, "true": True, "full": "full", "window": "window"}
@@ -92,7 +94,7 @@ def explain(
             _show_samples(samples, explained, show)
 
 
-def _loader(data: sw.Dataset, *, state: str | None, **options: Any) -> sw.DataLoader:
+def _loader(data: Dataset, *, state: str | None, **options: Any) -> DataLoader:
     """The loader that the options describe, where a state stood if there is one."""
     shuffle, seed, its = options.pop("shuffle"), options.pop("seed"), None
     if state is not None:
@@ -108,7 +110,7 @@ def _loader(data: sw.Dataset, *, state: str | None, **options: Any) -> sw.DataLo
     elif data.sampler is None:
         default = "none" if seed is None else "true"
         options |= {"shuffle": _SHUFFLES[shuffle or default], "seed": seed or 0}
-    loader = sw.DataLoader(data, num_workers=0, num_threads=0, output="numpy", **options)
+    loader = DataLoader(data, num_workers=0, num_threads=0, output="numpy", **options)
     if its is not None:
         loader.load_state_dict(its)
     return loader
@@ -143,7 +145,7 @@ def _show_samples(samples: list[dict[str, Any]], step: Step, target: str) -> Non
     if target == "-" and not sys.stdout.isatty():
         raise click.UsageError("--show draws in a terminal: name a page, --show page.html")
     side = 48 if target == "-" else 160
-    shown = sw.show(samples, num_samples=max(1, len(samples)), side=side)
+    shown = show_samples(samples, num_samples=max(1, len(samples)), side=side)
     if target == "-":
         write_samples(shown)
     else:

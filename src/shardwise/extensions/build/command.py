@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-import shardwise as sw
 from shardwise.cli.data import open_data, require_tar
 from shardwise.cli.options import common_options, complete_files, number_option, usage_errors
 from shardwise.cli.output import clean, finish, format_bytes, format_count, write_table
 from shardwise.cli.python_names import is_python, python_value
+from shardwise.extensions.build.build import build as build_shards
 
 
 def _ray_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,7 +128,7 @@ def build(function: str, jobs: int | None, retry_errors: bool, ray: bool | str) 
     source, pattern = arguments.pop("source"), arguments.pop("pattern")
     with usage_errors():
         try:
-            report = sw.build(source, pattern, **arguments)
+            report = build_shards(source, pattern, **arguments)
         except TypeError as error:
             raise click.UsageError(f"{function}: {error}") from error
     _finish(report)
@@ -166,7 +166,7 @@ def convert(
         if suffixes is not None:
             files["suffixes"] = tuple(each.strip() for each in suffixes.split(","))
         data = open_data([source], files=files)
-        report = sw.build(data, pattern, map=mapped, num_workers=jobs, **options)
+        report = build_shards(data, pattern, map=mapped, num_workers=jobs, **options)
     _finish(report)
 
 
@@ -183,5 +183,7 @@ def reshard(source: str, target: str, jobs: int | None, **options: Any) -> None:
     if target.endswith(".parquet"):
         raise click.UsageError("reshard writes tar shards: `shardwise convert` makes Parquet")
     with usage_errors():
-        report = sw.build(open_data([source]), _destination(target), num_workers=jobs, **options)
+        report = build_shards(
+            open_data([source]), _destination(target), num_workers=jobs, **options
+        )
     _finish(report)

@@ -13,16 +13,18 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
-import shardwise as sw
 from shardwise.base.progress_bar import progress
 from shardwise.cli import options, output
 from shardwise.cli.data import decoded, open_data
 from shardwise.cli.output import format_bytes, format_count, plural
-from shardwise.codecs import default_decoder
+from shardwise.codecs import default_decoder, image
 from shardwise.codecs.image_decoder import Image
+from shardwise.dataset import Dataset
 from shardwise.engine.request import Concurrency
 from shardwise.extensions.tools.bench_beside import measure_beside
 from shardwise.extensions.tools.plots import draw, drawable
+from shardwise.loader import DataLoader
+from shardwise.loader.returned_types import Stats
 
 _DEFAULT_S = 5.0
 # Processes take over from threads after some 2 s at most: they are what a training has.
@@ -36,7 +38,7 @@ class Run(NamedTuple):
     """The measurements of one run of the loader."""
 
     first_s: float
-    stats: sw.Stats
+    stats: Stats
     seconds: float
     marks: list[tuple[float, int]]
     ready: list[tuple[float, float]]
@@ -102,7 +104,7 @@ def bench(
         began = time.perf_counter()
         opened = open_data(urls, index=index, accept_unfinished=accept_unfinished)
         data = _decode_fields(opened, decode, image_size)
-        loader = sw.DataLoader(
+        loader = DataLoader(
             data,
             shuffle=False if shuffle == "none" else shuffle,
             remainder="uneven",
@@ -137,7 +139,7 @@ def bench(
     output.finish(document, _show)
 
 
-def _decode_fields(data: sw.Dataset, decode: str, image_size: int | None) -> sw.Dataset:
+def _decode_fields(data: Dataset, decode: str, image_size: int | None) -> Dataset:
     if decode == "none":
         if image_size is not None:
             raise ValueError("--image-size is about decoding: leave out --decode none")
@@ -149,12 +151,12 @@ def _decode_fields(data: sw.Dataset, decode: str, image_size: int | None) -> sw.
                 f"--image-size {image_size}: no field is an image, they are "
                 f"{', '.join(data.fields) or 'none'}"
             )
-        data = data.decode(**dict.fromkeys(images, sw.image("rgb", size=image_size)))
+        data = data.decode(**dict.fromkeys(images, image("rgb", size=image_size)))
     return decoded(data)
 
 
 def _measure(
-    loader: sw.DataLoader,
+    loader: DataLoader,
     max_batches: int | None,
     max_seconds: float | None,
     report: Callable[[float], None],
@@ -189,7 +191,7 @@ def _measure(
         return Run(first_s, loader.stats(), passed, marks, ready)
 
 
-def _epochs(loader: sw.DataLoader) -> Generator[dict[str, Any], None, None]:
+def _epochs(loader: DataLoader) -> Generator[dict[str, Any], None, None]:
     """The batches of one epoch after the other, without end."""
     while True:
         yield from loader

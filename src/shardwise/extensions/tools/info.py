@@ -11,11 +11,11 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-import shardwise as sw
 from shardwise.base.progress_bar import progress
 from shardwise.cli import options, output
 from shardwise.cli.data import kind_of, list_shards, open_data
 from shardwise.cli.output import format_bytes, format_count, plural
+from shardwise.dataset import Dataset
 from shardwise.extensions.tools.plots import draw_sizes, drawable
 from shardwise.sources.manifest import Manifest, Shard
 from shardwise.sources.tar.index.build import build_index
@@ -91,7 +91,7 @@ def info(
     output.finish(document, _show, list_all, is_well=not _num_unfit(states))
 
 
-def _describe_data(data: sw.Dataset) -> dict[str, Any]:
+def _describe_data(data: Dataset) -> dict[str, Any]:
     manifest = data.source.manifest
     return {
         "num_shards": len(manifest.shards),

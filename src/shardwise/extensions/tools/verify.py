@@ -15,13 +15,13 @@ from typing import Any
 import click
 import numpy as np
 
-import shardwise as sw
 from shardwise.base.errors import DataError, ShardwiseError
 from shardwise.base.plugins import find
 from shardwise.base.progress_bar import progress
 from shardwise.cli.data import describe_problem, kind_of, list_shards, open_data, write_problem
 from shardwise.cli.options import common_options, shard_options, urls_argument
 from shardwise.cli.output import finish, format_bytes, plural, write_line
+from shardwise.dataset import Dataset
 from shardwise.extensions.tools.shard_checks import verify_shard, wrong_entries
 from shardwise.sources.manifest import Shard
 from shardwise.sources.protocol import Source
@@ -109,7 +109,7 @@ class _Read:
     problems: list[Problem] = field(default_factory=list)
 
 
-def _read_all(urls: Sequence[str], data: sw.Dataset) -> _Read:
+def _read_all(urls: Sequence[str], data: Dataset) -> _Read:
     source = data.source
     try:
         num_samples = source.manifest.num_samples
