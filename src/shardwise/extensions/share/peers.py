@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.counters import IO_COUNTS
-from shardwise.base.errors import ServiceError
+from shardwise.base.errors import DataError, ServiceError
 from shardwise.engine.processes.shared_memory import aligned
-from shardwise.extensions.remote.cache.block_file import DIGEST_NAME, digest
+from shardwise.extensions.remote.cache.block_file import DIGEST_NAME, digest, is_length
 from shardwise.extensions.remote.cache.cache import Cache
 from shardwise.extensions.remote.cache.homes import Homes, keys_of_names
 from shardwise.extensions.remote.cache.usage import live_files
@@ -50,8 +50,8 @@ _MAX_IDLE_S = 5.0
 # Limits of the blocks of a request, of its header, and of all keys of a node: for 8,388,608 blocks.
 MAX_BYTES, MAX_HEADER, _MAX_KEYS_BYTES = 1 << 30, 1 << 20, 64 << 20
 
-# Errors that may end a connection.
-FAILURES = (ServiceError, FrameError, EOFError, OSError, RuntimeError)
+# Errors that may end a connection; ValueError: of an address that none can have.
+FAILURES = (ServiceError, FrameError, EOFError, OSError, RuntimeError, ValueError)
 # The address of a node, the job's token, and whether the node fetches a block that it lacks.
 _Node = tuple[str, str, bool]
 _Receive = Callable[[Connection], Any]
@@ -127,7 +127,7 @@ class Peers:
         """The homes that this machine's loaders have computed, and whether others are to come."""
         found, is_pending = {}, False
         for path in live_files(self._folder, "homes"):
-            with suppress(OSError):  # its loader closes it
+            with suppress(DataError, OSError):  # its loader closes it
                 homes = self._homes.get(path) or Homes(path)
                 is_pending |= not homes.facts and time.time() - path.stat().st_mtime < JOIN_S
                 if homes.facts:
@@ -187,7 +187,9 @@ class Peers:
         frame = self._exchange(address, token, None, receive, until)
         with frames.decoding("answer"):
             [keys] = frame.arrays
-            return int(frame.body), keys.astype(np.uint64, casting="no")
+            if not is_length(frame.body):
+                raise ValueError(f"room for {frame.body!r:.60} blocks")
+            return frame.body, keys.astype(np.uint64, casting="no")
 
     def _exchange(
         self, address: str, token: str, body: Any, receive: _Receive, until: float

@@ -58,7 +58,7 @@ def holders(readers: Ints, following: Ints, rooms: Sequence[int]) -> Ints:
     counts = np.bincount(held, minlength=len(rooms))
     at = np.empty(len(held), np.int64)  # among the blocks of its node
     at[by_node] = np.arange(len(held)) - np.repeat(np.cumsum(counts) - counts, counts)
-    room = np.array(rooms, np.int64)
+    room = np.minimum(np.array(rooms, np.int64), len(held))  # a node may give any number
     spare = np.repeat(np.arange(len(room)), np.maximum(0, room - counts))
     moved = order[at[order] >= room[held[order]]][: len(spare)]
     held[moved] = spare[np.arange(len(moved)) * len(spare) // max(1, len(moved))]

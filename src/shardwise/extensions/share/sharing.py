@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.base.errors import ServiceError
+from shardwise.base.errors import DataError, ServiceError
+from shardwise.base.foreign_bytes import as_data_error
 from shardwise.base.process_group import (
     NO_STORE,
     default_group,
@@ -25,7 +26,7 @@ from shardwise.base.process_group import (
     group_store,
     shared_name,
 )
-from shardwise.extensions.remote.cache.block_file import text_digest
+from shardwise.extensions.remote.cache.block_file import is_length, text_digest
 from shardwise.extensions.remote.cache.cache import Cache
 from shardwise.extensions.remote.cache.homes import HOME, block_keys
 from shardwise.extensions.remote.cache.usage import LoaderFile, boot_id, read_usage
@@ -48,6 +49,9 @@ from shardwise.storage.file_pool import FilePool
 from shardwise.storage.options import CacheSettings
 
 _logger = logging.getLogger("shardwise")
+
+# A rank's facts in the group's store: the names of a node and of its host.
+_MAX_FACT_BYTES = 4096
 
 
 class Sharing(Peers):
@@ -94,7 +98,7 @@ class Sharing(Peers):
                 self._files |= {text_digest(url): (url, opener) for url in urls}
                 if facts := self._join(homes, samples, rank, plan):
                     self._place(homes, samples, facts, plan, first_step)
-            except (OSError, ServiceError, *NO_STORE) as error:
+            except (DataError, OSError, ServiceError, *NO_STORE) as error:
                 _logger.warning("the cache in %r is not shared: %s", self._cache.folder, error)
             finally:
                 if not homes.is_filled:
@@ -259,4 +263,18 @@ def _gather(key: str, homes: LoaderFile, world_size: int) -> list[list[Any]]:
         pause_s = min(1.5 * pause_s, 0.25)
     keys = [f"{key}/{rank}" for rank in range(world_size)] if homes.is_open else []
     get = store.multi_get if store.has_extended_api() else partial(map, store.get)
-    return [[*fact[:3], _address(*fact[3:])] for fact in map(json.loads, get(keys))]
+    return [_parse_fact(bytes(fact)) for fact in get(keys)]
+
+
+def _parse_fact(text: bytes) -> list[Any]:
+    """Node, room, warmth and address of a rank; DataError if they are anything else."""
+    with as_data_error("a rank's facts can't be used", url="the group's store"):
+        if len(text) > _MAX_FACT_BYTES:
+            raise ValueError(f"{len(text)} bytes")
+        name, room, is_warm, *place = json.loads(text)
+        scheme, host, machine, port = place
+        if {*map(type, (name, scheme, host, machine))} != {str} or type(is_warm) is not bool:
+            raise ValueError(f"{text[:100]!r}")
+        if not (is_length(room) and is_length(port)):
+            raise ValueError(f"room for {room!r:.60} blocks at port {port!r:.60}")
+        return [name, room, is_warm, *parse_addresses([_address(*place)])]

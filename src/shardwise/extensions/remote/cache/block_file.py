@@ -18,8 +18,12 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from shardwise.base.errors import DataError
+from shardwise.base.foreign_bytes import as_data_error
 
 CHUNK_BYTES = 64 << 10
 BLOCK_NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}\.block")
@@ -131,8 +135,23 @@ def parse_trailer(
     tail = tail[-length:]
     if len(tail) != length or digest(name.encode() + tail[:-8]) != tail_digest:
         return None
-    info = BlockInfo(**json.loads(tail[digests_bytes : digests_bytes + text_bytes]))
+    info = _parse_info(tail[digests_bytes : digests_bytes + text_bytes])
+    if info is None or info.num_bytes != payload_bytes:
+        return None
     return info, struct.unpack(f"<{digests_bytes // 8}Q", tail[:digests_bytes])
+
+
+def _parse_info(text: bytes) -> BlockInfo | None:
+    with suppress(DataError), as_data_error("it is not a block", url=""):
+        info = BlockInfo(**json.loads(text))
+        if {*map(type, info[:2])} == {str} and all(map(is_length, info[2:])):
+            return info
+    return None
+
+
+def is_length(value: object) -> bool:
+    """Whether a value from a file is a number of bytes, or another count."""
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _json(info: BlockInfo) -> bytes:

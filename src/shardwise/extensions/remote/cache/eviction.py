@@ -17,6 +17,7 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.base.errors import DataError
 from shardwise.extensions.remote.cache.block_file import remove_block
 from shardwise.extensions.remote.cache.homes import Homes, keys_of_names
 from shardwise.extensions.remote.cache.usage import (
@@ -38,14 +39,14 @@ class NextUses:
         self._uses: list[tuple[NDArray[np.int64], BlockUses]] = []
         self._homes = []
         for path in live_files(folder, "homes", remove_dead=True):
-            with suppress(OSError):  # its loader closes it
+            with suppress(DataError):  # its loader closes it
                 homes = Homes(path)
                 self._homes += [homes] if homes.facts else []
         for path in live_files(folder, "uses", remove_dead=True):
-            with suppress(OSError):
+            with suppress(OSError, ValueError):  # as above, or it has no head
                 head = np.memmap(path, np.int64, "r", shape=(2,))
                 count = int(head[1])
-                if count > 0:
+                if 0 < count <= (path.stat().st_size - HEAD.size) // 16:
                     data = np.memmap(path, np.int64, "r", offset=HEAD.size, shape=(2, count))
                     self._uses.append((head, BlockUses(data[0].view(np.uint64), data[1])))
 

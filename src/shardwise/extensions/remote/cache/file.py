@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from shardwise.base.counters import IO_COUNTS
+from shardwise.base.errors import DataError
+from shardwise.base.foreign_bytes import as_data_error
 from shardwise.base.shown import shown
-from shardwise.extensions.remote.cache.block_file import BlockInfo, block_name, version_id
+from shardwise.extensions.remote.cache.block_file import (
+    BlockInfo,
+    block_name,
+    is_length,
+    version_id,
+)
 from shardwise.extensions.remote.cache.cache import Cache
 from shardwise.extensions.remote.cache.fetch import CacheAhead, MissingBlock, fetch_or_wait
 from shardwise.extensions.remote.remote_file import RemoteFile
@@ -88,8 +96,13 @@ class CachedFile(RemoteReads):
         data = memoryview(bytearray(_NOTE_BYTES))
         if not self._cache.read(self._note_name(), [ByteRange(0, _NOTE_BYTES, 0)], data):
             return None
-        noted, *stat = json.loads(bytes(data))
-        return FileStat(*stat) if noted == since else None
+        with suppress(DataError), as_data_error("it is not a note", url=self.url):
+            noted, num_bytes, mtime_ns, etag = json.loads(bytes(data))
+            are_counts = all(map(is_length, (num_bytes, mtime_ns)))
+            # Text that can't be sent in a header is not a version.
+            if noted == since and are_counts and type(etag) is str and etag.isprintable():
+                return FileStat(num_bytes, mtime_ns, etag)
+        return None
 
     def _write_note(self, since: int, stat: FileStat) -> None:
         note = json.dumps([since, *stat]).encode().ljust(_NOTE_BYTES)
