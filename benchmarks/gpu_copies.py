@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,11 @@ from benchmarks.gpu_loaders import Row, Setting, shardwise_loader
 
 def races(setting: Setting) -> Iterator[Row]:
     rng = np.random.default_rng(0)
-    count, side = (3000, 64) if setting.is_cuda else (64, 8)
+    count, side = (64, 8) if setting.is_toy else (3000, 64)
     rows = [rng.integers(0, 255, (side, side, 3), dtype=np.uint8) for _ in range(count)]
     want = [int(row.sum(dtype=np.int64)) for row in rows]
     data = sw.wrap([{"x": row, "i": i} for i, row in enumerate(rows)])
-    busy = torch.randn(*2 * [2048 if setting.is_cuda else 8], device=setting.device)
+    busy = torch.randn(*2 * [8 if setting.is_toy else 2048], device=setting.device)
     modes: dict[str, dict[str, Any]] = {
         "default": {},
         "the user's stream": {},
@@ -32,33 +33,45 @@ def races(setting: Setting) -> Iterator[Row]:
         "2 processes": {"num_workers": 2},
     }
     for mode, options in modes.items():
-        side_stream = torch.cuda.Stream() if "stream" in mode and setting.is_cuda else None
-        inside = side_stream if mode.startswith("next") else None
-        sums, kept = [], []
-        given = {"rank": 0, "world_size": 1, "device": setting.device, **options}
-        with (
-            torch.cuda.stream(inside),
-            sw.DataLoader(data, 64, shuffle=True, seed=3, **given) as loader,
-        ):
-            for batch in loader:
-                with torch.cuda.stream(side_stream):
-                    if side_stream is not None and inside is None:
-                        side_stream.wait_stream(torch.cuda.default_stream())
-                        for name in ("x", "i"):
-                            batch[name].record_stream(side_stream)
-                    # The device is behind: the batch must live until it is read.
-                    busy = torch.nn.functional.normalize(busy @ busy)
-                    sums.append((batch["i"].clone(), batch["x"].flatten(1).long().sum(1)))
-                if mode == "batches kept" and len(kept) < 20:
-                    kept.append((batch["i"], batch["x"]))
-                if mode == "allocator pressure":
-                    [torch.full_like(batch["x"], 7) for _ in range(6)]
-                del batch
-        setting.synchronize()
-        sums += [(ids, x.flatten(1).long().sum(1)) for ids, x in kept]
-        pairs = [pair for i, s in sums for pair in zip(i.tolist(), s.tolist(), strict=True)]
-        wrong = sum(want[i] != found for i, found in pairs)
-        yield {"what": mode, "compared": len(pairs), "wrong": wrong}
+        yield setting.measure(mode, partial(_race, setting, data, want, busy, mode, options))
+
+
+def _race(
+    setting: Setting,
+    data: Any,
+    want: list[int],
+    busy: torch.Tensor,
+    mode: str,
+    options: dict[str, Any],
+) -> Row:
+    """Compare all samples of an epoch, read in one way, beside kernels."""
+    side_stream = torch.cuda.Stream() if "stream" in mode and setting.is_cuda else None  # type: ignore[no-untyped-call]
+    inside = side_stream if mode.startswith("next") else None
+    sums, kept = [], []
+    given = {"rank": 0, "world_size": 1, "device": setting.device, "timeout": 60, **options}
+    with (
+        torch.cuda.stream(inside),
+        sw.DataLoader(data, 64, shuffle=True, seed=3, **given) as loader,
+    ):
+        for batch in loader:
+            with torch.cuda.stream(side_stream):
+                if side_stream is not None and inside is None:
+                    side_stream.wait_stream(torch.cuda.default_stream())
+                    for name in ("x", "i"):
+                        batch[name].record_stream(side_stream)
+                # The device is behind: the batch must live until it is read.
+                busy = torch.nn.functional.normalize(busy @ busy)
+                sums.append((batch["i"].clone(), batch["x"].flatten(1).long().sum(1)))
+            if mode == "batches kept" and len(kept) < 20:
+                kept.append((batch["i"], batch["x"]))
+            if mode == "allocator pressure":
+                [torch.full_like(batch["x"], 7) for _ in range(6)]
+            del batch
+    setting.synchronize()
+    sums += [(ids, x.flatten(1).long().sum(1)) for ids, x in kept]
+    pairs = [pair for i, s in sums for pair in zip(i.tolist(), s.tolist(), strict=True)]
+    wrong = sum(want[i] != found for i, found in pairs)
+    return {"compared": len(pairs), "wrong": wrong}
 
 
 def overlap(setting: Setting) -> Iterator[Row]:
@@ -116,7 +129,7 @@ class Rows(torch.utils.data.Dataset[Any]):
 
 
 def handover(setting: Setting) -> Iterator[Row]:
-    num_steps, pause_s = (30, 0.05) if setting.is_cuda else (6, 0.005)
+    num_steps, pause_s = (6, 0.005) if setting.is_toy else (30, 0.05)
 
     def main_thread_ms(batches: Iterator[Any]) -> float:
         seconds = []
@@ -129,6 +142,23 @@ def handover(setting: Setting) -> Iterator[Row]:
             setting.synchronize()
         return round(statistics.median(seconds[num_steps // 3 :]) * 1e3, 3)
 
+    def wrapped(options: dict[str, Any]) -> Row:
+        given = {"rank": 0, "world_size": 1, "timeout": 60, **options}
+        with sw.DataLoader(sw.wrap(rows), setting.batch_size, **given) as loader:
+            return {**images, "main_thread_ms": main_thread_ms(iter(loader))}
+
+    def from_tar() -> Row:
+        with shardwise_loader(setting, num_workers=2, device=setting.device) as loader:
+            batches = (batch for _ in range(1000) for batch in loader)
+            return {"main_thread_ms": main_thread_ms(batches)}
+
+    def from_torch() -> Row:
+        theirs = torch.utils.data.DataLoader(
+            rows, setting.batch_size, num_workers=2, pin_memory=setting.is_cuda
+        )
+        moved = (batch.to(setting.device, non_blocking=True) for batch in theirs)
+        return {"main_thread_ms": main_thread_ms(moved)}
+
     rows = Rows(setting)
     host = torch.from_numpy(rows.rows)
     megabytes = round(host.nbytes / 1e6, 1)
@@ -138,18 +168,9 @@ def handover(setting: Setting) -> Iterator[Row]:
         ("sw.wrap, pin_memory", {"pin_memory": True}),
         ("sw.wrap, device", {"device": setting.device}),
     ):
-        with sw.DataLoader(
-            sw.wrap(rows), setting.batch_size, rank=0, world_size=1, **options
-        ) as it:
-            yield {"what": what, **images, "main_thread_ms": main_thread_ms(iter(it))}
-    with shardwise_loader(setting, num_workers=2, device=setting.device) as loader:
-        batches = (batch for _ in range(1000) for batch in loader)
-        yield {"what": "tar, 2 processes, device", "main_thread_ms": main_thread_ms(batches)}
-    theirs = torch.utils.data.DataLoader(
-        rows, setting.batch_size, num_workers=2, pin_memory=setting.is_cuda
-    )
-    moved = (batch.to(setting.device, non_blocking=True) for batch in theirs)
-    yield {"what": "torch, pin thread and .to", "main_thread_ms": main_thread_ms(moved)}
+        yield setting.measure(what, partial(wrapped, options))
+    yield setting.measure("tar, 2 processes, device", from_tar)
+    yield setting.measure("torch, pin thread and .to", from_torch)
     if not setting.is_cuda:
         return
 
@@ -196,26 +217,31 @@ class Late:
 
 
 def bubble(setting: Setting) -> Iterator[Row]:
-    late_s, num_steps = (1.0, 50) if setting.is_cuda else (0.02, 5)
-    data = sw.wrap([{"x": np.zeros((3, 64, 64), np.uint8), "i": i} for i in range(32 * 60)])
     for device in (None, "cuda" if setting.is_cuda else "meta"):
-        with sw.DataLoader(
-            data.map(Late(late_s)),
-            32,
-            rank=0,
-            world_size=1,
-            num_threads=2,
-            num_workers=0,
-            device=device,
-            prefetch_factor=1,
-        ) as loader:
-            began = time.perf_counter()
-            batches = iter(loader)
+        yield setting.measure(f"device={device}", partial(_wait_beside_late, setting, device))
+
+
+def _wait_beside_late(setting: Setting, device: str | None) -> Row:
+    late_s, num_steps = (0.02, 5) if setting.is_toy else (1.0, 50)
+    data = sw.wrap([{"x": np.zeros((3, 64, 64), np.uint8), "i": i} for i in range(32 * 60)])
+    with sw.DataLoader(
+        data.map(Late(late_s)),
+        32,
+        rank=0,
+        world_size=1,
+        num_threads=2,
+        num_workers=0,
+        device=device,
+        prefetch_factor=1,
+        timeout=60,
+    ) as loader:
+        began = time.perf_counter()
+        batches = iter(loader)
+        next(batches)
+        first, waited = time.perf_counter() - began, 0.0
+        for _ in range(num_steps):
+            asked = time.perf_counter()
             next(batches)
-            first, waited = time.perf_counter() - began, 0.0
-            for _ in range(num_steps):
-                asked = time.perf_counter()
-                next(batches)
-                waited += time.perf_counter() - asked
-                time.sleep(late_s * 0.08)
-        yield {"what": f"device={device}", "first_s": round(first, 3), "wait_s": round(waited, 3)}
+            waited += time.perf_counter() - asked
+            time.sleep(late_s * 0.08)
+    return {"first_s": round(first, 3), "wait_s": round(waited, 3)}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,22 +28,25 @@ def _layout(setting: Setting) -> torch.memory_format:
 
 def training(setting: Setting, *, name: str) -> Iterator[Row]:
     """One model, by loader."""
-    toy = {} if setting.is_cuda else {"width": 4, "num_classes": 1000}
+    toy = {"width": 4} if setting.is_toy else {}
     model = resnet(name, **toy).to(setting.device).to(memory_format=_layout(setting))
     torch.backends.cudnn.benchmark = True
     ceiling = 0.0
     for what, make in LOADERS.items():
-        try:
-            row = train(setting, model, make(setting))
-        except (ImportError, ValueError) as error:
-            yield {"what": what, "skipped": str(error)[:200]}
-            continue
-        ceiling = ceiling or row["images_s"]
-        yield {"what": what, "of_synthetic": round(row["images_s"] / ceiling, 3), **row}
+        row = setting.measure(what, partial(train, setting, model, make))
+        ceiling = ceiling or row.get("images_s", 0.0) * (what == "synthetic")
+        if ceiling and "images_s" in row:
+            row["of_synthetic"] = round(row["images_s"] / ceiling, 3)
+        yield row
 
 
-def train(setting: Setting, model: Any, batches: Batches) -> Row:
+def train(setting: Setting, model: Any, make: Callable[[Setting], Batches]) -> Row:
     """Train for some seconds: images/s, the share that the GPU waits, and that next() takes."""
+    with closing(make(setting)) as batches:  # type: ignore[type-var]
+        return _train(setting, model, batches)
+
+
+def _train(setting: Setting, model: Any, batches: Batches) -> Row:
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     loss_of = torch.nn.CrossEntropyLoss()
     marks: list[tuple[Any, Any]] = []
@@ -79,7 +84,6 @@ def train(setting: Setting, model: Any, batches: Batches) -> Row:
                 break
     setting.synchronize()
     wall_s = time.perf_counter() - began
-    batches.close()  # type: ignore[attr-defined]
     row: Row = {"images_s": round(num_images / wall_s), "in_next": round(in_next_s / wall_s, 4)}
     if setting.is_cuda:
         busy_s = sum(start.elapsed_time(end) for start, end in marks) / 1e3
@@ -131,56 +135,64 @@ def put_floor(queue: Any, *arguments: Any) -> None:
 def scaling(setting: Setting) -> Iterator[Row]:
     paths = sorted(map(str, (setting.directory / "files").glob("*.jpg")))[:600]
     counts = sorted({n for n in (1, 2, 4, 8) if n < setting.workers} | {setting.workers})
-    context = multiprocessing.get_context("spawn")
-    seconds = setting.seconds / 2
     for count in counts:
-        row: Row = {"what": f"{count} at a time"}
-        for name, options in (
-            ("threads", {"num_threads": count, "num_workers": 0}),
-            ("processes", {"num_workers": count}),
-        ):
-            with shardwise_loader(setting, **options) as loader:
-                row[name] = rate(setting, loader)
-        found: list[float] = []
-
-        def work(first: int, found: list[float] = found, count: int = count) -> None:
-            found.append(floor(paths, setting.size, seconds, first, count))
-
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        row["floor_threads"] = round(sum(found))
-        queue = context.Queue()
-        processes = [
-            context.Process(
-                target=put_floor, args=(queue, paths, setting.size, seconds, number, count)
-            )
-            for number in range(count)
-        ]
-        for process in processes:
-            process.start()
-        row["floor_processes"] = round(sum(queue.get() for _ in processes))
-        for process in processes:
-            process.join()
-        yield row
-    with shardwise_loader(setting) as loader:
-        yield {"what": "shardwise, as it chooses", "images_s": rate(setting, loader)}
+        yield setting.measure(f"{count} at a time", partial(_scale, setting, paths, count))
+    yield setting.measure("shardwise, as it chooses", partial(_rate_of, setting))
 
 
-def nvjpeg(setting: Setting) -> Iterator[Row]:
-    for decode_on in ("cpu", "device", "auto"):
-        device = setting.device if setting.is_cuda else None
-        try:
-            with shardwise_loader(setting, decode_on=decode_on, device=device) as loader:
-                images_s = rate(setting, loader)
-                counts = {k: v for k, v in loader.stats().items() if k.startswith("decoded_on")}
-        except ValueError as error:
-            yield {"what": f"decode_on={decode_on!r}", "skipped": str(error)[:200]}
-            continue
-        yield {"what": f"decode_on={decode_on!r}", "images_s": images_s, **counts}
+def _scale(setting: Setting, paths: list[str], count: int) -> Row:
+    """Images a second of so many threads and processes, of the loader and without one."""
+    row: Row = {}
+    for name, options in (
+        ("threads", {"num_threads": count, "num_workers": 0}),
+        ("processes", {"num_workers": count}),
+    ):
+        with shardwise_loader(setting, **options) as loader:
+            row[name] = rate(setting, loader)
+    found: list[float] = []
+    seconds = setting.seconds / 2
+
+    def work(first: int) -> None:
+        found.append(floor(paths, setting.size, seconds, first, count))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    row["floor_threads"] = round(sum(found))
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    processes = [
+        context.Process(target=put_floor, args=(queue, paths, setting.size, seconds, number, count))
+        for number in range(count)
+    ]
+    for process in processes:
+        process.start()
+    row["floor_processes"] = round(sum(queue.get() for _ in processes))
+    for process in processes:
+        process.join()
+    return row
+
+
+def _rate_of(setting: Setting, **options: Any) -> Row:
+    """Images a second of the loader alone, and where they were decoded."""
+    with shardwise_loader(setting, **options) as loader:
+        images_s = rate(setting, loader)
+        counts = {k: v for k, v in loader.stats().items() if k.startswith("decoded_on")}
+    return {"images_s": images_s, **counts}
+
+
+def _rate_of_bytes(setting: Setting) -> Row:
     data = sw.tar(str(setting.directory / "tar")).select("jpg", "cls").decode(cls=int)
     given = {"shuffle": True, "seed": 1, "rank": 0, "world_size": 1}
     with sw.DataLoader(data, setting.batch_size, **given) as loader:
-        yield {"what": "bytes, not decoded", "images_s": rate(setting, loader)}
+        return {"images_s": rate(setting, loader)}
+
+
+def nvjpeg(setting: Setting) -> Iterator[Row]:
+    device = setting.device if setting.is_cuda else None
+    for decode_on in ("cpu", "device", "auto"):
+        measured = partial(_rate_of, setting, decode_on=decode_on, device=device)
+        yield setting.measure(f"decode_on={decode_on!r}", measured)
+    yield setting.measure("bytes, not decoded", partial(_rate_of_bytes, setting))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import torch
 from benchmarks import gpu, gpu_training
 from benchmarks.gpu_loaders import LOADERS, Setting, make_images
 from benchmarks.gpu_models import resnet
+from tests.support.fake_cuda import FakeCuda, FakeStream
 from tests.support.ranks import Run, run_several
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +27,7 @@ def setting(tmp_path_factory):
     make_images(directory, 16)
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # toys are slower with more
-    yield Setting(directory, "cpu", batch_size=4, size=16, workers=1, seconds=0.01)
+    yield Setting(directory, "cpu", batch_size=4, size=16, workers=1, seconds=0.01, is_toy=True)
     torch.set_num_threads(num_threads)
 
 
@@ -54,6 +58,89 @@ def test_a_part_that_fails_is_a_line_of_its_own(setting, monkeypatch):
     first, second = gpu.measured("races", setting)
     assert first == {"part": "races", "what": "first"}
     assert "no second" in second["error"]
+
+
+def test_a_loader_that_fails_is_a_line_of_its_part(setting, monkeypatch):
+    def fail(setting):
+        yield from LOADERS["synthetic"](setting)
+        raise AssertionError
+
+    def exhaust(setting):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+        yield
+
+    loaders = {"synthetic": LOADERS["synthetic"], "large": exhaust, "again": fail}
+    monkeypatch.setattr(gpu_training, "LOADERS", loaders)
+    rows = list(gpu.measured("resnet18", setting))
+    assert [row["what"] for row in rows] == list(loaders)
+    assert rows[1]["error"] == "OutOfMemoryError: CUDA out of memory"
+    assert rows[2]["images_s"] >= 0
+
+
+def test_no_measurement_starts_after_the_budget(setting):
+    rows = list(gpu.measured("races", replace(setting, until=0.0)))
+    assert len(rows) == 8
+    assert {row["skipped"] for row in rows} == {"the budget is spent"}
+
+
+def test_two_calls_of_seven_minutes_measure_all_parts():
+    assert gpu.SECONDS.keys() == gpu.PARTS.keys()
+    first = gpu.fitting(list(gpu.PARTS), 420)
+    rest = [part for part in gpu.PARTS if part not in first]
+    assert gpu.fitting(rest, 420) == rest
+    assert gpu.fitting(list(gpu.PARTS), 20) == []
+
+
+def test_a_call_with_the_same_file_measures_what_is_missing(tmp_path, monkeypatch, capsys):
+    file, calls = tmp_path / "lines.json", []
+
+    def part(name, setting):
+        calls.append(name)
+        assert file.read_text().count("machine"), "each line is written as it is made"
+        yield {"what": "line"} | ({"error": "no"} if calls == ["races", "bubble"] else {})
+
+    parts = {name: partial(part, name) for name in ("races", "bubble", "resnet50")}
+    monkeypatch.setattr(gpu, "PARTS", parts)
+    command = ["gpu", "--device", "cpu", "--images", "4", "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", [*command, "--budget", "100"])
+    with pytest.raises(SystemExit):
+        gpu.main()
+    assert "--only resnet50" in capsys.readouterr().err
+    with file.open("a") as lines:
+        lines.write('{"part": "resnet50", "what": "fin')
+    monkeypatch.setattr(sys, "argv", command)
+    gpu.main()
+    assert calls == ["races", "bubble", "bubble", "resnet50"]
+    assert gpu.finished(file) == set(parts)
+
+
+def test_races_and_the_hand_over_run_on_a_device(setting, monkeypatch):
+    """CUDA is a stand-in, whose copies come as late as they may."""
+    cuda = FakeCuda().install(monkeypatch)
+
+    randn = torch.randn
+
+    def make_on_cpu(*shape, device):
+        assert device == "cuda"
+        return randn(*shape)
+
+    monkeypatch.setattr(torch, "randn", make_on_cpu)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device=None: FakeStream(cuda))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream or FakeStream(cuda))
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda: FakeStream(cuda))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(FakeStream, "wait_stream", lambda self, stream: None, raising=False)
+    monkeypatch.setattr(FakeStream, "wait_event", lambda self, event: event.synchronize())
+    on_device = replace(setting, device="cuda")
+    rows = list(gpu.measured("races", on_device))
+    assert [row["wrong"] for row in rows] == [0] * 8
+    assert cuda.pinned
+    # The stand-in refuses what comes after the loaders: copies from pageable memory.
+    rows = list(gpu.measured("handover", on_device))[:4]
+    assert any(note.startswith("register") for note in cuda.notes)
+    assert all(row["main_thread_ms"] >= 0 for row in rows), rows
+    gc.collect()
+    assert cuda.registered == {}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
