@@ -89,6 +89,17 @@ def test_cut_reset_stalled_and_failing_bodies_are_made_good(s3, url, hide_etag):
     assert counts["retries"]
 
 
+def test_a_body_that_stalls_is_resumed_after_an_attempts_time_without_hedges(s3, url):
+    faults = {"stall_share": 1.0, "cut_after": 3_000_000, "only": "X-Amz-Signature"}
+    with FaultProxy(s3.endpoint, **faults) as proxy:
+        config = s3.behind(proxy.url).config
+        options = StorageOptions(config=config, hedge=False, attempt_timeout_s=0.5)
+        with counted_io() as counts:
+            read_long(url, options)
+        assert proxy.counts()["stall"] == 2
+    assert counts["retries"] == 2
+
+
 def test_a_store_that_comes_back_in_the_middle_of_a_body_is_read_on(s3, url):
     with FaultProxy(s3.endpoint, stall_share=1.0, cut_after=3_000_000) as proxy:
         options = StorageOptions(config=s3.behind(proxy.url).config, hedge=False)
@@ -178,14 +189,19 @@ def test_settings_that_signed_urls_cannot_keep_leave_the_reads_to_obstore(
 def test_a_reader_that_leaves_ends_its_request(s3, url):
     """The thread ends, and the connection is not used again."""
     with FaultProxy(s3.endpoint, stall_share=1.0, cut_after=4_000_000) as proxy:
-        options = StorageOptions(config=s3.behind(proxy.url).config)
+        # Far beyond the test's own bound: only the reader's leave can end it.
+        options = StorageOptions(config=s3.behind(proxy.url).config, attempt_timeout_s=300)
         client, key = opened(url, options)
 
         async def read_a_part():
+            at = 0
             async with aclosing(client.stream(key, 0, 9 << 20, "", 1 << 20)) as replies:
                 async for part in replies:
-                    assert part.data == CONTENT[: len(part.data)]
-                    break
+                    assert part.data == CONTENT[at : at + len(part.data)]
+                    at += len(part.data)
+                    # The thread now waits for what never comes.
+                    if at == 3 << 20:
+                        break
             while client._signed._pool._num_stuck:
                 await asyncio.sleep(0.01)
             assert not client._signed._pool._free
