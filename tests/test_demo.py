@@ -142,7 +142,7 @@ def test_the_scripts_are_valid_bash() -> None:
     [
         ("demo", [], "kills it twice"),
         ("test", [], "all tests except the long ones"),
-        ("test", ["--all"], "runs all tests in two"),
+        ("test", ["--all"], "runs all tests in three"),
     ],
 )
 def test_the_scripts_say_first_what_they_do_how_long_it_takes_and_what_is_downloaded(
