@@ -62,10 +62,13 @@ def test_an_ended_one_says_so():
         process.run(nothing())
 
 
-def test_ctrl_c_ends_the_work_before_it_is_raised():
+# A signal that another thread receives ends no wait of the main thread, as one that comes just
+# before the wait.
+@pytest.mark.parametrize("receiver", ["main_thread()", "current_thread()"])
+def test_ctrl_c_ends_the_work_before_it_is_raised(receiver):
     printed = printed_by(
         """
-        import asyncio, os, signal, threading
+        import asyncio, signal, sys, threading, time
         from shardwise.extensions.remote.requests.event_loop import runtime
         # Of a process that was started in the background it may be ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -80,14 +83,19 @@ def test_ctrl_c_ends_the_work_before_it_is_raised():
 
         def interrupt():
             started.wait()
-            os.kill(os.getpid(), signal.SIGINT)
+            main = threading.main_thread()
+            while sys._current_frames()[main.ident].f_code.co_name != "wait":
+                time.sleep(0.01)
+            receiver = eval("threading." + sys.argv[1])
+            signal.pthread_kill(receiver.ident, signal.SIGINT)
 
         threading.Thread(target=interrupt).start()
         try:
             runtime(obstore=False).run(forever())
         except KeyboardInterrupt:
             print("interrupted", ended)
-        """
+        """,
+        receiver,
     )
     assert printed == "interrupted [True]"
 

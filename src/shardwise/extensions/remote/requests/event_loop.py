@@ -27,6 +27,9 @@ T = TypeVar("T")
 # At the interpreter's exit, cancelled requests have 5 s to leave obstore.
 _EXIT_S = 5.0
 _MAX_SHARED = 1024
+# A wait ends after this time and starts again: before its end, Python does not see a signal that
+# another thread received, or that came as the wait started.
+_SIGNAL_S = 1.0
 
 
 class Runtime:
@@ -56,7 +59,11 @@ class Runtime:
         """
         cancellable = self._running[threading.get_ident()] = _Cancellable(self.loop)
         try:
-            return self.start(cancellable.over(work)).result()
+            done = self.start(cancellable.over(work))
+            while not done.done():
+                with suppress(TimeoutError):
+                    done.result(_SIGNAL_S)
+            return done.result()
         except CancelledError:
             work.close()
             why = "the interpreter is ending" if self._is_ended else "its reader was closed"
