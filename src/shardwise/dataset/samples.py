@@ -215,7 +215,7 @@ class LoadedSamples:
         indices = self._transforms.indices
         source_ids = ids if indices is None else indices[ids]
         selected = self._transforms.selected
-        own = having(self._source, TellsRanges)
+        own = self._tells_ranges
         return None if own is None else own.ranges(source_ids, selected, epoch=epoch, seed=seed)
 
     # Inner parts.
@@ -260,6 +260,14 @@ class LoadedSamples:
     @cached_property
     def _traits(self) -> SourceTraits:
         return traits_of(self._source)
+
+    @cached_property
+    def _reads_epochs(self) -> ReadsEpochs | None:
+        return having(self._source, ReadsEpochs)
+
+    @cached_property
+    def _tells_ranges(self) -> TellsRanges | None:
+        return having(self._source, TellsRanges)
 
     def _row_bytes(self) -> float | None:
         """Mean stored bytes of a sample, if its fields stay bytes or are decoded by columns."""
@@ -310,7 +318,7 @@ class LoadedSamples:
         source_ids = ids if indices is None else indices[ids]
         try:
             fields = self._transforms.selected
-            by_epoch = having(self._source, ReadsEpochs)
+            by_epoch = self._reads_epochs
             columns = (
                 self._source.read(source_ids, fields)
                 if by_epoch is None

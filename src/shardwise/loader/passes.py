@@ -27,7 +27,7 @@ from shardwise.plan import LoaderState, Plan
 from shardwise.plan.arguments import whole
 from shardwise.sources.samples import Samples, SourcedSamples, TellsRanges
 from shardwise.storage.file_pool import FilePool
-from shardwise.storage.protocol import IsCached
+from shardwise.storage.protocol import RemoteReads
 
 _logger = logging.getLogger("shardwise")
 
@@ -143,7 +143,8 @@ class Passes:
             num_given += 1
             current.num_batches = num_given
             if expected:
-                expected.move(num_given)
+                for move in expected.moves:
+                    move(expected.first_step + num_given)
             if num_given == num_steps:
                 # Here, not when the end is requested: programs that count steps never request it.
                 self.account.note(current)
@@ -231,8 +232,8 @@ def _caches(
     try:
         for pool, reads in own.ranges(ids, epoch=epoch) or ():
             if pool.options.cache is not None and reads:
-                file = having(pool.get(reads[0][0]), IsCached)
-                if file is not None:
+                file = pool.get(reads[0][0])
+                if isinstance(file, RemoteReads) and file.cache is not None:
                     yield file.cache, pool
     except (DataError, StorageError):
         return  # the reader of the batch meets it

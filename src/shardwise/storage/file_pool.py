@@ -14,12 +14,11 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from shardwise.base.abilities import having
 from shardwise.storage.byte_ranges import byte_ranges, num_bytes_of
 from shardwise.storage.local import max_open_files
 from shardwise.storage.open import is_local, open_file, remote_storage
 from shardwise.storage.options import StorageOptions
-from shardwise.storage.protocol import File, FileStat, IsCached, ReadRequest
+from shardwise.storage.protocol import File, FileStat, ReadRequest, RemoteReads
 from shardwise.storage.versions import require_same
 
 
@@ -199,9 +198,9 @@ class Upcoming:
                 self._watch(pool.get(url))
 
     def _watch(self, file: Any) -> None:
-        cached = having(file, IsCached)
-        if cached is not None and self._caches is not None and cached.cache not in self._caches:
-            self._caches[cached.cache] = cached.cache.changes
+        cache = file.cache if isinstance(file, RemoteReads) else None
+        if cache is not None and self._caches is not None and cache not in self._caches:
+            self._caches[cache] = cache.changes
 
     def announce(self, key: Hashable, reads: Iterable[PoolRanges]) -> bool:
         """Announce the remote ranges of a request; False if all are left out."""

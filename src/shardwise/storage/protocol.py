@@ -92,16 +92,12 @@ class File(Protocol):
         """Release descriptors; the next read opens the file again."""
 
 
-class IsCached(Protocol):
-    """A file behind a cache, which learns of the reads of a pass before they are made."""
-
-    cache: Any
-
-
 class RemoteReads(ABC):
     """A file whose `read_many` does all the reading; see `File` for what its methods raise."""
 
     __slots__ = ()
+    # The cache that it is read through, which learns of the reads of a pass before they are made.
+    cache: Any = None
 
     @staticmethod
     @abstractmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,10 @@ class ExpectedReads:
         epoch: the epoch.
         rank: this process's.
         num_local: ranks of this machine, which share its caches.
+
+    Attributes:
+        first_step: the number of the pass's first step over all epochs.
+        moves: functions to call with the number of each step after it was read.
     """
 
     def __init__(
@@ -51,8 +55,8 @@ class ExpectedReads:
         self._samples, self._plan, self._epoch = samples, plan, epoch
         self._rank, self._num_local = rank, num_local
         whole = plan.resumed(0, epoch=epoch).num_steps
-        self._first_step = (epoch + 1) * whole - plan.num_steps
-        self._step = 0
+        self.first_step = (epoch + 1) * whole - plan.num_steps
+        self.moves: list[Callable[[int], object]] = [self._look]
         self._expected: list[Any] = []
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -61,22 +65,21 @@ class ExpectedReads:
         for cache, pool in caches.items():
             if cache.peers is not None:
                 of_epoch = plan.resumed(plan.start, epoch=epoch)
-                self._expected += cache.peers.share(samples, pool, of_epoch, rank, self._first_step)
+                self._expected += cache.peers.share(samples, pool, of_epoch, rank, self.first_step)
+        self.moves += [each.move for each in self._expected]
         num_bytes = samples.source.manifest.shard_bytes.sum()  # type: ignore[attr-defined]
         if any(cache.settings.max_bytes < num_bytes for cache in caches):
             self._start_computing()
 
-    def move(self, num_batches: int) -> None:
-        self._step = self._first_step + num_batches
+    def _look(self, step: int) -> None:
+        del step
         if any(cache.changes != before for cache, before in self._unchanged.items()):
             self._start_computing()
-        for each in self._expected:
-            each.move(self._step)
 
     def _start_computing(self) -> None:
-        caches, self._unchanged = [*self._unchanged], {}
+        self.moves = [move for move in self.moves if move != self._look]
         threading.Thread(
-            target=self._compute, args=(caches,), name="shardwise-uses", daemon=True
+            target=self._compute, args=([*self._unchanged],), name="shardwise-uses", daemon=True
         ).start()
 
     def close(self) -> None:
@@ -84,7 +87,7 @@ class ExpectedReads:
             self._closed.set()
             for each in self._expected:
                 each.close()
-            self._expected = []
+            self._expected, self.moves = [], []
 
     def _compute(self, caches: list[Cache]) -> None:
         samples: SourcedSamples = self._samples  # type: ignore[assignment]
@@ -118,12 +121,12 @@ class ExpectedReads:
             numbers = uses.blocks.astype(np.int64) - (ends - num_blocks)[files]
             if self._closed.is_set():
                 return
-            expected = cache.expect(manifest.urls, files, numbers, uses.steps + self._first_step)
+            expected = cache.expect(manifest.urls, files, numbers, uses.steps + self.first_step)
             if expected is None:
                 continue
             with self._lock:
                 if self._closed.is_set():
                     expected.close()
                     return
-                expected.move(max(self._step, self._first_step))
-                self._expected = [*self._expected, expected]
+                self._expected.append(expected)
+                self.moves = [*self.moves, expected.move]
