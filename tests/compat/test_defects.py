@@ -209,10 +209,9 @@ def test_a_shard_list_of_one_is_read_whole_in_each_worker(tmp_path):
 
 
 def test_a_shell_keeps_its_own_variables(tmp_path, monkeypatch):
-    (url,) = make_shards(tmp_path, [3])
+    make_shards(tmp_path, [3])
     monkeypatch.setenv("SHARD_DIRECTORY", str(tmp_path))
     assert len(list(wds.WebDataset("pipe:cat ${SHARD_DIRECTORY}/part-000.tar"))) == 3
-    assert len(list(wds.WebDataset(f"pipe:cat {url}"))) == 3
 
 
 def test_a_pipeline_with_a_length_pickles(tmp_path):
@@ -228,13 +227,10 @@ def test_a_pipeline_with_a_length_goes_to_spawned_workers(tmp_path):
     assert len(loader) == len(list(loader)) == 4
 
 
-def test_compressed_shards_are_read_and_a_cut_one_is_noticed(tmp_path):
+def test_a_compressed_shard_that_is_cut_is_noticed(tmp_path):
     (url,) = make_shards(tmp_path, [50], fields=("bin", "cls"))
-    data = Path(url).read_bytes()
     packed = tmp_path / "a.tar.gz"
-    packed.write_bytes(gzip.compress(data))
-    assert len(list(wds.WebDataset(str(packed)))) == 50
-    packed.write_bytes(gzip.compress(data)[:-100])
+    packed.write_bytes(gzip.compress(Path(url).read_bytes())[:-100])
     with pytest.raises(DataError, match="cut short"):
         list(wds.WebDataset(str(packed)))
 

@@ -125,7 +125,7 @@ def test_an_error_keeps_its_text_on_the_way_out_of_a_worker():
 
 
 def test_the_last_part_of_a_name_says_how_a_field_is_decoded():
-    # What each extension means: test_every_value_comes_back_through_the_decoders.
+    # What each extension means: test_numbers_texts_and_arrays_come_back_through_the_decoders.
     sample = {"__key__": b"a", "__bytes__": b"\xff", "a.cls": b" 3\n", "bin": b"\0"}
     assert Decoder([])(sample) == sample | {"__key__": "a", "a.cls": 3}
 

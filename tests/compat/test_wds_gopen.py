@@ -35,7 +35,7 @@ def web(no_orphans, tmp_path_factory):
 # Files.
 
 
-@pytest.mark.parametrize("name", ["plain", "with#hash", "with?mark", "with space", "a:b", "100%25"])
+@pytest.mark.parametrize("name", ["with#hash", "with?mark", "with space", "a:b", "100%25"])
 def test_a_local_name_is_taken_as_it_is(tmp_path, name):
     path = str(tmp_path / name)
     with gopen(path, "wb") as stream:
@@ -122,10 +122,7 @@ def test_a_program_that_never_ends_after_its_output_is_given_up():
     assert stream.proc.returncode is not None
 
 
-def test_a_pipe_is_written_and_its_failure_seen(tmp_path):
-    with gopen(f"pipe:cat > '{tmp_path}/out'", "wb") as stream:
-        stream.write(b"abc")
-    assert (tmp_path / "out").read_bytes() == b"abc"
+def test_a_program_that_fails_at_the_end_of_its_input_is_an_error():
     stream = gopen("pipe:cat > /dev/null; exit 3", "wb")
     stream.write(b"abc")
     with pytest.raises(OSError, match="status 3"):

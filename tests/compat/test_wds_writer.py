@@ -274,17 +274,16 @@ def test_a_pattern_without_a_number_is_refused():
 # Encoders.
 
 
-def test_every_value_comes_back_through_the_decoders():
+def test_numbers_texts_and_arrays_come_back_through_the_decoders():
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     sample = {
-        "cls": 3, "txt": "ä", "json": {"a": [1]}, "pyd": {1: 2}, "mp": {"a": 1},
-        "npy": array, "ten": array, "tb": [array, array], "pth": [1], "npz": {"x": array},
-        "json.gz": [1],
+        "cls": 3, "txt": "ä", "json.gz": [1],
+        "npy": array, "ten": array, "tb": [array, array], "npz": {"x": array},
     }  # fmt: skip
     data = encoders.encode_based_on_extension(sample, encoders.default_handlers)
     assert all(isinstance(value, bytes | memoryview) for value in data.values())
     decoded = Decoder([])({field: bytes(value) for field, value in data.items()})
-    for field in ("cls", "txt", "json", "pyd", "mp", "pth", "json.gz"):
+    for field in ("cls", "txt", "json.gz"):
         assert decoded[field] == sample[field]
     for got in (decoded["npy"], decoded["npz"]["x"], decoded["ten"][0], decoded["tb"][1]):
         assert (got == array).all()

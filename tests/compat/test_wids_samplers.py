@@ -11,7 +11,7 @@ import torch.utils.data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.compat.wids.samplers import chunked, cut, lengths_to_ranges
+from shardwise.compat.wids.samplers import chunked, cut
 from shardwise.compat.wids.wids import (
     ChunkedSampler,
     DistributedChunkedSampler,
@@ -164,7 +164,6 @@ def test_whole_shards_change_places_with_a_true_length():
 
 
 def test_lines_of_ranges():
-    assert lengths_to_ranges([2, 3]) == [(0, 2), (2, 5)]
     assert chunked(3, 10, 4) == [(3, 7), (7, 10)]
     assert cut([(0, 2), (2, 2), (5, 8)], 1, 6) == [(1, 2), (5, 8), (0, 1)]
     with pytest.raises(ValueError, match="chunksize=0"):
