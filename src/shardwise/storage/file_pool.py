@@ -195,12 +195,17 @@ class Upcoming:
     def watch(self, reads: Iterable[PoolRanges]) -> None:
         """Note what the caches of a request have counted before it, which is not announced."""
         for pool, of_pool in reads:
-            for url, *_ in of_pool[:1] if pool.options.cache is not None else ():
+            is_out = self._cached not in (None, pool.options.cache is not None)
+            for url, *_ in () if is_out else of_pool[:1]:
                 self._watch(pool.get(url))
 
     def _watch(self, file: Any) -> None:
+        if self._caches is None or not file.is_remote:
+            return
         cached = having(file, IsCached)
-        if cached is not None and self._caches is not None and cached.cache not in self._caches:
+        if cached is None or (cached.cache not in self._caches and self.is_needless):
+            self._caches = None  # the first requests were of other files
+        elif cached.cache not in self._caches:
             self._caches[cached.cache] = cached.cache.changes
 
     def announce(self, key: Hashable, reads: Iterable[PoolRanges]) -> bool:
