@@ -144,7 +144,7 @@ def plan_for(
     """
     options = options.of(dataset)
     by = having(options.batch_by, BatchBy)
-    batch_by = None if by is None else by.resolved(partial(_length_column, dataset))
+    batch_by = options.batch_by if by is None else by.resolved(partial(_length_column, dataset))
     shuffle: Any = options.shuffle
     if shuffle is True and options.sampler is None:
         default = "full" if shard_sizes is None else "window"
@@ -171,7 +171,7 @@ def plan_for(
         window_shape=None if shaped is None else shaped.window_shape,
         epoch_size=options.epoch_size,
         sampler=options.sampler,
-        batch_by=batch_by or options.batch_by,
+        batch_by=batch_by,
         exclude=exclude,
         global_batch_size=options.global_batch_size,
         balance=_costs(dataset, options),

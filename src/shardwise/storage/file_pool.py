@@ -194,12 +194,19 @@ class Upcoming:
     def watch(self, reads: Iterable[PoolRanges]) -> None:
         """Note what the caches of a request have counted before it, which is not announced."""
         for pool, of_pool in reads:
-            for url, *_ in of_pool[:1] if pool.options.cache is not None else ():
+            is_out = self._cached not in (None, pool.options.cache is not None)
+            for url, *_ in () if is_out else of_pool[:1]:
                 self._watch(pool.get(url))
 
     def _watch(self, file: Any) -> None:
+        if self._caches is None or not file.is_remote:
+            return
         cache = file.cache if isinstance(file, RemoteReads) else None
-        if cache is not None and self._caches is not None and cache not in self._caches:
+        if cache in self._caches:
+            return
+        if cache is None or self._num_announced >= _NUM_LOOKED_AT:
+            self._caches = None  # the first requests were of other files
+        else:
             self._caches[cache] = cache.changes
 
     def announce(self, key: Hashable, reads: Iterable[PoolRanges]) -> bool:

@@ -182,3 +182,24 @@ def test_two_real_ranks_take_equal_steps_under_the_cap(tmp_path):
     assert len(ranks[0]) == len(ranks[1])
     seen = [index for batches in ranks for batch in batches for index in batch]
     assert sorted(seen) == list(range(300))
+
+
+def test_batches_of_a_users_own_class_are_taken_also_where_it_is_empty():
+    class Own:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __len__(self):
+            return 0
+
+        def resolved(self, column):
+            return Own(self.inner.resolved(column))
+
+        def rows(self, batch_size, *, fixed_size=None):
+            return self.inner.rows(batch_size, fixed_size=fixed_size)
+
+        def over(self, sampler, num_samples, *, rows, seed):
+            return self.inner.over(sampler, num_samples, rows=rows, seed=seed)
+
+    by = sw.buckets("n", budget=300)
+    assert ids(make(batch_by=Own(by))) == ids(make(batch_by=by))

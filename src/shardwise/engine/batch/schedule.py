@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
-from itertools import chain, islice
+from itertools import chain, count, islice
 
 import numpy as np
 
@@ -134,6 +134,8 @@ def _parts(batch: Batch) -> list[Batch]:
 
 # If rows share what is read, such as row groups, few requests announce bytes.
 _MAX_WAITING = 1024
+# Of so many requests that are not announced, one is looked at.
+_LOOKED_AT = 16
 
 
 class ReadAhead(Iterator[BatchRequest]):
@@ -164,8 +166,7 @@ class ReadAhead(Iterator[BatchRequest]):
         request = self._waiting.popleft() if self._waiting else self._next()
         if request is None:
             raise StopIteration
-        if self._most == 1:
-            self._reads.watch(request)
+        self._reads.watch(request)
         return request
 
     def _next(self) -> BatchRequest | None:
@@ -202,6 +203,7 @@ class RequestReads:
         self._samples = having(samples, TellsRanges)
         self._seed = seed
         self._upcoming = Upcoming(cached=cached)
+        self._numbers = count()
 
     @property
     def want_more(self) -> bool:
@@ -211,6 +213,7 @@ class RequestReads:
 
     def announce(self, request: BatchRequest) -> None:
         if self._upcoming.is_needless:
+            self.watch(request)
             return
         with suppress(DataError, StorageError):  # its reader meets it
             reads = self._ranges(request)
@@ -218,9 +221,15 @@ class RequestReads:
                 self._samples = None  # none of its reads is announced here
 
     def watch(self, request: BatchRequest) -> None:
-        """See whether caches lack blocks of a request, which is read at once, or of later ones."""
-        with suppress(DataError, StorageError):
-            self._upcoming.watch(self._ranges(request) or ())
+        """Look at the first request, and then at some of those that are not announced.
+
+        Caches may lack blocks of the first, which is read at once, and parts of a dataset may be
+        read through other caches than its first requests, or through none.
+        """
+        number = next(self._numbers)
+        if not number or (number % _LOOKED_AT == 0 and self._upcoming.is_needless):
+            with suppress(DataError, StorageError):
+                self._upcoming.watch(self._ranges(request) or ())
 
     def _ranges(self, request: BatchRequest) -> Iterable[PoolRanges] | None:
         samples, ids = self._samples, request.ids

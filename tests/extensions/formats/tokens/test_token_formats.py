@@ -228,3 +228,15 @@ def test_a_bad_argument_is_refused(tmp_path, options, error):
     write_megatron(tmp_path / "a.bin", documents_of(SIZES))
     with pytest.raises(error):
         sw.tokens(**({"urls": tmp_path / "a.bin"} | options))
+
+
+def test_an_index_that_is_replaced_before_its_documents_are_read_is_told(tmp_path):
+    path = write_megatron(tmp_path / "a.bin", documents_of(SIZES))
+    ds = sw.tokens(path, block=4, documents=True)
+    assert ds.source.files
+    index = bytearray(path.with_suffix(".idx").read_bytes())
+    struct.pack_into("<i", index, 34 + 4 * (len(SIZES) - 1), 70)
+    path.with_suffix(".idx").write_bytes(index)
+    with pytest.raises(sw.DataError, match="was replaced") as caught:
+        len(ds)
+    assert caught.value.url == str(path)

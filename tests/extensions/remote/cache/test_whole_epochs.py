@@ -11,6 +11,7 @@ import shardwise as sw
 from shardwise.extensions.remote.cache import CachedFile, cache_of
 from shardwise.extensions.remote.cache.cache import FOLDER
 from shardwise.extensions.remote.cache.usage import read_usage
+from shardwise.extensions.remote.remote_file import RemoteFile
 from tests.support.counted_file import CountedFile
 from tests.support.forks import in_child
 from tests.support.remote_shards import check_epoch, loader, put_indexed_shards
@@ -112,4 +113,46 @@ def test_a_cache_that_is_removed_in_an_epoch_is_filled_again(s3: S3Server, urls,
         under_way = iter(batches)
         seen = [next(under_way) for _ in range(5)]
         (tmp_path / "cache").rename(tmp_path / "gone")
+        check_epoch([*seen, *under_way], sum(SIZES), num_bytes=SAMPLE)
+
+
+@pytest.mark.parametrize(
+    "executor", [{"executor": "inline"}, {"num_threads": 2}, {"num_workers": 2}], ids=str
+)
+def test_a_part_that_is_read_through_another_cache_is_announced_all_the_same(
+    s3: S3Server, urls, cache, announced, executor, tmp_path
+):
+    # The first requests are of the part whose cache has all.
+    whole = sw.tar(urls, storage=s3.unhedged, cache=cache)
+    empty = sw.CacheSettings(tmp_path / "empty", max_bytes=60 * BLOCK, block_bytes=BLOCK)
+    data = sw.concat([whole, sw.tar(urls, storage=s3.unhedged, cache=empty)]).map(dict)
+    with loader(data, batch_size=2, shuffle=False, prefetch_factor=1, **executor) as batches:
+        assert sum(len(batch["bin"]) for batch in batches) == 2 * sum(SIZES)
+    assert len(announced) > 2 + sum(SIZES) // 4
+
+
+def test_a_part_without_a_cache_is_announced_all_the_same(s3: S3Server, urls, cache, monkeypatch):
+    found: list[object] = []
+    announce = RemoteFile.announce
+
+    def note(file, owner, requests):
+        found.append(owner)
+        return announce(file, owner, requests)
+
+    monkeypatch.setattr(RemoteFile, "announce", note)
+    parts = [sw.tar(urls, storage=s3.unhedged, cache=each) for each in (cache, None)]
+    data = sw.concat(parts).map(dict)
+    with loader(data, batch_size=2, shuffle=False, num_threads=2) as batches:
+        assert sum(len(batch["bin"]) for batch in batches) == 2 * sum(SIZES)
+    assert len(found) > sum(SIZES) // 4
+
+
+def test_a_cache_whose_numbers_cannot_be_read_does_not_end_an_epoch(s3: S3Server, urls, cache):
+    data = sw.tar(urls, storage=s3.unhedged, cache=cache)
+    with loader(data, batch_size=2, shuffle=False, executor="inline") as batches:
+        under_way = iter(batches)
+        seen = [next(under_way) for _ in range(5)]
+        ledger = Path(cache.directory, FOLDER, "ledger")
+        ledger.unlink()
+        ledger.mkdir()
         check_epoch([*seen, *under_way], sum(SIZES), num_bytes=SAMPLE)

@@ -2,8 +2,10 @@
 
 import pickle
 import threading
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +15,12 @@ import pytest
 import shardwise as sw
 from shardwise.base.errors import DataError
 from shardwise.extensions.tables.parquet import tables
+from shardwise.extensions.tables.parquet.fields import ColumnOptions
 from shardwise.extensions.tables.parquet.parquet_file import ParquetFile
 from shardwise.extensions.tables.parquet.source import ParquetSource
 from shardwise.extensions.tables.row_group_cache import RowGroupCache
 from shardwise.plan import Plan
+from shardwise.storage import FilePool, StorageOptions, open_file
 from tests.support.forks import in_child
 from tests.support.tables import write_groups
 
@@ -175,3 +179,23 @@ def test_a_hundred_million_rows_open_and_plan_in_little_memory(tmp_path):
     assert peak < 50e6
     assert len(pickle.dumps(ds)) < 50_000
     assert ds[99_999_999]["x"] == 0
+
+
+def test_footers_that_are_too_many_to_travel_are_not_held_together(tmp_path, monkeypatch):
+    path = tmp_path / "one.parquet"
+    write_groups(path, [10])
+    info = ParquetFile(open_file(str(path), options=StorageOptions())).info()
+
+    class Remote:
+        def info(self):
+            time.sleep(0.004)
+            return replace(info, footer=bytes(1 << 20))
+
+    monkeypatch.setattr(tables, "open_table", lambda *_: Remote())
+    urls = [f"https://host/{number}.parquet" for number in range(400)]
+    tracemalloc.start()
+    opened = tables.open_tables(urls, FilePool(), ColumnOptions.of(None, None, None))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert not any(opened.footers)
+    assert peak < 200 << 20

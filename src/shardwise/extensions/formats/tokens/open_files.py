@@ -91,9 +91,15 @@ def read_documents(file: TokenFile, options: StorageOptions) -> NDArray[np.int64
             "with .idx and for LitData's chunks",
             url=file.url,
         )
-    if len(file.index) == 1:
-        return litdata.read_documents(file, options)
-    return megatron.read_documents(file, options)
+    read = litdata.read_documents if len(file.index) == 1 else megatron.read_documents
+    ends = read(file, options)
+    if len(ends) and ends[-1] != file.num_tokens:
+        raise DataError(
+            f"its documents end at token {ends[-1]}, and it had {file.num_tokens} when it was "
+            "opened: it or its index was replaced since",
+            url=file.url,
+        )
+    return ends
 
 
 def _open(url: str, *, dtype: np.dtype[Any] | None, options: StorageOptions) -> list[TokenFile]:

@@ -124,15 +124,15 @@ class UsageFile:
 
 
 def read_usage(folder: str) -> Usage:
-    """Read the numbers of a cache without the lock, in 5 µs; zeros if the file is missing."""
+    """Read the numbers of a cache without the lock, in 5 µs; zeros if the file can't be read."""
     try:
         fd = os.open(f"{folder}/ledger", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return _parse(os.read(fd, _FORM.size), b"")[1]
+        finally:
+            os.close(fd)
     except OSError:
         return Usage()
-    try:
-        return _parse(os.read(fd, _FORM.size), b"")[1]
-    finally:
-        os.close(fd)
 
 
 def _parse(data: bytes, boot: bytes) -> tuple[bool, Usage]:

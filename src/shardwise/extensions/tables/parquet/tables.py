@@ -155,12 +155,14 @@ def open_tables(urls: Sequence[str], pool: FilePool, options: ColumnOptions) -> 
     """Read the footers of all files, which must have the columns of one table."""
 
     def read() -> list[Any]:
-        infos = [*in_threads(lambda url: open_table(url, pool).info(), urls, _OPEN_THREADS)]
-        are_kept = sum(len(i.footer) for i in infos) <= _FOOTER_BYTES
+        infos, room = list[FileInfo](), _FOOTER_BYTES
+        for info in in_threads(lambda url: open_table(url, pool).info(), urls, _OPEN_THREADS):
+            room -= len(info.footer)
+            infos.append(info if room >= 0 else replace(info, footer=b""))
         return [
             [
                 i.stat, i.schema.serialize().hex().decode(), i.rows.tolist(), i.sizes.tolist(),
-                i.footer.hex() if are_kept else "",
+                i.footer.hex() if room >= 0 else "",
             ]
             for i in infos
         ]  # fmt: skip
