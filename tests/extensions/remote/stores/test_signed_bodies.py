@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import random
 from contextlib import aclosing
 
 import pytest
 
-from shardwise.base.errors import StaleIndexError
+from shardwise.base.errors import StaleIndexError, StorageError
 from shardwise.extensions.remote.remote_file import PinnedObject
 from shardwise.extensions.remote.stores import connect
 from shardwise.extensions.remote.stores.signed_bodies import _BUFFER_BYTES, SignedBodies, _Buffers
@@ -18,6 +19,7 @@ from shardwise.storage import StorageOptions
 from shardwise.storage.client import AttemptError
 from tests.support.fault_proxy import FaultProxy
 from tests.support.io_counts import counted_io
+from tests.support.python_code import printed_by
 from tests.support.waiting import wait_for
 from tests.support.web import reply, send_range, serving
 
@@ -51,6 +53,16 @@ def read_long(url, options, *, start=5, stop=SIZE, pinned=None):
     file.process.run(file.stream(start, stop, compare))
     assert at == stop
     return file
+
+
+async def read_all(client, key):
+    async with aclosing(client.stream(key, 0, SIZE, "", 1 << 20)) as replies:
+        async for _ in replies:
+            pass
+
+
+def num_files():
+    return len(os.listdir("/proc/self/fd"))
 
 
 def test_long_ranges_are_one_signed_request_each(s3, url):
@@ -163,6 +175,116 @@ def test_failures_show_no_signature():
     text += asyncio.run(failure("http://127.0.0.1:9"))
     assert "Signature" not in text
     assert "AKIDTEST" not in text
+
+
+def test_a_refusal_that_repeats_the_url_shows_no_signature(caplog):
+    def repeat(handler):
+        if "X-Amz-Signature" in handler.path:
+            text = f"<Code>No</Code><Message>no {handler.path} here</Message>"
+            reply(handler, 403, text.encode())
+        else:
+            send_range(handler, CONTENT)
+
+    with serving(repeat) as (url, _), caplog.at_level(logging.DEBUG):
+        options = StorageOptions(config={**KEYS, "aws_endpoint": url}, hedge=False)
+        read_long("s3://bucket/x.tar", options)
+    text = "\n".join(record.getMessage() for record in caplog.records)
+    assert "No: no /bucket/x.tar?..." in text
+    assert "X-Amz" not in text
+
+
+def test_a_password_in_the_endpoint_is_neither_shown_nor_looked_up_as_a_host(caplog):
+    with serving(answering(CONTENT, status=403)) as (url, seen):
+        endpoint = url.replace("http://", "http://user:s3cr3t@")
+        options = StorageOptions(config={**KEYS, "aws_endpoint": endpoint}, hedge=False)
+        with caplog.at_level(logging.DEBUG):
+            read_long("s3://bucket/x.tar", options)
+    assert "X-Amz-Signature" in seen[0][1]
+    assert "refuses signed URLs" in caplog.text
+    assert "s3cr3t" not in caplog.text
+
+
+def test_a_signed_url_goes_to_no_host_with_tls(monkeypatch):
+    """obstore prefers this variable to the settings."""
+    with serving(lambda handler: reply(handler, 404)) as (url, seen):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url.replace("http://", "https://"))
+        config = {**KEYS, "aws_endpoint": "http://127.0.0.1:9"}
+        client, key = opened("s3://bucket/x.tar", StorageOptions(config=config))
+        with pytest.raises(AttemptError, match="TLS"):
+            asyncio.run(read_all(client, key))
+    assert not seen
+    assert client._signed is None
+
+
+def test_a_name_that_no_url_can_have_is_an_error_for_that_name_alone(s3, url, caplog):
+    options = StorageOptions(**s3.unhedged)
+    with pytest.raises(StorageError, match="empty part"):
+        read_long(s3.url("long//x.tar"), options)
+    file = read_long(url, options)
+    assert isinstance(file.client().client._signed, SignedBodies)
+    assert "refuses" not in caplog.text
+
+
+def test_an_exit_while_urls_are_signed_waits_for_nothing(s3, url):
+    printed = printed_by(
+        """
+        import sys
+        from shardwise.extensions.remote.remote_file import PinnedObject
+        from shardwise.storage import StorageOptions
+
+        options = StorageOptions(config=eval(sys.argv[2]))
+        files = [PinnedObject(sys.argv[1], options) for _ in range(6)]
+        process = files[0].process
+        reads = [process.start(file.stream(0, 20_000_000, len)) for file in files]
+        process.end()
+        print(process.loop.is_closed())
+        """,
+        url,
+        s3.config,
+    )
+    assert printed == "True"
+
+
+def test_failed_replies_leave_no_socket_open():
+    """Not even until the collector finds their errors."""
+
+    def cut(handler):
+        handler.send_response(206)
+        handler.send_header("Content-Range", f"bytes 0-{SIZE - 1}/{SIZE}")
+        handler.send_header("Content-Length", str(SIZE))
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        handler.wfile.write(CONTENT[:3_000_000])
+
+    with serving(cut) as (url, _):
+        options = StorageOptions(config={**KEYS, "aws_endpoint": url})
+        client, key = opened("s3://bucket/x.tar", options)
+
+        async def fail():
+            for _ in range(20):
+                with pytest.raises(AttemptError, match="bytes where"):
+                    await read_all(client, key)
+
+        before = num_files()
+        gc.disable()
+        try:
+            asyncio.run(fail())
+            wait_for(lambda: num_files() < before + 10, seconds=20)
+        finally:
+            gc.enable()
+
+
+def test_requests_that_end_together_leave_one_timer(s3, url):
+    """Of others, each would free the buffers that later requests use again."""
+    client, key = opened(url, StorageOptions(**s3.unhedged))
+
+    async def num_timers():
+        await asyncio.gather(*(read_all(client, key) for _ in range(3)))
+        clear = client._signed._buffers.clear
+        timers = asyncio.get_running_loop()._scheduled
+        return sum(each._callback == clear for each in timers if not each.cancelled())
+
+    assert asyncio.run(num_timers()) == 1
 
 
 @pytest.mark.parametrize(

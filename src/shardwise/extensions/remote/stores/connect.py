@@ -192,7 +192,7 @@ def open_client(location: StoreLocation, options: StorageOptions) -> Client:
         and {name.removeprefix("aws_") for name in config} <= _SIGNED_SETTINGS
         and not credential_discovery.names_more_than_keys()
     )
-    return ObstoreClient(store, options, signed_at=endpoint if can_sign else "")
+    return ObstoreClient(store, options, signed_at=shown(endpoint) if can_sign else "")
 
 
 def _open_web(location: StoreLocation, options: StorageOptions, settings: dict[str, Any]) -> Client:

@@ -52,7 +52,8 @@ class ObstoreClient(Client):
     """A client of one bucket, container or web server: of obstore's `store`.
 
     With `head_by_get` a refused HEAD is repeated as a GET of one byte: signed URLs often allow
-    nothing else. With `signed_at`, the store's endpoint, signed URLs are used for long ranges.
+    nothing else. With `signed_at`, the store's endpoint as it may be shown, signed URLs are used
+    for long ranges.
     """
 
     def __init__(
@@ -132,14 +133,16 @@ class ObstoreClient(Client):
             raise await self._failure(key, error) from None
 
     async def _sign(self, key: str) -> str:
-        sign = self._obstore.sign_async(self._store, "GET", key, _SIGNED_FOR)
         try:
             # It may have to renew the keys first.
             async with asyncio.timeout(self._attempt_s):
-                return await self._native.result(sign)
+                return await self._native.result(
+                    self._obstore.sign_async(self._store, "GET", key, _SIGNED_FOR)
+                )
         except TimeoutError:
             raise no_answer(self._attempt_s) from None
-        except self._errors as error:
+        except (*self._errors, TypeError) as error:
+            # A malformed name is a TypeError here; as a GET's failure it has its cause.
             raise from_obstore(error) from None
 
     async def _ask(self, key: str, start: int, stop: int, etag: str) -> tuple[Any, FileStat, float]:

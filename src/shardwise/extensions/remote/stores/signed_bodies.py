@@ -29,7 +29,7 @@ from shardwise.storage.options import StorageOptions
 # Longer ones would not fit into the CPU's caches.
 _BUFFER_BYTES = 2 << 20
 _CONNECT_S = 5.0
-# Seconds without a request after which the buffers are freed.
+# Seconds without the end of a request after which the buffers are freed.
 _IDLE_S = 10.0
 
 
@@ -56,7 +56,10 @@ class SignedBodies:
     ) -> AsyncGenerator[Reply, None]:
         """See `Client.stream`."""
         parts = urlsplit(await self._sign(key))
-        self._netloc = parts.netloc
+        if parts.scheme != "http":
+            # The endpoint of a variable that obstore prefers to the settings.
+            raise AttemptError("the environment names another endpoint, with TLS", "refused")
+        self._netloc = parts.netloc.rpartition("@")[2]
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[Reply | None] = asyncio.Queue()
         body = _Body(
@@ -66,8 +69,6 @@ class SignedBodies:
             self._buffers,
             lambda reply: loop.call_soon_threadsafe(arrived.put_nowait, reply),
         )
-        if self._release is not None:
-            self._release.cancel()
         receiving = asyncio.ensure_future(
             self._pool.call(
                 lambda connection: body.receive(connection, piece_bytes), timeout_s=self._request_s
@@ -83,6 +84,8 @@ class SignedBodies:
         finally:
             body.give_up()
             await cancel([receiving])
+            if self._release is not None:
+                self._release.cancel()
             self._release = loop.call_later(_IDLE_S, self._buffers.clear)
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -120,34 +123,35 @@ class _Body:
         """Request the range, and pass it on in pieces. Raises AttemptError."""
         began = time.monotonic()
         try:
-            reply = self._ask(connection)
-            if reply.status >= http.client.MULTIPLE_CHOICES:
-                raise failed_status(reply)
-            num_bytes, stat = check_part(reply, self._start, self._stop)
-            if reply.length != num_bytes:
-                raise short_reply(reply.length or 0, num_bytes)
-            head_s, at, data = time.monotonic() - began, 0, memoryview(b"")
-            # All that was received with the headers; what follows is still in the socket.
-            first = reply.read1(io.DEFAULT_BUFFER_SIZE)
-            piece_bytes = max(piece_bytes, io.DEFAULT_BUFFER_SIZE)
-            assert self._socket is not None
-            self._socket.settimeout(None)
-            while at < num_bytes:
-                data = data or self._buffers.take(num_bytes - at)
-                piece, data = data[:piece_bytes], data[piece_bytes:]
-                piece[: len(first)] = first
-                filled, first = len(first), b""
-                while filled < len(piece):
-                    count = self._socket.recv_into(piece[filled:], 0, socket.MSG_WAITALL)
-                    filled += count
-                    if not count or self._is_over:
-                        raise short_reply(at + filled, num_bytes)
-                at += filled
-                self._put(Reply(piece, stat, head_s))
-            # Nothing of it is left to read: the connection is free for the next request.
-            reply.length = 0
-            reply.read()
-            self._is_over = True
+            # Closed also by an error: where the server ends the connection, it has the only socket.
+            with self._ask(connection) as reply:
+                if reply.status >= http.client.MULTIPLE_CHOICES:
+                    raise failed_status(reply)
+                num_bytes, stat = check_part(reply, self._start, self._stop)
+                if reply.length != num_bytes:
+                    raise short_reply(reply.length or 0, num_bytes)
+                head_s, at, data = time.monotonic() - began, 0, memoryview(b"")
+                # All that was received with the headers; what follows is still in the socket.
+                first = reply.read1(io.DEFAULT_BUFFER_SIZE)
+                piece_bytes = max(piece_bytes, io.DEFAULT_BUFFER_SIZE)
+                assert self._socket is not None
+                self._socket.settimeout(None)
+                while at < num_bytes:
+                    data = data or self._buffers.take(num_bytes - at)
+                    piece, data = data[:piece_bytes], data[piece_bytes:]
+                    piece[: len(first)] = first
+                    filled, first = len(first), b""
+                    while filled < len(piece):
+                        count = self._socket.recv_into(piece[filled:], 0, socket.MSG_WAITALL)
+                        filled += count
+                        if not count or self._is_over:
+                            raise short_reply(at + filled, num_bytes)
+                    at += filled
+                    self._put(Reply(piece, stat, head_s))
+                # Nothing of it is left to read: the connection is free for the next request.
+                reply.length = 0
+                reply.read()
+                self._is_over = True
         except (TimeoutError, BlockingIOError):
             raise no_answer(self._attempt_s) from None
         except (OSError, http.client.HTTPException) as error:

@@ -37,6 +37,8 @@ from shardwise.storage.protocol import FileStat
 
 _MAX_ERROR_BYTES = 4096
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+# Of a signed URL that an error repeats.
+_QUERY = re.compile(r"\?\S*=\S*")
 # Unescaped in paths; a % starts an escape that the caller made.
 _SAFE = "/%~!$&'()*+,;=:@"
 
@@ -231,7 +233,7 @@ def body_of(reply: Any, max_bytes: int) -> bytes:
 def failed_status(reply: Any) -> AttemptError:
     """The failure of a reply whose status is an error; reads a part of its body."""
     said = s3_error_texts(reply.read(_MAX_ERROR_BYTES).decode("utf-8", "replace"))
-    cause = ": ".join([f"HTTP {reply.status} {reply.reason}", *said])
+    cause = _QUERY.sub("?...", ": ".join([f"HTTP {reply.status} {reply.reason}", *said]))
     return AttemptError(cause, kind_of_status(reply.status), status=reply.status)
 
 
