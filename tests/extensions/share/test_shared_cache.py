@@ -127,9 +127,16 @@ def test_a_gateway_that_is_killed_and_started_again_sends_little_more(tmp_path, 
             [gateway] = [
                 each
                 for each in psutil.Process().children(recursive=True)
-                if f"badger://{objects}/meta" in each.cmdline()
+                if f"badger://{objects}/meta" in " ".join(each.cmdline())
             ]
-            command = gateway.cmdline()
+            # JuiceFS writes its arguments anew, as one text whose end may be cut: part of a port.
+            *command, address = " ".join(gateway.cmdline()).split()
+            listening = [
+                f"127.0.0.1:{each.laddr.port}"
+                for each in gateway.net_connections("tcp")
+                if each.status == psutil.CONN_LISTEN
+            ]
+            command += [each for each in listening if each.startswith(address)][:1]
             gateway.kill()
             (tmp_path / "go").touch()
             time.sleep(1)  # requests fail meanwhile
