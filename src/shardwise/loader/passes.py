@@ -31,7 +31,6 @@ from shardwise.storage.protocol import RemoteReads
 
 _logger = logging.getLogger("shardwise")
 
-
 _MAX_SKIPPED = 4
 
 

@@ -42,14 +42,19 @@ def cache(s3: S3Server, urls: list[str], tmp_path: Path) -> sw.CacheSettings:
 @pytest.fixture
 def announced(monkeypatch) -> list[object]:
     """What this process announces to caches."""
+    return note_announced(monkeypatch, CachedFile)
+
+
+def note_announced(monkeypatch, kind: type[CachedFile | RemoteFile]) -> list[object]:
+    """Note the owners of what this process announces to files of a kind, from now on."""
     found: list[object] = []
-    announce = CachedFile.announce
+    announce = kind.announce
 
     def note(file, owner, requests):
         found.append(owner)
         return announce(file, owner, requests)
 
-    monkeypatch.setattr(CachedFile, "announce", note)
+    monkeypatch.setattr(kind, "announce", note)
     return found
 
 
@@ -132,14 +137,7 @@ def test_a_part_that_is_read_through_another_cache_is_announced_all_the_same(
 
 
 def test_a_part_without_a_cache_is_announced_all_the_same(s3: S3Server, urls, cache, monkeypatch):
-    found: list[object] = []
-    announce = RemoteFile.announce
-
-    def note(file, owner, requests):
-        found.append(owner)
-        return announce(file, owner, requests)
-
-    monkeypatch.setattr(RemoteFile, "announce", note)
+    found = note_announced(monkeypatch, RemoteFile)
     parts = [sw.tar(urls, storage=s3.unhedged, cache=each) for each in (cache, None)]
     data = sw.concat(parts).map(dict)
     with loader(data, batch_size=2, shuffle=False, num_threads=2) as batches:

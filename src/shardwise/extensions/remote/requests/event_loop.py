@@ -59,11 +59,11 @@ class Runtime:
         """
         cancellable = self._running[threading.get_ident()] = _Cancellable(self.loop)
         try:
-            done = self.start(cancellable.over(work))
-            while not done.done():
+            future = self.start(cancellable.over(work))
+            while not future.done():
                 with suppress(TimeoutError):
-                    done.result(_SIGNAL_S)
-            return done.result()
+                    future.result(_SIGNAL_S)
+            return future.result()
         except CancelledError:
             work.close()
             why = "the interpreter is ending" if self._is_ended else "its reader was closed"
