@@ -232,6 +232,39 @@ def test_an_error_of_the_sampler_is_raised_after_the_batches_before_it(make):
     assert seen == [*range(0, 28, 4)] * 2
 
 
+def test_a_slow_sampler_holds_no_batch_back_that_workers_have_finished():
+    asked, has_first = [], threading.Event()
+
+    def slow():
+        for request in requests(15, size=1):
+            asked.append(request)
+            # The first ones are loaded by then, or soon.
+            if len(asked) > 3:
+                has_first.wait(2)
+            yield request
+
+    with closing(processes(BatchBuilder(DATA))) as executor:
+        assert sum(1 for _ in executor.run(requests(3))) == 3  # the processes have started
+        executor.num_prefetch = 15
+        given = 0
+        for _ in executor.run(slow()):
+            has_first.set()
+            given = given or len(asked)
+        assert given < 15
+
+
+def test_an_error_of_the_sampler_outlives_the_end_of_what_is_read_ahead():
+    def failing():
+        yield from requests(1)
+        raise ValueError("no step 1")
+
+    ahead = BatchBuilder(DATA).read_ahead(failing())
+    assert len([*ahead]) == 1
+    ahead.close()
+    with pytest.raises(ValueError, match="no step 1"):
+        ahead.raise_error()
+
+
 def test_a_sampler_that_does_not_return_is_a_stall_that_says_so():
     def stuck():
         wait_for(lambda: executor._session is None, seconds=60)

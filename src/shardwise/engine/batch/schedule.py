@@ -178,15 +178,15 @@ class ReadAhead(Iterator[BatchRequest]):
 
     def raise_error(self) -> None:
         """Raise the sampler's error, which ended the requests: after the batches before it."""
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def finish(self, request: BatchRequest) -> None:
         self._reads.finish(request)
 
     def close(self) -> None:
         self._reads.close()
-        self._error = None
 
 
 class RequestReads:

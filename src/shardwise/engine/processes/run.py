@@ -155,11 +155,14 @@ class Run:
                 self._require_newest()
                 while self._asked:
                     self._grow(*self._asked.popleft())
-                has_ended = has_ended or not self._fill()
+                is_full = has_ended or self._is_full()
+                if not is_full:
+                    has_ended = not self._start_next()
                 if has_ended and not self._pending:
                     self._requests.raise_error()
                     return
-                self._receive(self._pool.answers(None))
+                # A slow sampler holds no batch back that workers have finished.
+                self._receive(self._pool.answers(None if is_full else 0))
         except BaseException as error:  # noqa: BLE001 - raised where the batch is awaited
             self._errors.append(error)
         finally:
@@ -173,24 +176,27 @@ class Run:
             self._pending.clear()
             self._pool.drop(self._number)
 
-    def _fill(self) -> bool:
-        """Start batches up to the prefetch depth; returns whether requests may be left.
+    def _is_full(self) -> bool:
+        """Whether the prefetch depth is reached.
 
-        One less, unless bytes bound it, while the program has a batch and asks for none.
+        The depth is one less, unless bytes bound it, while the program has a batch and asks for
+        none.
         """
         num_prefetch = self._executor.num_prefetch
-        while self._num_started - self._num_taken < self._bound.depth(
-            num_prefetch, leave=not self._is_awaited
-        ):
-            self._is_asking = True
-            request = next(self._requests, None)
-            self._is_asking = False
-            if request is None:
-                return False
-            batch = self._submit(request)
-            self._num_started += 1
-            self._pending[batch.number] = batch
-            self._bound.begun(batch.partial)
+        depth = self._bound.depth(num_prefetch, leave=not self._is_awaited)
+        return self._num_started - self._num_taken >= depth
+
+    def _start_next(self) -> bool:
+        """Start the next batch; returns False if there is none."""
+        self._is_asking = True
+        request = next(self._requests, None)
+        self._is_asking = False
+        if request is None:
+            return False
+        batch = self._submit(request)
+        self._num_started += 1
+        self._pending[batch.number] = batch
+        self._bound.begun(batch.partial)
         return True
 
     def _grow(self, num_taken: int, is_late: bool) -> None:
