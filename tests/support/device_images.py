@@ -5,17 +5,23 @@ from __future__ import annotations
 import simplejpeg
 import torch
 
+from shardwise.codecs.image_backends import turn_pixels
+from shardwise.codecs.image_headers import find_orientation
 from tests.codecs.samples import encode, picture
 
 
 class StandIn:
-    """Decodes at the full size, as nvJPEG does; leaves files of the lengths in `refused` out."""
+    """Decodes at the full size, as nvJPEG does; leaves files of the lengths in `refused` out.
+
+    Applies the EXIF orientation, and refuses to decode no file at all, as torchcodec does.
+    """
 
     def __init__(self, refused=()):
         self.refused = set(refused)
         self.num_files = 0
 
     def decode(self, files, mode):
+        assert files, "Expected at least one image to decode"
         self.num_files += len(files)
         return [self._decode(file, mode) for file in files]
 
@@ -26,6 +32,7 @@ class StandIn:
             pixels = simplejpeg.decode_jpeg(file.numpy(), mode.upper())
         except ValueError:
             return None
+        pixels = turn_pixels(pixels, find_orientation(file.numpy().data, "jpeg")[0])
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 

@@ -50,6 +50,9 @@ class FakeCuda:
         monkeypatch.setattr(cuda, "stream", lambda stream: stream)
         monkeypatch.setattr(cuda, "device", lambda device: FakeStream(self))
         monkeypatch.setattr(cuda, "cudart", lambda: self)
+        if hasattr(torch, "accelerator"):
+            # A torch with CUDA would let its own loader pin memory, which asks the driver.
+            monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
 
         def method(function):
             def call(tensor, *args, **options):
@@ -65,24 +68,31 @@ class FakeCuda:
 
     # Of the runtime.
 
-    def cudaHostRegister(self, address, size, flags):
+    # Positions only, and codes that are no numbers, as of torch's module.
+
+    def cudaHostRegister(self, address, size, flags, /):
         self.threads.add(threading.current_thread())
         if self.refuses:
             self.pending.add(threading.get_ident())
-            return self.refuses
+            return CudaError(self.refuses)
         for start, length in self.registered.items():
             if start < address + size and address < start + length:
-                return 712  # cudaErrorHostMemoryAlreadyRegistered
+                self.pending.add(threading.get_ident())
+                return CudaError(712)  # cudaErrorHostMemoryAlreadyRegistered
         assert is_mapped(address)
         self.notes.append(f"register {size}")
         self.registered[address] = size
-        return 0
+        return CudaError(0)
 
-    def cudaHostUnregister(self, address):
+    def cudaGetErrorString(self, error, /):
+        assert isinstance(error, CudaError)
+        return "out of memory" if int(error) == 2 else f"error {int(error)}"
+
+    def cudaHostUnregister(self, address, /):
         assert is_mapped(address), "unmapped before it was unregistered"
         self.notes.append("unregister")
         del self.registered[address]
-        return 0
+        return CudaError(0)
 
     # Of tensors.
 
@@ -134,6 +144,16 @@ class FakeCuda:
             while copies:
                 copied, source, _ = copies.pop(0)
                 copied.reshape(-1).view(torch.uint8).copy_(source)
+
+
+class CudaError:
+    """An enum of pybind11: it has a number, and is equal to none."""
+
+    def __init__(self, code):
+        self._code = code
+
+    def __int__(self):
+        return self._code
 
 
 class FakeStream:

@@ -134,6 +134,15 @@ def test_pinning_asks_cuda_where_torch_is_older_than_2_6(monkeypatch):
     assert tensors["x"].is_pinned() == torch.cuda.is_available()
 
 
+@pytest.mark.parametrize(("kind", "pins"), [("cuda", True), ("xpu", True), ("mps", False)])
+def test_memory_is_page_locked_for_each_accelerator_but_apples(monkeypatch, kind, pins):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: "pinned")
+    tensors = to_tensors({"x": np.arange(3)}, pin_memory=True)
+    assert (isinstance(tensors["x"], str)) == pins
+
+
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
 def test_pinned_tensors_lie_in_page_locked_memory():
     tensors = to_tensors({"x": np.arange(3), "y": ["a"]}, pin_memory=True)

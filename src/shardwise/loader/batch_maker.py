@@ -151,7 +151,7 @@ class Output:
             batch.data, batch.memory = self.arrays(batch.data), None
         if self.kind != "torch":
             return
-        from shardwise.tensors.convert import has_accelerator, pinned, to_tensors
+        from shardwise.tensors.convert import can_page_lock, pinned, to_tensors
 
         data = batch.data
         if isinstance(data, dict):
@@ -162,7 +162,7 @@ class Output:
             data = to_tensors(data)
         if self._copies:
             data = self._copier.prepare(data, batch.memory)
-        elif self.pin_memory and has_accelerator():
+        elif self.pin_memory and can_page_lock():
             # Copied, even from memory that could be page-locked in place: torch knows which copies
             # of the program still read memory only if its own allocator made it.
             data = pinned(data)
@@ -318,7 +318,7 @@ class BatchMaker:
             self.sharing.close()
 
     def finish(self, batch: Batch) -> Any:
-        if batch.num_on_device:
+        if self._on_device is not None:
             self._on_device.keep(batch)
         return self.output.of(batch)
 

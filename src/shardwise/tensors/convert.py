@@ -35,12 +35,12 @@ def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[st
     Args:
         batch: a dict of arrays and lists.
         pin_memory: put the tensors into page-locked memory; as in torch's DataLoader, nothing
-            happens without an accelerator.
+            happens without an accelerator, or with Apple's.
 
     >>> to_tensors({"x": np.arange(3, dtype=np.float32), "__key__": ["a", "b", "c"]})
     {'x': tensor([0., 1., 2.]), '__key__': ['a', 'b', 'c']}
     """
-    pin = pin_memory and has_accelerator()
+    pin = pin_memory and can_page_lock()
     return {name: _convert_column(column, pin=pin) for name, column in batch.items()}
 
 
@@ -58,10 +58,12 @@ def _convert_column(column: Any, *, pin: bool) -> Any:
     return value.pin_memory() if pin and isinstance(value, torch.Tensor) else value
 
 
-def has_accelerator() -> bool:
-    """Whether there is a device for which page-locking memory is of use."""
-    # torch.accelerator came with torch 2.6.
-    return bool(getattr(torch, "accelerator", torch.cuda).is_available())
+def can_page_lock() -> bool:
+    """Whether there is a device for which torch page-locks memory: it raises with Apple's."""
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None:  # torch before 2.6
+        return torch.cuda.is_available()
+    return bool(accelerator.is_available() and accelerator.current_accelerator().type != "mps")
 
 
 def _from_array(array: NDArray[Any]) -> torch.Tensor | NDArray[Any]:

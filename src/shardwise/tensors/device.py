@@ -41,8 +41,9 @@ class PageLocks:
         address, num_bytes = memory.memory.ctypes.data, memory.memory.nbytes
         # The context of another device would take memory there.
         with torch.cuda.device(self._device):
-            code = int(_runtime().cudaHostRegister(address, num_bytes, 0))
-        if code == 0:
+            code = _runtime().cudaHostRegister(address, num_bytes, 0)
+        # An enum without a name for most codes, equal to no number.
+        if int(code) == 0:
             memory.before_unmap.append(partial(_unlock, os.getpid(), self._device, address))
             return
         self._is_refused = True
@@ -53,10 +54,11 @@ class PageLocks:
         shown = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit >> 10} KiB"
         _logger.warning(
             "CUDA refuses to page-lock %d bytes that worker processes write (cudaHostRegister: "
-            "error %d, `ulimit -l` is %s): a thread copies each batch into page-locked memory "
+            "error %d, %s; `ulimit -l` is %s): a thread copies each batch into page-locked memory "
             "of torch's; raise the limit to spare that copy",
             num_bytes,
-            code,
+            int(code),
+            _runtime().cudaGetErrorString(code),
             shown,
         )
 

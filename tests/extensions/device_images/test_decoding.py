@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import pickle
+import sys
 import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -165,6 +167,24 @@ def test_files_that_the_device_cannot_do_are_the_cpus_bit_by_bit_and_counted(sta
     assert (counts["decoded_on_device"], counts["decoded_on_cpu"]) == (4, 4)
 
 
+def test_files_that_a_device_would_turn_stay_as_stored(stand_in):
+    files = [*FILES[:3], *(oriented("JPEG", number, picture()) for number in range(1, 9))]
+    with loader(files, batch_size=11) as there:
+        [one] = list(there)
+        counts = there.stats()
+    [other] = list(loader(files, decode_on="cpu", batch_size=11))
+    assert_near([one], [other])
+    assert torch.equal(one["jpg"][4:], other["jpg"][4:])
+    assert (counts["decoded_on_device"], counts["decoded_on_cpu"]) == (4, 7)
+
+
+def test_a_batch_without_a_file_for_the_device_asks_it_for_nothing(stand_in):
+    files = [*FILES[:2], *[encode(picture(), "PNG")] * 4]
+    given = list(loader(files, batch_size=2))
+    assert_near(given, list(loader(files, decode_on="cpu", batch_size=2)))
+    assert stand_in.num_files == 2
+
+
 def test_a_file_that_the_device_fails_at_is_decoded_on_the_cpu(stand_in):
     stand_in.refused = {len(FILES[4])}
     there = loader(options={"crop": "random"})
@@ -194,35 +214,60 @@ def test_nvjpeg_decodes_one_by_one_where_a_list_fails_and_says_so_once(caplog):
     assert "unsupported subsampling" in record.getMessage()
 
 
-@pytest.mark.parametrize("package", ["torchvision.io", "torchcodec.decoders"])
-def test_torchvision_is_asked_for_a_list_and_torchcodec_for_each_file(monkeypatch, package):
+LIBRARIES = ["torchcodec.decoders", "torchvision.io"]
+
+
+def install_libraries(monkeypatch, *names, without_nvjpeg=()):
+    """Let these be the libraries that can be imported; return the list of their calls."""
     calls = []
 
-    def decode_jpeg(files, mode, device):
-        calls.append((type(files), mode, str(device)))
-        pixels = torch.zeros(3, 1, 1)
-        return [pixels for _ in files] if isinstance(files, list) else pixels
-
     def import_module(name):
-        if name != package:
+        if name not in names:
             raise ImportError(name)
-        return SimpleNamespace(decode_jpeg=decode_jpeg, ImageReadMode={"RGB": "its RGB"})
 
-    monkeypatch.setattr("importlib.import_module", import_module)
+        def decode_jpeg(files, mode, device):
+            if name in without_nvjpeg:
+                raise RuntimeError("not compiled with nvJPEG support")
+            if not all(len(file) for file in files):
+                raise RuntimeError("Expected a non empty 1-dimensional tensor")
+            calls.append((name, len(files), mode, str(device)))
+            return [torch.zeros(3, 1, 1) for _ in files]
+
+        return SimpleNamespace(decode_jpeg=decode_jpeg, ImageReadMode={"RGB": f"RGB of {name}"})
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    return calls
+
+
+@pytest.mark.parametrize("there", [LIBRARIES, LIBRARIES[:1], LIBRARIES[1:]])
+def test_torchcodec_or_else_torchvision_decodes_a_batch_in_one_call(monkeypatch, there):
+    calls = install_libraries(monkeypatch, *there)
     decoder = find_decoder(torch.device("cuda", 1))
     assert len(decoder.decode([torch.zeros(2, dtype=torch.uint8)] * 2, "rgb")) == 2
-    if package == "torchvision.io":
-        assert calls == [(list, "its RGB", "cuda:1")]
-    else:
-        assert calls == [(torch.Tensor, "RGB", "cuda:1")] * 2
+    assert calls == [(there[0], 2, f"RGB of {there[0]}", "cuda:1")]
 
 
-def test_a_device_without_memory_is_an_error_and_no_damaged_file():
-    def decode(files, mode):
-        raise torch.cuda.OutOfMemoryError("no memory")
+def test_a_library_that_was_built_without_nvjpeg_decodes_nothing(monkeypatch):
+    calls = install_libraries(monkeypatch, *LIBRARIES, without_nvjpeg=LIBRARIES[:1])
+    find_decoder(torch.device("cuda")).decode([torch.zeros(2, dtype=torch.uint8)], "rgb")
+    assert [call[0] for call in calls] == LIBRARIES[1:]
 
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        NvJpegDecoder(decode).decode([torch.zeros(3, dtype=torch.uint8)] * 2, "rgb")
+
+def test_without_a_library_with_nvjpeg_there_is_no_decoder(monkeypatch):
+    install_libraries(monkeypatch, *LIBRARIES, without_nvjpeg=LIBRARIES)
+    assert find_decoder(torch.device("cuda")) is None
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_an_installed_library_for_cuda_is_found_without_a_device(monkeypatch, name):
+    """So is it with one; libraries for the CPU alone have no such decoder."""
+    if torch.version.cuda is None:
+        pytest.skip("this torch is built without CUDA")
+    module = pytest.importorskip(name, exc_type=ImportError)
+    other = next(each for each in LIBRARIES if each != name)
+    monkeypatch.setitem(sys.modules, other, None)
+    assert hasattr(module, "decode_jpeg")
+    assert find_decoder(torch.device("cuda", 0)) is not None
 
 
 # Damage.
@@ -328,7 +373,7 @@ def test_an_iterator_that_is_given_up_ends_its_threads_and_what_it_took(stand_in
     assert not [t for t in left if t.name == "shardwise-images"]
 
 
-def test_on_cuda_a_batch_is_decoded_on_a_stream_and_kept_for_the_programs(stand_in, monkeypatch):
+def test_on_cuda_a_field_is_decoded_on_a_stream_and_kept_for_the_programs(stand_in, monkeypatch):
     notes = []
 
     class Stream:
@@ -339,18 +384,37 @@ def test_on_cuda_a_batch_is_decoded_on_a_stream_and_kept_for_the_programs(stand_
             notes.append(f"{self.name} is done")
 
     class Kept:
+        def __init__(self, name):
+            self.name = name
+
         def record_stream(self, stream):
-            notes.append(f"kept for {stream}")
+            notes.append(f"{self.name} kept for {stream}")
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"main of {device}")
-    decoding = DeviceImages(torch.device("cuda"), {"jpg": None}, rebuild=lambda request: None)
-    monkeypatch.setattr(decoding, "_decode_field", lambda *_: True)
-    [batch] = decoding.run((Batch({"jpg": Kept()}, num_rows=1), None) for _ in range(1))
+    fields = {"jpg": None, "png": None}
+    decoding = DeviceImages(torch.device("cuda"), fields, rebuild=lambda request: None)
+    monkeypatch.setattr(
+        decoding, "_decode_field", lambda batch, name, image: notes.append(f"decode {name}") or True
+    )
+    data = {name: Kept(name) for name in fields}
+    [batch] = decoding.run((Batch(data, num_rows=1), None) for _ in range(1))
     decoding.keep(batch.data)
-    assert notes == ["stream cuda:3 is done", "kept for main of cuda:3"]
+    # The second field may get memory that the first one's kernels still read.
+    assert notes == [
+        "decode jpg", "stream cuda:3 is done", "decode png", "stream cuda:3 is done",
+        "jpg kept for main of cuda:3", "png kept for main of cuda:3",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("file", [FILES[0], encode(picture(), "PNG")], ids=["device", "CPU"])
+def test_images_of_a_batch_are_kept_whoever_decoded_them(stand_in, monkeypatch, file):
+    kept = []
+    monkeypatch.setattr(DeviceImages, "keep", lambda self, data: kept.append(data["jpg"]))
+    batches = list(loader([file] * 4, batch_size=2))
+    assert [a is b["jpg"] for a, b in zip(kept, batches, strict=True)] == [True, True]
 
 
 def test_an_error_of_the_engine_comes_after_the_batches_before_it(stand_in):

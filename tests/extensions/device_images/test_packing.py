@@ -39,7 +39,8 @@ def test_what_nvjpeg_decodes_in_another_way_stays_here():
     assert is_pixels(encode(colour, "JPEG", keep_rgb=True))
     turned = oriented("JPEG", 6, picture())
     assert is_pixels(turned, orient=True)
-    assert not is_pixels(turned)
+    assert is_pixels(turned), "torchcodec would turn it"
+    assert not is_pixels(oriented("JPEG", 1, picture()))
 
 
 def test_a_row_has_the_part_that_the_generator_draws():

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from queue import Queue
 from typing import Any, Protocol
 
@@ -42,6 +43,10 @@ class DeviceImageDecoder(Protocol):
     def decode(self, files: Sequence[torch.Tensor], mode: str) -> list[torch.Tensor | None]:
         """Decode files, uint8 `[bytes]` in host memory, to "rgb" or "gray" in the current stream.
 
+        Args:
+            files: one or more.
+            mode: "rgb" or "gray".
+
         Returns:
             uint8 `[channels, height, width]` on the device, one per file; None where it can't.
         """
@@ -49,18 +54,30 @@ class DeviceImageDecoder(Protocol):
 
 
 class NvJpegDecoder:
-    """nvJPEG, as torchvision or torchcodec calls it: RuntimeError if it can't decode the files."""
+    """nvJPEG, as torchcodec or torchvision calls it: RuntimeError if it can't decode the files.
+
+    Both raise that also where the device has no memory left, so the CPU decodes then, too.
+    """
 
     def __init__(self, decode_files: Callable[[list[torch.Tensor], str], Any]) -> None:
         self._decode_files = decode_files
         self._has_warned = False
 
+    def is_built(self) -> bool:
+        """Whether the library was built with nvJPEG; uses no device.
+
+        Both refuse an empty file before they touch the device, by another message without nvJPEG.
+        """
+        try:
+            self._decode_files([torch.empty(0, dtype=torch.uint8)], "RGB")
+        except RuntimeError as error:
+            return "nvJPEG" not in str(error)
+        return True
+
     def decode(self, files: Sequence[torch.Tensor], mode: str) -> list[torch.Tensor | None]:
         """Decode all in one call; one by one where that fails."""
         try:
             return list(self._decode_files(list(files), mode.upper()))
-        except torch.cuda.OutOfMemoryError:
-            raise
         except RuntimeError as error:
             if len(files) > 1:
                 return [self.decode([file], mode)[0] for file in files]
@@ -75,25 +92,25 @@ class NvJpegDecoder:
 
 
 def find_decoder(device: torch.device) -> DeviceImageDecoder | None:
-    """The decoder for a device: torchvision's, else torchcodec's, else None."""
+    """The decoder for a device: torchcodec's, else torchvision's, which is deprecated; or None."""
     if device.type != "cuda":
         return None
-    vision, codec = (_decode_jpeg(name) for name in ("torchvision.io", "torchcodec.decoders"))
-    if vision is not None:
-        modes = importlib.import_module("torchvision.io").ImageReadMode
-        return NvJpegDecoder(lambda files, mode: vision(files, modes[mode], device))
-    if codec is not None:
-        return NvJpegDecoder(
-            lambda files, mode: [codec(f, mode=mode, device=device) for f in files]
-        )
+    for name in ("torchcodec.decoders", "torchvision.io"):
+        try:
+            module = importlib.import_module(name)
+            decode, modes = module.decode_jpeg, module.ImageReadMode
+        except (ImportError, RuntimeError, OSError, AttributeError):
+            continue  # not there, too old, or built for another torch
+        decoder = NvJpegDecoder(partial(_decode_files, decode, modes, device))
+        if decoder.is_built():
+            return decoder
     return None
 
 
-def _decode_jpeg(module: str) -> Any:
-    try:
-        return importlib.import_module(module).decode_jpeg
-    except (ImportError, RuntimeError, OSError, AttributeError):
-        return None  # not there, too old, or built for another torch
+def _decode_files(
+    decode: Any, modes: Any, device: torch.device, files: list[torch.Tensor], mode: str
+) -> Any:
+    return decode(files, mode=modes[mode], device=device)
 
 
 class DeviceImages:
@@ -183,7 +200,10 @@ class DeviceImages:
                     thread.join()
 
     def keep(self, data: Mapping[str, Any]) -> None:
-        """Let the memory of images be used again only after the caller's stream has read them."""
+        """Let the memory of images be used again only after the caller's stream has read them.
+
+        Also of those that the CPU decoded: their rows lie in memory of a decoding stream, too.
+        """
         if self._device.type == "cuda":
             for name in self._images:
                 data[name].record_stream(torch.cuda.current_stream(self._device))
@@ -191,21 +211,25 @@ class DeviceImages:
     def _decode(self, batch: Batch, request: BatchRequest, stream: Any) -> Batch:
         """Decode the images of a batch; build it again on the CPU if a file is damaged."""
         began = time.perf_counter()
-        files = [batch.data[name] for name in self._images]
-        try:
-            with torch.cuda.stream(stream):
-                is_whole = all(self._decode_field(batch, *each) for each in self._images.items())
-        finally:
-            if stream is not None:
-                # torchvision decodes on its own stream, into memory that this one has freed, and
-                # workers write the next files where these are.
-                stream.synchronize()
-        del files
+        is_whole = all(self._decode_on(stream, batch, *each) for each in self._images.items())
         if not is_whole:
             batch = self._rebuild(request)
             batch.num_on_cpu = batch.num_rows * len(self._images)
         batch.stages.add("device decode", time.perf_counter() - began)
         return batch
+
+    def _decode_on(self, stream: Any, batch: Batch, name: str, image: Image) -> bool:
+        """Decode one field on a stream, and wait for it; False if a file is damaged."""
+        packed = batch.data[name]
+        try:
+            with torch.cuda.stream(stream):
+                return self._decode_field(batch, name, image)
+        finally:
+            if stream is not None:
+                # nvJPEG writes to memory that this stream has freed, and waits for it neither on
+                # torchvision's own stream nor in hardware; workers write the next files here.
+                stream.synchronize()
+            del packed
 
     def _decode_field(self, batch: Batch, name: str, image: Image) -> bool:
         """Decode one field of a batch; False if a file is damaged."""
@@ -226,7 +250,8 @@ class DeviceImages:
         }
         files = [row for row in range(len(column)) if row not in here]
         sent = [torch.from_numpy(column[row].payload()) for row in files]
-        for row, pixels in zip(files, self._decoder.decode(sent, image.mode), strict=True):
+        decoded = self._decoder.decode(sent, image.mode) if sent else []
+        for row, pixels in zip(files, decoded, strict=True):
             size = column[row].rows[["height", "width"]][0].tolist()
             if pixels is not None and tuple(pixels.shape[1:]) == size:
                 there[row] = pixels

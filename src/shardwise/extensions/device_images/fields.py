@@ -94,8 +94,8 @@ def _obstacle(dataset: Samples, device: Any, images: dict[str, list[Image]]) -> 
 
     if find_decoder(device) is None:
         return (
-            f"nothing here decodes JPEG on {str(device)!r}: install torchvision 0.20 or "
-            "torchcodec 0.16, or newer, built for CUDA"
+            f"nothing here decodes JPEG on {str(device)!r}: install torchcodec 0.16 or "
+            "torchvision 0.20, or newer, built for CUDA"
         )
     return ""
 

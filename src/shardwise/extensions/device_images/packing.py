@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 
 from shardwise.codecs.image_crop import CropBox
 from shardwise.codecs.image_decoder import Image, ImagePart, RandomCropImage
-from shardwise.codecs.image_headers import ImageHeader, check_complete, jpeg_segments
+from shardwise.codecs.image_headers import (
+    ImageHeader,
+    check_complete,
+    find_orientation,
+    jpeg_segments,
+)
 
 # The position of a file's bytes, whether they are pixels already, and the part of its image.
 _ROW = np.dtype([
@@ -28,7 +33,7 @@ _ROW = np.dtype([
 ])  # fmt: skip
 # Frame markers of what nvJPEG decodes: Huffman codes, baseline, extended and progressive.
 _HUFFMAN = (0xC0, 0xC1, 0xC2)
-_APP14 = 0xEE
+_APP1, _APP14 = 0xE1, 0xEE
 # A thread that idles for more than 10 % of its time takes files from the device, one that idles for
 # less than 3 % leaves it more: 1/16 of the files each chunk, by an average over eight chunks.
 _IDLE, _BUSY, _STEP, _DECAY = 0.10, 0.03, 1 / 16, 7 / 8
@@ -121,7 +126,7 @@ class PackingImage:
             self.share.begin()
         image, view = self.image, memoryview(data)
         part = image.draw(view, rng) if isinstance(image, RandomCropImage) else image.draw(view)
-        fits = part.orientation == 1 and _fits_device(view, part.header)
+        fits = _fits_device(view, part.header)
         if fits and (self.share is None or self.share.is_next_left()):
             header, box = part.header, part.box
             facts = (False, box.is_mirrored, header.frame_at, header.height, header.width)
@@ -154,17 +159,23 @@ def decode_packed_into(image: Image, packed: PackedImages, out: NDArray[Any]) ->
 
 
 def _fits_device(data: memoryview, header: ImageHeader) -> bool:
-    """Whether nvJPEG decodes a file as the CPU does: Huffman codes, gray or YCbCr, not cut."""
+    """Whether a device decodes a file as the CPU does: Huffman codes, gray or YCbCr, not cut.
+
+    Nor is it turned: torchcodec applies an EXIF orientation, also where `orient` is False.
+    """
     at = header.frame_at
     try:
         check_complete(data, header)
         components = data[at + 5]
         if not (data[at - 3] in _HUFFMAN and data[at] == 8 and components in (1, 3)):
             return False
-        is_rgb = bytes(data[at + 6 : at + 6 + 3 * components : 3]) == b"RGB" or any(
-            marker == _APP14 and bytes(data[start : start + 5]) == b"Adobe" and not data[start + 11]
-            for marker, start in jpeg_segments(data)
-        )
+        is_rgb = bytes(data[at + 6 : at + 6 + 3 * components : 3]) == b"RGB"
+        is_turned = False
+        for marker, start in jpeg_segments(data):
+            if marker == _APP1:
+                is_turned = find_orientation(data, header.format)[0] != 1
+            elif marker == _APP14 and bytes(data[start : start + 5]) == b"Adobe":
+                is_rgb = is_rgb or not data[start + 11]
     except (IndexError, ValueError):
         return False  # the CPU's decoder raises the error, if any
-    return header.format == "jpeg" and not is_rgb
+    return header.format == "jpeg" and not is_rgb and not is_turned
