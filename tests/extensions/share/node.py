@@ -117,3 +117,4 @@ def main(options: dict) -> None:
 
 if __name__ == "__main__":
     main(json.loads(sys.argv[1]))
+    dist.destroy_process_group()

@@ -24,6 +24,7 @@ from shardwise.extensions.share import peers
 from shardwise.extensions.share.block_server import BlockServer
 from tests.extensions.share.nodes import nodes, read_epoch, sent
 from tests.support.certificates import Authority
+from tests.support.python_code import printed_by
 from tests.support.remote_shards import body, loader, put_indexed_shards
 from tests.support.servers import S3Server
 from tests.support.tcp_proxy import TcpProxy
@@ -271,3 +272,34 @@ def test_a_loader_without_other_ranks_says_so_and_reads_on(s3, tmp_path, caplog)
     with loader(data, batch_size=4) as batches:
         assert sum(len(batch["bin"]) for batch in batches) == 8
     assert "not shared" in caplog.text
+
+
+def test_a_program_that_ends_while_ranks_are_missing_leaves_no_thread_in_the_groups_store(
+    s3, tmp_path
+) -> None:
+    """In C++ code of torch, it would abort the process: 8 of 10 runs of a thread that polls."""
+    printed = printed_by(
+        """
+        import atexit, json, sys, threading
+
+        # The first to be registered runs last.
+        atexit.register(lambda: print([t.name for t in threading.enumerate()]))
+        import torch.distributed as dist
+
+        import shardwise as sw
+        from shardwise.extensions.share import peers
+
+        peers.JOIN_S = 0.1
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        folder, urls, storage = json.loads(sys.argv[1])
+        cache = sw.CacheSettings(folder, share=True)
+        data = sw.tar(urls, storage=storage, cache=cache)
+        batches = iter(sw.DataLoader(data, batch_size=8, rank=0, world_size=2, num_threads=1))
+        next(batches)
+        assert "shardwise-homes" in [t.name for t in threading.enumerate()]
+        dist.destroy_process_group()
+        """,
+        json.dumps([str(tmp_path), put_indexed_shards(s3, "ends", SIZES), s3.unhedged]),
+    )
+    assert "shardwise-homes" not in printed
+    assert "MainThread" in printed

@@ -52,6 +52,8 @@ _logger = logging.getLogger("shardwise")
 
 # A rank's facts in the group's store: the names of a node and of its host.
 _MAX_FACT_BYTES = 4096
+# The interpreter's end waits so long for a thread that uses the group's store.
+_END_S = 5.0
 
 
 class Sharing(Peers):
@@ -87,6 +89,7 @@ class Sharing(Peers):
 
         It is filled beside the program; reads of missing blocks wait for it, up to `JOIN_S`.
         """
+        is_done = threading.Event()
         try:
             homes = LoaderFile(self._cache.folder, "homes", self._cache.usage_file().lock)
         except OSError:
@@ -103,8 +106,12 @@ class Sharing(Peers):
             finally:
                 if not homes.is_filled:
                     homes.close()
+                is_done.set()
 
-        threading.Thread(target=fill, name="shardwise-homes", daemon=True).start()
+        thread = threading.Thread(target=fill, name="shardwise-homes", daemon=True)
+        # In C++ code of the store, it would abort the process as the interpreter ends.
+        weakref.finalize(thread, _wait_for, is_done, os.getpid())
+        thread.start()
         return [homes]
 
     def _place(
@@ -209,7 +216,7 @@ class Sharing(Peers):
         with suppress(OSError):  # another rank of this node serves
             self._serve(host_and_port(peers[nodes[rank]])[1], token)
         rooms: dict[str, int] = {}
-        while (missing := {*peers} - {*rooms}) and time.monotonic() < until:
+        while (missing := {*peers} - {*rooms}) and time.monotonic() < until and _is_running():
             for each in missing:
                 with suppress(*FAILURES):
                     soon = time.monotonic() + CONNECT_S
@@ -244,6 +251,16 @@ class Sharing(Peers):
         self._served = token, [scheme, host, socket.gethostname(), port]
 
 
+def _is_running() -> bool:
+    """Whether the interpreter has not begun to end."""
+    return threading.main_thread().is_alive()
+
+
+def _wait_for(is_done: threading.Event, pid: int) -> None:
+    if pid == os.getpid():  # a forked child does not have the thread
+        is_done.wait(_END_S)
+
+
 def _address(scheme: str, host: str, name: str, port: int) -> str:
     """The address of a node, by its name where its own address is one of another's loopback."""
     is_far = is_loopback(host) and name != socket.gethostname()
@@ -254,14 +271,15 @@ def _gather(key: str, homes: LoaderFile, world_size: int) -> list[list[Any]]:
     """Node, room, warmth and address of each rank; none if the loader ends before all are there."""
     store, late_at, pause_s = group_store(), time.monotonic() + JOIN_S, 2e-3
     # Waiting in the store would keep other threads from it.
-    while homes.is_open and not store.check([f"{key}/all"]):
+    while _is_running() and homes.is_open and not store.check([f"{key}/all"]):
         if time.monotonic() > late_at:
             late_at = math.inf
             text = "share=True: not all %d ranks iterate: reading without other nodes until they do"
             _logger.warning(text, world_size)
         time.sleep(pause_s)
         pause_s = min(1.5 * pause_s, 0.25)
-    keys = [f"{key}/{rank}" for rank in range(world_size)] if homes.is_open else []
+    is_there = _is_running() and homes.is_open
+    keys = [f"{key}/{rank}" for rank in range(world_size)] if is_there else []
     get = store.multi_get if store.has_extended_api() else partial(map, store.get)
     return [_parse_fact(bytes(fact)) for fact in get(keys)]
 

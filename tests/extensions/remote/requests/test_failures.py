@@ -13,7 +13,7 @@ from shardwise.extensions.remote.requests.failures import (
 from shardwise.storage.client import AttemptError
 
 BODY = (
-    "<Error><Code>SignatureDoesNotMatch</Code><Message>It does not match.</Message>"
+    "<Error><Code>SignatureDoesNotMatch</Code><Message>It doesn&#39;t match.</Message>"
     "<AWSAccessKeyId>AKIDSECRET</AWSAccessKeyId><StringToSign>SECRET</StringToSign></Error>"
 )
 
@@ -25,7 +25,7 @@ def test_of_a_servers_reply_only_its_code_and_message_are_told():
     )
     failed = from_obstore(OSError(text))
     assert failed.kind == "denied"
-    assert failed.cause == "HTTP 403 Forbidden: SignatureDoesNotMatch: It does not match."
+    assert failed.cause == "HTTP 403 Forbidden: SignatureDoesNotMatch: It doesn't match."
 
 
 def test_a_query_of_an_unknown_error_is_not_told():

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import random
-from contextlib import aclosing
+import socket
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from shardwise.base.errors import StaleIndexError, StorageError
 from shardwise.extensions.remote.remote_file import PinnedObject
-from shardwise.extensions.remote.stores import connect
-from shardwise.extensions.remote.stores.signed_bodies import _BUFFER_BYTES, SignedBodies, _Buffers
+from shardwise.extensions.remote.stores import connect, credential_discovery, signed_bodies
+from shardwise.extensions.remote.stores.signed_bodies import _BUFFER_BYTES, _Buffers
 from shardwise.storage import StorageOptions
 from shardwise.storage.client import AttemptError
 from tests.support.fault_proxy import FaultProxy
 from tests.support.io_counts import counted_io
 from tests.support.python_code import printed_by
+from tests.support.servers import s3_gateway
 from tests.support.waiting import wait_for
 from tests.support.web import reply, send_range, serving
 
@@ -151,6 +155,46 @@ def test_a_store_that_refuses_signed_urls_is_read_by_obstore_and_reported_once(s
     assert "X-Amz" not in text
 
 
+def test_signed_urls_are_tried_again_after_a_pause_that_grows_until_one_is_accepted(
+    monkeypatch, caplog
+):
+    """Keys that expired, a policy of one object or a clock may be the reason of a refusal."""
+    now = 1000.0
+    monkeypatch.setattr(signed_bodies.time, "monotonic", lambda: now)
+    status = 403
+
+    def answer(handler):
+        if "X-Amz-Signature" in handler.path and status == 403:
+            reply(handler, 403, b"<Code>ExpiredToken</Code>")
+        else:
+            send_range(handler, CONTENT)
+
+    with serving(answer) as (url, seen):
+        options = StorageOptions(config={**KEYS, "aws_endpoint": url}, hedge=False)
+        client, key = opened("s3://bucket/x.tar", options)
+
+        def num_signed():
+            before = len(seen)
+            with suppress(AttemptError):
+                asyncio.run(read_all(client, key))
+            return sum("X-Amz-Signature" in path for _, path, _ in seen[before:])
+
+        assert [num_signed(), num_signed()] == [1, 0]
+        now += 61
+        assert [num_signed(), num_signed()] == [1, 0]
+        now += 61
+        assert num_signed() == 0
+        now += 61
+        status = 206
+        assert [num_signed(), num_signed()] == [1, 1]
+        status = 403
+        assert [num_signed(), num_signed()] == [1, 0]
+        now += 61
+        assert num_signed() == 1
+    # The refusals in a row are one warning.
+    assert caplog.text.count("refuses signed URLs") == 2
+
+
 def test_failures_show_no_signature():
     """Whatever a server answers, or none that listens."""
 
@@ -213,7 +257,7 @@ def test_a_signed_url_goes_to_no_host_with_tls(monkeypatch):
         with pytest.raises(AttemptError, match="TLS"):
             asyncio.run(read_all(client, key))
     assert not seen
-    assert client._signed is None
+    assert client._signed.is_refused
 
 
 def test_a_name_that_no_url_can_have_is_an_error_for_that_name_alone(s3, url, caplog):
@@ -221,7 +265,7 @@ def test_a_name_that_no_url_can_have_is_an_error_for_that_name_alone(s3, url, ca
     with pytest.raises(StorageError, match="empty part"):
         read_long(s3.url("long//x.tar"), options)
     file = read_long(url, options)
-    assert isinstance(file.client().client._signed, SignedBodies)
+    assert not file.client().client._signed.is_refused
     assert "refuses" not in caplog.text
 
 
@@ -358,4 +402,71 @@ def test_the_memory_of_a_range_is_its_length(s3, url):
     assert b"".join(pieces) == CONTENT
     owners = {id(piece.obj): len(piece.obj) for piece in pieces}
     assert sum(owners.values()) == SIZE
-    assert isinstance(client._signed, SignedBodies)
+    assert not client._signed.is_refused
+
+
+def test_urls_are_signed_with_the_renewed_keys_of_a_profile(s3, tmp_path, monkeypatch):
+    """Keys that expired cost a refusal; the next ones are used for signed URLs, too."""
+    url = s3.put("renewed.tar", CONTENT)
+    keys, config = tmp_path / "keys", tmp_path / "config"
+
+    def issue(secret):
+        # botocore renews keys that end within 10 minutes at each use.
+        end = datetime.now(UTC) + timedelta(minutes=5)
+        issued = {"Version": 1, "AccessKeyId": s3.access_key, "SecretAccessKey": secret}
+        keys.write_text(json.dumps(issued | {"Expiration": end.isoformat()}))
+
+    config.write_text(f"[profile renewed]\ncredential_process = cat {keys}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setattr(credential_discovery, "_KEYS_LAST", timedelta(0))
+    given = {name: value for name, value in s3.config.items() if "key" not in name}
+    options = StorageOptions(config={**given, "aws_profile": "renewed"}, hedge=False)
+
+    def signed():
+        seen = [each for each in s3.requests() if "renewed.tar?" in each["path"]]
+        return [each["status"] for each in seen if "X-Amz-Signature" in each["path"]]
+
+    issue(s3.secret_key)
+    file = read_long(url, options)
+    assert signed() == [206]
+    issue("expired")
+    with pytest.raises(StorageError, match="SignatureDoesNotMatch"):
+        read_long(url, options)
+    assert signed() == [206, 403]
+    issue(s3.secret_key)
+    read_long(url, options)
+    assert signed() == [206, 403]
+    file.client().client._signed._resume_at = 0.0
+    read_long(url, options)
+    assert signed() == [206, 403, 206]
+
+
+def test_a_session_token_is_signed_along():
+    with serving(lambda handler: send_range(handler, CONTENT)) as (url, seen):
+        config = {**KEYS, "aws_session_token": "TOKEN/7", "aws_endpoint": url}
+        read_long("s3://bucket/x.tar", StorageOptions(config=config, hedge=False))
+    assert "X-Amz-Security-Token=TOKEN%2F7" in seen[0][1]
+
+
+def test_buckets_as_hosts_are_read_by_signed_urls(tmp_path, monkeypatch):
+    with s3_gateway(tmp_path, domain="store.test") as s3:
+        s3.put("long/a b+ü%.tar", CONTENT)
+        host = f"{s3.bucket}.store.test"
+        find = socket.getaddrinfo
+        monkeypatch.setattr(
+            socket,
+            "getaddrinfo",
+            lambda name, *args: find("127.0.0.1" if name == host else name, *args),
+        )
+        config = {
+            **s3.config,
+            "aws_endpoint": s3.endpoint.replace("127.0.0.1", host),
+            "aws_virtual_hosted_style_request": "true",
+        }
+        client, key = opened(s3.url("long/a b+ü%.tar"), StorageOptions(config=config))
+
+        async def content():
+            async with aclosing(client.stream(key, 0, SIZE, "", 1 << 20)) as replies:
+                return b"".join([bytes(part.data) async for part in replies])
+
+        assert asyncio.run(content()) == CONTENT

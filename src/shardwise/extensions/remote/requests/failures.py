@@ -7,6 +7,7 @@ stores may hold keys and signatures.
 from __future__ import annotations
 
 import re
+from html import unescape
 
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError, StorageError
 from shardwise.base.shown import shown_in
@@ -84,7 +85,8 @@ def kind_of_status(status: int) -> Kind:
 
 def s3_error_texts(text: str) -> list[str]:
     """Code and message in the XML of an S3 error; [] if it has neither."""
-    return [each[1].strip() for each in (_CODE.search(text), _MESSAGE.search(text)) if each]
+    found = (_CODE.search(text), _MESSAGE.search(text))
+    return [unescape(each[1]).strip() for each in found if each]
 
 
 def from_obstore(error: Exception) -> AttemptError:

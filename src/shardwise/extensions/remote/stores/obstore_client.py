@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -45,7 +44,6 @@ _CONCURRENT_PARTS = 8
 _LONG_BYTES = 8 << 20
 # Stores accept clocks that differ by as much.
 _SIGNED_FOR = timedelta(minutes=15)
-_log = logging.getLogger("shardwise")
 
 
 class ObstoreClient(Client):
@@ -74,7 +72,6 @@ class ObstoreClient(Client):
         self._native = runtime(obstore=True).native
         self._attempt_s = options.attempt_timeout_s
         self._head_by_get = head_by_get
-        self._signed_at = signed_at
         self._signed = SignedBodies(signed_at, self._sign, options) if signed_at else None
 
     def _substitute(self, key: str) -> tuple[Client, str] | None:  # noqa: ARG002
@@ -101,22 +98,12 @@ class ObstoreClient(Client):
             async for reply in other[0].stream(other[1], start, stop, etag, piece_bytes):
                 yield reply
             return
-        if self._signed is not None and stop - start >= _LONG_BYTES:
-            signed = self._signed.stream(key, start, stop, etag, piece_bytes)
-            try:
-                async with contextlib.aclosing(signed) as replies:
-                    async for reply in replies:
-                        yield reply
-            except AttemptError as error:
-                if error.kind in ("denied", "refused"):
-                    self._signed = None
-                    _log.warning(
-                        "%s refuses signed URLs (%s): obstore reads long ranges from now on, "
-                        "which takes more CPU time",
-                        self._signed_at,
-                        error.cause,
-                    )
-                raise
+        signed = self._signed
+        if signed is not None and stop - start >= _LONG_BYTES and not signed.is_refused:
+            received = signed.stream(key, start, stop, etag, piece_bytes)
+            async with contextlib.aclosing(received) as replies:
+                async for reply in replies:
+                    yield reply
             return
         try:
             result, stat, head_s = await self._ask(key, start, stop, etag)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import io
+import logging
 import socket
 import struct
 import threading
@@ -31,18 +32,24 @@ _BUFFER_BYTES = 2 << 20
 _CONNECT_S = 5.0
 # Seconds without the end of a request after which the buffers are freed.
 _IDLE_S = 10.0
+# A refusal may be of keys that expired or of one object: URLs are signed again after a pause, each
+# time twice as long. A store that accepts none refuses a request an hour.
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 60.0, 3600.0
+_log = logging.getLogger("shardwise")
 
 
 class SignedBodies:
     """Ranges of one store; `sign` makes the URL of a key, from the keys that are valid now.
 
-    Memory: as many buffers as were in use at a time, for readers and for requests in flight.
+    `endpoint` is the store's as it may be shown. Memory: as many buffers as were in use at a time,
+    for readers and for requests in flight.
     """
 
     def __init__(
         self, endpoint: str, sign: Callable[[str], Awaitable[str]], options: StorageOptions
     ) -> None:
-        self._sign = sign
+        self._sign, self._endpoint = sign, endpoint
+        self._pause_s, self._resume_at = 0.0, 0.0
         self._attempt_s, self._request_s = options.attempt_timeout_s, options.request_timeout_s
         self._pool: BlockingPool[http.client.HTTPConnection] = BlockingPool(
             endpoint, self._connection, http.client.HTTPConnection.close, options.max_requests
@@ -51,10 +58,47 @@ class SignedBodies:
         self._buffers = _Buffers()
         self._release: asyncio.TimerHandle | None = None
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the store refused signed URLs lately."""
+        return time.monotonic() < self._resume_at
+
     async def stream(
         self, key: str, start: int, stop: int, etag: str, piece_bytes: int
     ) -> AsyncGenerator[Reply, None]:
         """See `Client.stream`."""
+        try:
+            body, arrived = await self._request(key, (start, stop, etag))
+            receiving = asyncio.ensure_future(
+                self._pool.call(
+                    lambda connection: body.receive(connection, piece_bytes),
+                    timeout_s=self._request_s,
+                )
+            )
+            receiving.add_done_callback(lambda _: arrived.put_nowait(None))
+            try:
+                while (reply := await arrived.get()) is not None:
+                    self._pause_s = 0.0
+                    yield reply
+                receiving.result()
+            except TimeoutError:
+                raise no_answer(self._request_s) from None
+            finally:
+                body.give_up()
+                await cancel([receiving])
+                if self._release is not None:
+                    self._release.cancel()
+                loop = asyncio.get_running_loop()
+                self._release = loop.call_later(_IDLE_S, self._buffers.clear)
+        except AttemptError as error:
+            if error.kind in ("denied", "refused") and not self.is_refused:
+                self._pause(error.cause)
+            raise
+
+    async def _request(
+        self, key: str, part: tuple[int, int, str]
+    ) -> tuple[_Body, asyncio.Queue[Reply | None]]:
+        """Sign a request for a part of an object; its body to receive, and where that arrives."""
         parts = urlsplit(await self._sign(key))
         if parts.scheme != "http":
             # The endpoint of a variable that obstore prefers to the settings.
@@ -64,29 +108,24 @@ class SignedBodies:
         arrived: asyncio.Queue[Reply | None] = asyncio.Queue()
         body = _Body(
             f"{parts.path}?{parts.query}",
-            (start, stop, etag),
+            part,
             self._attempt_s,
             self._buffers,
             lambda reply: loop.call_soon_threadsafe(arrived.put_nowait, reply),
         )
-        receiving = asyncio.ensure_future(
-            self._pool.call(
-                lambda connection: body.receive(connection, piece_bytes), timeout_s=self._request_s
+        return body, arrived
+
+    def _pause(self, cause: str) -> None:
+        """Let obstore read for a while; warn at the first refusal in a row."""
+        if not self._pause_s:
+            _log.warning(
+                "%s refuses signed URLs (%s): obstore reads long ranges for a while, which takes "
+                "more CPU time",
+                self._endpoint,
+                cause,
             )
-        )
-        receiving.add_done_callback(lambda _: arrived.put_nowait(None))
-        try:
-            while (reply := await arrived.get()) is not None:
-                yield reply
-            receiving.result()
-        except TimeoutError:
-            raise no_answer(self._request_s) from None
-        finally:
-            body.give_up()
-            await cancel([receiving])
-            if self._release is not None:
-                self._release.cancel()
-            self._release = loop.call_later(_IDLE_S, self._buffers.clear)
+        self._pause_s = min(2 * self._pause_s or _FIRST_PAUSE_S, _MAX_PAUSE_S)
+        self._resume_at = time.monotonic() + self._pause_s
 
     def _connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self._netloc, timeout=min(_CONNECT_S, self._attempt_s))
