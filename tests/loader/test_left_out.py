@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,43 @@ def test_all_that_is_left_of_an_epoch_can_be_skipped(tmp_path: Path) -> None:
         assert other.epoch == 1
     [line] = lines_of(tmp_path)
     assert (line.is_end, line.left_out.count, line.steps_skipped) == (True, NUM, "0 to 33")
+
+
+@pytest.mark.parametrize("options", EXECUTORS, ids=str)
+@pytest.mark.parametrize("count", [2, 35])
+def test_a_skip_after_the_last_batch_is_of_the_next_epoch_and_the_loop_ends(
+    options: dict[str, Any], count: int
+) -> None:
+    """Also where the skip is refused, since no epoch has that many steps."""
+    with loader(**options) as it:
+        for number, _ in enumerate(it, 1):
+            if number == 34:
+                with nullcontext() if count == 2 else pytest.raises(ValueError, match="34 steps"):
+                    it.skip(count)
+        assert (it.epoch, it.num_steps_left) == (1, 32 if count == 2 else 34)
+
+
+@pytest.mark.parametrize("calls", ["rs", "sr", "rsrs", "re", "res"])
+@pytest.mark.parametrize("options", EXECUTORS, ids=str)
+def test_skips_and_new_ranks_between_two_steps_leave_the_loop_where_it_is(
+    options: dict[str, Any], calls: str
+) -> None:
+    """By r the ranks change, s skips three steps, e skips to the end of the epoch."""
+    with loader(**options) as it, loader() as whole:
+        batches = iter(it)
+        found = [next(batches), next(batches)]
+        for call in calls:
+            if call == "r":
+                it.regroup(rank=0, world_size=1)
+            else:
+                it.skip(3 if call == "s" else it.num_steps_left)
+        epoch, first = it.epoch, 2 + 3 * calls.count("s")
+        found += batches
+        expected = list(whole)
+        expected = expected[:2] + (expected[first:] if epoch == 0 else [])
+        for got, wanted in zip(found, expected, strict=True):
+            assert_batches_equal(got, wanted)
+        assert it.state_dict()["position"] == (18 if calls == "res" else 0)
 
 
 @pytest.mark.parametrize("count", [0, -1, 32])

@@ -106,6 +106,8 @@ class Passes:
                         yield from self._give(current, batches, maker, expected, check_ranks)
             if self.position.current is current:
                 self.end_if_whole()
+            # The end comes to a pass that gave all its batches, wherever its loader went since.
+            if current.is_whole:
                 return
             if self.position.continued is not current:
                 raise RuntimeError(
@@ -168,7 +170,9 @@ class Passes:
         """
         self.position.leave_forked()
         self.end_if_whole()
-        position, current = self.position, self.position.current
+        position = self.position
+        # Where ranks just changed, an iterator continues with the next pass.
+        current, continued = position.current, position.continued
         rest = position.rest(plan)
         begun = 0 if current is None else current.num_batches
         most = rest.num_steps - begun
@@ -192,6 +196,10 @@ class Passes:
         self.skipped = [*self.skipped, [epoch, first, last]][-_MAX_SKIPPED:]
         if current is None:
             position.move(*passed.after(), cut=position.cut_of(epoch) if not passed.is_whole else 0)
+            if continued is not None and passed.is_whole:
+                # Its iterator ends.
+                continued.num_batches = continued.num_steps
+            position.continued = continued
 
     def regroup(self) -> None:
         """Let the pass under way continue in another plan, and its iterator with it."""

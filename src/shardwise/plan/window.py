@@ -233,7 +233,7 @@ class WindowSampler:
         state = dict(self.__dict__)
         if self._view is not None:
             state["_digest"] = self._digest
-            del state["_sizes"]
+            state.pop("_sizes", None)  # a copy that nobody has read has none
         return state
 
     def __getattr__(self, name: str) -> Any:

@@ -373,6 +373,33 @@ def test_an_iterator_that_is_given_up_ends_its_threads_and_what_it_took(stand_in
     assert not [t for t in left if t.name == "shardwise-images"]
 
 
+def test_a_loop_that_is_left_does_not_wait_for_a_decoder_that_hangs(stand_in, monkeypatch):
+    monkeypatch.setattr(device_images, "_END_TIMEOUT_S", 0.0)
+    has_begun, goes_on = threading.Event(), threading.Event()
+
+    def decode_label(data):
+        if int(data) == 9:
+            has_begun.set()
+            goes_on.wait()
+        return int(data)
+
+    with loader(data=dataset().decode(cls=decode_label), batch_size=4, **THREADS) as there:
+        batches = iter(there)
+        next(batches)
+        assert has_begun.wait(60)
+        [*own] = (t for t in threading.enumerate() if t.name == "shardwise-images")
+        leaving = threading.Thread(target=batches.close)
+        leaving.start()
+        leaving.join(60)
+        has_left = not leaving.is_alive()
+        goes_on.set()
+        assert has_left
+        for thread in own:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in own)
+        assert len(list(there)) == 5
+
+
 def test_on_cuda_a_field_is_decoded_on_a_stream_and_kept_for_the_programs(stand_in, monkeypatch):
     notes = []
 

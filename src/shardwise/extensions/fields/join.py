@@ -16,7 +16,6 @@ from shardwise.dataset import Dataset
 from shardwise.dataset.column import column_reader, kept_place
 from shardwise.dataset.kept_arrays import kept_or_made
 from shardwise.extensions.fields.sources import JoinSource
-from shardwise.sources.protocol import traits_of
 from shardwise.sources.samples import removed_of
 
 _Ids = NDArray[np.int64]
@@ -76,8 +75,7 @@ def join(
     added = {name: fn for name, fn in other.decoders.items() if name in taken[1]}
     required = other.required.intersection(taken[1])
     if how == "left":
-        stored = dict.fromkeys(set(taken[1]).intersection(traits_of(right.source).layouts))
-        added = {name: optional(decoder) for name, decoder in {**stored, **added}.items()}
+        added = {name: optional(added.get(name)) for name in taken[1]}
         required = frozenset(added)
     transforms = replace(
         own,
