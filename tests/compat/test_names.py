@@ -196,6 +196,24 @@ assert version("numpy")
     run_forked(tmp_path, code)
 
 
+def test_worker_processes_find_the_installed_packages(tmp_path):
+    (tmp_path / "library.py").write_text(
+        "import webdataset as wds\n"
+        "def double(sample):\n"
+        "    return {**sample, 'n': 2 * sample['n'], 'name': wds.__name__}\n"
+    )
+    code = """
+import shardwise as sw
+sw.compat.install()
+from library import double
+data = sw.wrap([{"n": n} for n in range(4)]).map(double)
+with sw.DataLoader(data, batch_size=4, num_workers=1, output="numpy") as loader:
+    [batch] = loader
+print(batch["n"].tolist(), batch["name"][0])
+"""
+    assert "[0, 2, 4, 6] shardwise.compat.webdataset" in run_forked(tmp_path, code)
+
+
 def test_install_refuses_to_mix_with_the_other_package(tmp_path):
     (tmp_path / "webdataset.py").write_text("")
     code = "import webdataset, shardwise.compat; shardwise.compat.install()"

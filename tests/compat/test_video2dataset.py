@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import shardwise as sw
 import shardwise.compat.webdataset as wds
 from shardwise.compat import video2dataset
 from shardwise.compat.video2dataset.clips import ClipDecoder, UnfitVideoError
@@ -464,3 +465,12 @@ def test_fewer_shards_than_ranks_are_refused(tmp_path, film, as_reader):
 def test_the_downloader_is_not_there_and_that_is_told():
     with pytest.raises(AttributeError, match="downloader"):
         video2dataset.video2dataset
+
+
+def test_its_loader_is_answered_with_a_dataset_of_clips(tmp_path, film):
+    urls = shards(tmp_path, film, sizes=(2,))
+    dataset = get_video_dataset(urls, batch_size=2, decoder_kwargs={"n_frames": 4})
+    with pytest.raises(
+        ValueError, match=r"video2dataset's loader; instead: sw\.tar\(urls\)\.decode"
+    ):
+        sw.from_webdataset(dataset)

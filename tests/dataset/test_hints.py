@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.base.hints import CLASSES, METHODS
+from shardwise.base.arguments import suggest_names
+from shardwise.base.hints import ARGUMENTS, CLASSES, METHODS
 from tests.support.memory_source import MemorySource, numbered_samples
 
 PICTURES = sw.wrap([{"jpg": n, "cls": n} for n in range(200)])
@@ -41,6 +42,7 @@ def test_a_method_of_other_libraries_is_answered_with_lines_that_run(name):
         ),
         (lambda: PICTURES + PICTURES, r"ds = sw\.concat\(\[a, b\]\)"),
         (lambda: PICTURES["cls"], r"ds\.column\('cls'\)"),
+        (lambda: PICTURES.filter("cls < 3"), r"not 'cls < 3': use filter\(lambda columns: "),
         (lambda: sw.Dataset("x.tar"), r"use sw\.tar\('x\.tar'\)"),
         (lambda: sw.Dataset(Path("t.parquet")), r"use sw\.parquet\('t\.parquet'\)"),
         (lambda: sw.Dataset([1, 2]), r"use sw\.wrap\(\.\.\.\)"),
@@ -61,6 +63,27 @@ def test_samples_that_are_selected_as_hugging_face_does_are_told_of_subset(numbe
 def test_a_class_of_webdataset_is_answered_with_ours(name):
     with pytest.raises(AttributeError, match=re.escape(CLASSES[name])):
         getattr(sw, name)
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_an_argument_of_other_libraries_is_answered_with_what_to_write(name):
+    @suggest_names
+    def opened(urls, *, columns=None, fill=None):
+        pass
+
+    with pytest.raises(TypeError, match=rf"has no argument {name}=1: {re.escape(ARGUMENTS[name])}"):
+        opened("a.tar", **{name: 1})
+
+
+def test_an_own_argument_goes_before_those_of_other_libraries():
+    @suggest_names
+    def opened(url, *, transform=None):
+        pass
+
+    with pytest.raises(TypeError, match=r"did you mean transform=\?"):
+        opened("a.tar", transforms=1)
+    with pytest.raises(TypeError, match=r"has no argument xyz=1: it has url=, transform=$"):
+        opened("a.tar", xyz=1)
 
 
 def test_an_attribute_that_nobody_has_is_named():

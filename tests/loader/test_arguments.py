@@ -342,6 +342,13 @@ def test_a_collate_of_torchs_gets_the_tuples_that_it_expects(num_workers):
             assert x.shape == (8, 3)
 
 
+def test_a_collate_that_expects_tuples_is_answered_with_as_tuple():
+    with pytest.raises(ValueError, match="too many values to unpack") as caught:
+        list(make(PAIRS, 8, collate_fn=lambda samples: [x for x, _ in samples]))
+    [note] = caught.value.__notes__
+    assert "dicts of '__key__', '0', '1', '__index__'; the loader's as_tuple=" in note
+
+
 @pytest.mark.parametrize("kind", ["batches", "iterable"])
 def test_torchs_own_loader_takes_the_same_samplers(kind):
     data = numbered().decode(cls=int)

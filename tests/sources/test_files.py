@@ -41,6 +41,15 @@ def test_class_folders_and_lists_keep_what_a_source_keeps(tmp_path):
     check_source(FilesSource(path, root=tmp_path / "t"), expected=expected)
 
 
+def test_a_folder_that_is_a_pattern_or_has_several_kinds_is_answered_with_suffixes(tmp_path):
+    for name in ("cats/a.mp4", "cats/notes.txt"):
+        write(tmp_path / name)
+    with pytest.raises(DataError, match=r"suffixes=\('\.mp4',\).*--suffixes \.mp4,.*file\.py:name"):
+        len(sw.files(tmp_path))
+    with pytest.raises(StorageError, match=r"patterns are not expanded.*suffixes="):
+        len(sw.files(tmp_path / "*" / "*.mp4"))
+
+
 @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85"])
 def test_a_line_of_json_ends_at_a_line_feed_only(tmp_path, character):
     rows = [{"path": f"{i}.txt", "said": f"a{character}b"} for i in range(3)]

@@ -37,12 +37,11 @@ def suggest_names(called: _Called) -> _Called:
     def call(*args: Any, **arguments: Any) -> Any:
         for name in () if takes_any else arguments.keys() - parameters.keys():
             # Rarely needed.
-            from difflib import get_close_matches
+            from shardwise.base.hints import hint_for_argument
 
-            similar = get_close_matches(name, known, n=3) or known
             raise TypeError(
-                f"{called.__name__}() has no argument {name}={arguments[name]!r:.80}; did you mean "
-                f"{' or '.join(f'{each}=' for each in similar)}?"
+                f"{called.__name__}() has no argument {name}={arguments[name]!r:.80}"
+                f"{hint_for_argument(name, known)}"
             )
         if len(args) > most:
             raise TypeError(

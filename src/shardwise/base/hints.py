@@ -93,6 +93,36 @@ CLASSES: dict[str, str] = {
     "sw.from_webdataset(pipeline)",
     "WebLoader": "use sw.DataLoader(ds, batch_size=64)",
     "ShardWriter": "use sw.TarWriter('train-{shard:06d}.tar', max_samples=10_000)",
+    "StreamingDataset": "use sw.mds(url) for MosaicML Streaming, sw.litdata(url) for LitData",
+    "StreamingDataLoader": "use sw.DataLoader(ds, batch_size=64, shuffle=True)",
+    "CombinedStreamingDataset": "use sw.mix({'web': (web, 0.7), 'code': (code, 0.3)})",
+    "load_dataset": "use sw.parquet('hf://datasets/ORG/NAME/'), or sw.wrap(dataset)",
+}
+# Arguments of other packages' functions that are looked for in this one's.
+ARGUMENTS: dict[str, str] = {
+    **dict.fromkeys(
+        ("weights", "probabilities", "proportion"),
+        "weights stand beside the datasets, as in sw.mix({'web': (web, 0.7), 'code': (code, 0.3)})",
+    ),
+    **dict.fromkeys(
+        ("batch_size", "shuffle", "seed", "drop_last", "num_workers", "resampled", "shardshuffle"),
+        "the loader makes order and batches: sw.DataLoader(ds, batch_size=64, shuffle=True)",
+    ),
+    **dict.fromkeys(
+        ("local", "cache_dir", "cache_limit", "max_cache_size"),
+        "a cache is cache=sw.CacheSettings(directory, max_bytes=500 * 10**9)",
+    ),
+    **dict.fromkeys(
+        ("filter", "filters", "where", "episodes"),
+        "use ds.filter(lambda columns: columns['cls'] < 3, columns=['cls'])",
+    ),
+    **dict.fromkeys(
+        ("transform", "transforms"), "use ds.map(function), or ds.decode(jpg=function)"
+    ),
+    "remote": "the first argument is a path or a URL",
+    "repo_id": "the first argument is a directory or 'hf://datasets/ORG/NAME'",
+    "delta_timestamps": "use deltas=, of seconds",
+    "stopping_strategy": "use until='first', 'all' or a number of samples",
 }
 # For `ds.decode("rgb")`.
 DECODE_HINT = """decode() takes field=decoder, so that each field has its own. Write
@@ -115,6 +145,16 @@ def hint_for(name: str) -> str | None:
         return None
     why, *lines = METHODS[name]
     return f"a Dataset has no {name}(): {why}. Write\n    " + "\n    ".join(lines)
+
+
+def hint_for_argument(name: str, known: Sequence[str]) -> str:
+    """A clause on what to write for an argument that a function does not have."""
+    similar = get_close_matches(name, known, n=3, cutoff=0.8)
+    if not similar and name in ARGUMENTS:
+        return f": {ARGUMENTS[name]}"
+    similar = similar or get_close_matches(name, known, n=3)
+    names = [f"{each}=" for each in similar or known]
+    return f"; did you mean {' or '.join(names)}?" if similar else f": it has {', '.join(names)}"
 
 
 def hint_for_name(name: str, public: Sequence[str], *, package: str = "sw") -> str:

@@ -21,13 +21,15 @@ _PACKAGES = ("webdataset", "wids", "video2dataset")
 def install() -> None:
     """Make imports of `webdataset`, `wids` and `video2dataset`, submodules included, load these.
 
-    Call it before the first `import webdataset`, in the program's main file, so that workers that
-    are spawned call it too.
+    Call it before the first `import webdataset`, in the program's main file, so that torch's
+    workers that are spawned call it too. Worker processes of `sw.DataLoader`, builds and batch
+    servers call it before they get a dataset.
 
     Raises:
         ImportError: the other package of that name was imported already, or torch is missing.
     """
     from shardwise.compat.versions import answer_versions
+    from shardwise.engine.processes.pickling import prepare_by
 
     import_torch()
     found = {}
@@ -47,6 +49,7 @@ def install() -> None:
         found |= {f"{name}.{each.removeprefix(prefix)}": sys.modules[each] for each in inner}
     sys.modules.update(found)
     answer_versions()
+    prepare_by(install)
 
 
 def __getattr__(name: str) -> Any:

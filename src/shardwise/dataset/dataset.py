@@ -245,7 +245,10 @@ class Dataset(IndexedSamples):
         else:
             mask = np.asarray(where)
             if mask.dtype != np.bool_:
-                raise TypeError(f"filter() takes booleans, not {mask.dtype}: use subset(indices)")
+                raise TypeError(
+                    f"filter() takes booleans or a function, not {where!r:.80}: use filter(lambda "
+                    "columns: columns['cls'] < 3, columns=['cls']), or of indices subset(indices)"
+                )
         return self.subset(mask)
 
     def clips(

@@ -51,6 +51,18 @@ def test_resharding_makes_the_sidecars_of_the_new_shards(media_files, tmp_path):
     assert sidecars(tmp_path / "again") == sidecars(tmp_path / "direct") != {}
 
 
+def test_a_folder_of_videos_becomes_shards_with_clips(media_files, tmp_path):
+    video = media_files.read("b_frames")
+    items_of(tmp_path, video, video[:5000], video)
+    out = tmp_path / "out" / "{shard}.tar"
+    options = ("--suffixes", ".mp4", "--media", "--on-error", "record", "--jobs", "0")
+    report = document("convert", tmp_path, out, *options, exit_code=1)
+    assert (report["out"], report["failed"]) == (2, {"DataError": 1})
+    assert sorted(sidecars(tmp_path / "out")) == ["0.tar.media"]
+    clips = sw.tar(str(tmp_path / "out" / "0.tar")).clips("video", frames=8, count=1)
+    assert [sample["__media__"]["clip"] for sample in clips] == [0, 0]
+
+
 def test_an_input_whose_media_are_cut_fails_and_the_others_have_a_sidecar(media_files, tmp_path):
     video = media_files.read("b_frames")
     items = items_of(tmp_path, video, video[:5000], video)

@@ -354,3 +354,9 @@ def test_costs_of_packs_under_limits_are_of_their_documents():
         for pack in packs
     ]
     assert packs.costs(hidden=64).tolist() == expected
+
+
+def test_documents_whose_tokens_have_another_name_are_answered_with_fields():
+    texts = sw.wrap(["a b", "c"]).map(lambda sample: {"input_ids": np.arange(3)})
+    with pytest.raises(sw.DataError, match=r"it has '__key__', 'input_ids'; .* fields=, such as"):
+        sw.pack(texts, length=4)

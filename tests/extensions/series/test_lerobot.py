@@ -29,6 +29,11 @@ def robots(tmp_path_factory):
     return write_robots(tmp_path_factory.mktemp("robots"))
 
 
+def test_a_name_of_the_hub_without_its_scheme_is_answered_with_it():
+    with pytest.raises(sw.MissingShardError, match=r"hub is 'hf://datasets/ORG/NAME'"):
+        sw.lerobot("lerobot/pusht")
+
+
 @pytest.fixture
 def copy(robots, tmp_path):
     """A copy of the set, to be changed."""

@@ -80,6 +80,9 @@ def known_as(stage: Any) -> Any:
 
 def kind_of(stage: Any) -> str:
     known = known_as(stage)
+    if getattr(stage, "__module__", "").startswith("shardwise.compat.video2dataset."):
+        clips = "sw.tar(urls).decode(mp4=sw.video(frames=8, fps=10, start='random', size=224))"
+        raise refusal(stage, "it makes the samples of video2dataset's loader", clips)
     if known not in _KINDS:
         raise refusal(stage, *_ADVICE.get(known, _OWN))
     return _KINDS[known]

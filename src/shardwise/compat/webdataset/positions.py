@@ -149,5 +149,6 @@ def check_state(state: dict[str, Any], expected: dict[str, Any]) -> None:
     if wrong:
         raise StateError(
             "the state belongs to another pipeline: " + "; ".join(wrong) + ". Restore what it was, "
-            "or begin without the state"
+            "or start without the state; any ranks and workers resume with the native loader, see "
+            "sw.from_webdataset"
         )

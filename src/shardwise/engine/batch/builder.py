@@ -214,12 +214,16 @@ class BatchBuilder:
             if self.as_tuple is not None:
                 chosen = [columns[name] for name in named(columns, self.as_tuple)]
                 return self.collate(list(zip(*chosen, strict=True)))
-            return self.collate(
-                [
-                    dict(zip(columns, row, strict=True))
-                    for row in zip(*columns.values(), strict=True)
-                ]
-            )
+            rows = zip(*columns.values(), strict=True)
+            try:
+                return self.collate([dict(zip(columns, row, strict=True)) for row in rows])
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                # Those that a function for torch's tuples, or for a dataset's objects, may raise.
+                error.add_note(
+                    f"collate= got samples as dicts of {', '.join(map(repr, columns))}; the "
+                    "loader's as_tuple= names those of which it gets tuples"
+                )
+                raise
         keys = list(columns.pop("__key__"))
         columns, forms = split_nested(columns, self._whole_fields)
         data = self.ragged.settle(collate_owned(columns), fixed=fixed, keys=keys, ids=ids)

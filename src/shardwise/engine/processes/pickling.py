@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -29,6 +30,24 @@ _NO_FILE = "<dynamic-code>"
 _MIN_APART_BYTES = 1 << 16
 # cloudpickle has one registry of modules for all threads.
 _REGISTRY = threading.RLock()
+# Calls that another process makes before it unpickles a value: what they prepare belongs to the
+# process, as `sys.modules` does. It only grows.
+_PREPARATIONS: dict[Callable[[], None], None] = {}
+
+
+def prepare_by(call: Callable[[], None]) -> None:
+    """Let every process that gets a value by `pickle_by_value` make this call first."""
+    _PREPARATIONS[call] = None
+
+
+class _Call:
+    """A call that is made where it is unpickled, after those among its arguments."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._parts = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self._parts
 
 
 def pickle_by_value(value: Any, apart: list[Any] | None = None) -> bytes:
@@ -144,6 +163,8 @@ def _pickle_value(value: Any, apart: list[Any] | None = None) -> bytes:
         for module in made_here:
             cloudpickle.register_pickle_by_value(module)
         try:
+            if _PREPARATIONS:
+                value = _Call(itemgetter(-1), [*map(_Call, _PREPARATIONS), value])
             Pickler(file, buffer_callback=is_in_band).dump(value)
         finally:
             for module in made_here:

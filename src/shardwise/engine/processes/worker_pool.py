@@ -225,8 +225,8 @@ class WorkerPool:
                 why = (
                     f"go on: {message_of(error)}"
                     if answer.batch == RECEIVE_FAILED
-                    else "begin: the dataset, its decoders and transforms must be importable in a "
-                    "fresh interpreter"
+                    else "start: the dataset, its decoders and transforms must be importable in a "
+                    f"fresh interpreter ({type(error).__name__}: {message_of(error)})"
                 )
                 raise WorkerError(f"worker {answer.worker} could not {why}") from error
             self._lent.discard((answer.batch, answer.start))

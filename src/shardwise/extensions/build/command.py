@@ -65,6 +65,12 @@ def _build_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--media", is_flag=True, help="Write a media index of videos and sounds, too; tar only."
         ),
+        click.option(
+            "--on-error",
+            type=click.Choice(["raise", "record"]),
+            default="raise",
+            help="record: leave samples that fail out, and list them.  [default: raise]",
+        ),
     )
     for option in reversed(options):
         function = option(function)

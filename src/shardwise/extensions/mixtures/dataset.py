@@ -56,7 +56,8 @@ class MixedDataset(Dataset):
         facts = f"until={sampler.options.until!r}, per={sampler.per!r}, seed={sampler.seed}"
         starts = sampler.schedule.starts()
         if len(starts) > 1:
-            facts += f", weights change at {', '.join(map(str, starts[1:]))}"
+            changes = ", ".join(map(str, starts[1:]))
+            facts += f", weights change at {changes} (shown are the last ones)"
         return f"mix({{{parts}}}, {facts})"
 
     @property

@@ -251,7 +251,10 @@ class _Count:
     def __call__(self, sample: Mapping[str, Any]) -> int:
         if self.field not in sample:
             there = ", ".join(map(repr, sample))
-            raise DataError(f"the document has no field {self.field!r}: it has {there}")
+            raise DataError(
+                f"the document has no field {self.field!r}: it has {there}; name the tokens by "
+                "fields=, such as ('input_ids',)"
+            )
         tokens = np.asarray(sample[self.field])
         if tokens.ndim != 1 or (tokens.dtype.kind not in "iub" and tokens.size):
             form = f"{tokens.dtype} of shape {list(tokens.shape)}"

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,9 @@ def lerobot(
     if not (text := path_text("root", root)):
         raise ValueError("root is empty: give the directory of the set")
     folder = text.rstrip("/")
+    if is_local(folder) and not Path(folder).is_dir():
+        hub = "a set of the Hugging Face hub is 'hf://datasets/ORG/NAME'"
+        raise MissingShardError(f"no such directory; {hub}", url=folder)
     fps, sizes, images, path = _read_info(f"{folder}/meta/info.json", options)
     offsets = row_offsets({} if deltas is None else deltas, fps)
     files = "" if is_local(folder) else "/*/*.parquet"

@@ -51,7 +51,8 @@ class Run(NamedTuple):
     type=click.Choice(["auto", "none"]),
     default="auto",
     show_default=True,
-    help="auto: by the fields' names; those without a default decoder stay bytes.",
+    help="auto: by the fields' names; those without a default decoder stay bytes, and videos are "
+    "opened only.",
 )
 @options.number_option("--image-size", text="Decode images to squares of N x N pixels.")
 @options.number_option("--batch-size", default=64)
@@ -93,8 +94,9 @@ def bench(
     """Measure how fast samples can be loaded here, and name what limits it.
 
     Loads as one rank, epoch after epoch, and throws the batches away. The first batch warms up and
-    is not counted, nor, without --batches, are those before worker processes take over. Exit code
-    1 if a shard is missing or damaged.
+    is not counted, nor, without --batches, are those before worker processes take over. For your
+    own decoders, clips or cache name a dataset of your program: file.py:name. Exit code 1 if a
+    shard is missing or damaged.
     """
     if seconds is None and batches is None:
         seconds = _DEFAULT_S

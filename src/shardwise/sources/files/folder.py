@@ -107,11 +107,13 @@ def field_of(suffixes: Sequence[str], *, url: str) -> str:
     """
     kinds = {suffix: _KIND_OF.get(suffix.lower(), suffix.lower()[1:]) for suffix in suffixes}
     if len(set(kinds.values())) > 1:
+        meant = next(filter(is_media, sorted(kinds)), ".jpg")
         raise DataError(
             f"files of several kinds: {', '.join(sorted(map(repr, kinds)))}; name those that are "
-            "meant, as suffixes=('.jpg', '.png'), or the field for all of them, as field='data'; "
+            f"meant, as suffixes=({meant!r},), or the field for all of them, as field='data'; "
             "or pairs=True, if a.jpg and a.json are one sample (`shardwise convert` has "
-            "--suffixes .jpg,.png, --field data and --pairs)",
+            f"--suffixes {meant}, --field data and --pairs; other commands take a dataset of a "
+            "program, as file.py:name)",
             url=url,
         )
     return next(iter(kinds.values()), "") or "file"

@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
+from glob import has_magic
 from typing import Any, Literal
 
 import numpy as np
@@ -239,7 +240,11 @@ class FilesSource:
         except DataError:
             raise
         except FileNotFoundError:
-            raise StorageError(f"no directory {self.url!r}{near_names(self.url)}") from None
+            hint = near_names(self.url)
+            if has_magic(self.url):
+                hint = ", and patterns are not expanded: name the directory, and its files by "
+                hint += "suffixes=('.jpg',)"
+            raise StorageError(f"no directory {self.url!r}{hint}") from None
         except OSError as error:
             raise StorageError(
                 f"can't list the directory {self.url!r}: {error.strerror or error}"

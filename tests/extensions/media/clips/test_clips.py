@@ -174,7 +174,7 @@ def test_short_videos_are_dropped_masked_repeated_or_an_error(media_files, tmp_p
         ds.clips("mp4", frames=8, short="error")
 
 
-def test_bad_videos_are_an_error_or_left_out_with_a_count(media_files, tmp_path):
+def test_bad_videos_are_an_error_or_left_out_with_a_count(media_files, tmp_path, caplog):
     path = tmp_path / "b.tar"
     with sw.TarWriter(path) as writer:
         writer.write({"__key__": "good", "mp4": media_files.read("b_frames")})
@@ -188,6 +188,8 @@ def test_bad_videos_are_an_error_or_left_out_with_a_count(media_files, tmp_path)
         ds.clips("mp4")
     left = ds.clips("mp4", frames=25, on_bad="drop")
     assert (len(left), left.source.counts.num_bad) == (3, 2)
+    assert "leaves out 'cut': " in caplog.text
+    assert "leaves out 2 of 3 videos" in caplog.text
     check(left[2]["mp4"], left[2]["__media__"])
 
 

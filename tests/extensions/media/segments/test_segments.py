@@ -35,6 +35,11 @@ def whole(folder):
     return {name: sw.audio()((folder / name).read_bytes()) for name in ("a.flac", "b.wav")}
 
 
+def test_sounds_without_durations_are_answered_with_parts_of_each(folder):
+    with pytest.raises(ValueError, match=r"give cuts=.*decode\(audio=sw\.audio\(seconds=5\)\)"):
+        sw.files(folder).segments("audio")
+
+
 def span(sound, offset, duration):
     return sound[:, round(offset * RATE) : round((offset + duration) * RATE)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from shardwise.extensions.media.files.timeline import Span, Timeline, span_betwe
 # Maps a video's position to the value of its field of cuts.
 CutReader = Callable[[int], Any]
 _MAX_SECONDS = 1e9
+_MAX_LOGGED = 10
+_logger = logging.getLogger("shardwise")
 
 
 def clip_table(
@@ -40,6 +43,9 @@ def clip_table(
         except DataError as error:
             if options.on_bad == "drop":
                 num_bad += 1
+                if num_bad <= _MAX_LOGGED:
+                    key = error.key or files[0].place(sample)[1]
+                    _logger.warning("clips(on_bad='drop') leaves out %r: %s", key, error.reason)
                 continue
             if error.key is not None:
                 raise
@@ -56,6 +62,8 @@ def clip_table(
                                 field=options.field)  # fmt: skip
             else:
                 num_short += 1
+    if num_bad:
+        _logger.warning("clips(on_bad='drop') leaves out %d of %d videos", num_bad, len(ids))
     return ClipTable.of_rows(rows, num_short=num_short, num_bad=num_bad)
 
 

@@ -34,6 +34,11 @@ def make_segments(
     rows = ["offset", "duration"] if "offset" in fields else ["duration"]
     cut_field = None if cuts is None else cuts.split(".")[0]
     rows = rows if cut_field is None else [cut_field]
+    if cut_field is None and "duration" not in fields:
+        raise ValueError(
+            f"segments({field!r}): no field 'duration' says how long each is: give cuts=, as "
+            f"'json.segments'; decode({field}=sw.audio(seconds=5)) takes one part of each sound"
+        )
     transforms.check("segments", [field, *rows], fields)
     if field in transforms.decoders:
         raise ValueError(

@@ -25,6 +25,8 @@ from shardwise.storage.write import write_whole
 _EXTENSIONS = frozenset([
     "mp4", "m4v", "mov", "mkv", "webm", "avi", "ts", "m2ts", "mpg", "mpeg",
     "mp3", "m4a", "aac", "ogg", "oga", "opus", "mka", "flac", "wav",
+    # As `sw.files` names the fields of folders, and builds of these name their members.
+    "video", "audio",
 ])  # fmt: skip
 
 # A shard of 1 GB of video has 0.7 MB of index.
