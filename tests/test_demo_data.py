@@ -1,4 +1,4 @@
-"""The shards of `python -m shardwise.demo_data` are what the README opens."""
+"""The shards of `python -m shardwise.demo_data` are what the README and the pages open."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 import shardwise as sw
+from tests.support.pages import write_shards
 
 
 def test_the_digits_are_written_where_the_command_says(tmp_path, monkeypatch, capsys):
@@ -19,3 +20,9 @@ def test_the_digits_are_written_where_the_command_says(tmp_path, monkeypatch, ca
     assert len(data) == 1797
     assert data[5]["jpg"].shape == (3, 64, 64)
     assert set(np.unique(data.column("cls")).tolist()) == set(range(10))
+    write_shards(tmp_path / "pages")
+    of_pages = sw.tar("pages/train-{000000..000003}.tar").decode(jpg=sw.image(size=64), cls=int)
+    assert of_pages.fields == data.fields
+    assert [of_pages[3][name] for name in ("__key__", "cls", "txt")] == [
+        data[3][name] for name in ("__key__", "cls", "txt")
+    ]

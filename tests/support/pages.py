@@ -19,7 +19,8 @@ _FENCE = re.compile(
     r"(?P<indent> *)```(?P<info>python[^\n]*)\n(?P<code>.*?)^(?P=indent)```[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
-SHARD_SIZES = (40, 25, 3, 60)
+# Odd numbers, so that no page relies on them: its readers have 1,797 samples.
+SHARD_SIZES = (41, 26, 3, 61)
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def write_shards(directory: Path) -> None:
-    """What the pages take to be there: `shards/train-000000.tar` to `-000003.tar`.
-
-    Each sample has a JPEG of about 64 x 48, a class and a JSON text.
-    """
+    """What the pages take to be there: small shards in the form of `shardwise.demo_data`."""
     directory.mkdir(parents=True, exist_ok=True)
     for shard, members in enumerate(_members()):
         write_tar(directory / f"train-{shard:06d}.tar", members)
@@ -72,9 +70,9 @@ def _members() -> list[list[tuple[str, bytes]]]:
             pixels = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(picture, format="JPEG")
             members += [
-                (f"{sample:06d}.jpg", picture.getvalue()),
-                (f"{sample:06d}.cls", b"%d" % (sample % 10)),
-                (f"{sample:06d}.json", b'{"caption": "picture %d"}' % sample),
+                (f"{sample:04d}.cls", b"%d" % (sample % 10)),
+                (f"{sample:04d}.jpg", picture.getvalue()),
+                (f"{sample:04d}.txt", b"a handwritten %d" % (sample % 10)),
             ]
             sample += 1
         shards.append(members)

@@ -63,7 +63,8 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
             dimensions of that mesh, such as ("tp", "cp"), or a process group.
         halves: fields `[rows, length]` that context-parallel ranks get parts of, {"cp": ["x"]}.
         num_workers: worker processes; 0 for none. None is one per core of this rank, of several,
-            if functions of yours run for each sample (a `map()`, a decoder that is a function).
+            if functions of yours run for each sample (a `map()`, a decoder that is a function),
+            and after a second of decoding if decoders of this library fill rows of a fixed shape.
         num_threads: threads in each process; 0 for none. None is one per core or worker process.
         executor: None, "inline", "threads" or "processes"; None follows from the two above. Or
             `sw.service(...)`; or what makes one from a `shardwise.executors.BatchBuilder`.

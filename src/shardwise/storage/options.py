@@ -28,11 +28,12 @@ class CacheSettings:
 
     Args:
         directory: of the cache; created at the first use. `~` is expanded.
-        max_bytes: disk space of the cache, including blocks in flight. The least recently used
-            blocks are evicted first. Each process applies its own setting.
-        block_bytes: files are cached in blocks of this size, each fetched by one request. It is
-            halved until 32 blocks fit in `max_bytes`, but not below 16 KiB. Small random reads
-            fetch whole blocks too: for them, a smaller one is better.
+        max_bytes: disk space of the cache, including blocks in flight. Blocks that no loader
+            expects are evicted first, then those whose next use is farthest. Each process applies
+            its own setting.
+        block_bytes: files are cached in blocks of this size. It is halved until 32 blocks fit in
+            `max_bytes`, but not below 16 KiB. Small random reads fetch whole blocks too: for them,
+            a smaller one is better.
         wait_s: seconds to wait for a block that another process is fetching, before reading past
             the cache.
         share: read what other nodes of the job hold from them, in place of the store.
@@ -122,7 +123,7 @@ class StorageOptions:
         max_attempts: attempts at a request, the first included; None bounds them by time alone.
         max_requests: requests in flight at a time in a process, hedges apart.
         prefetch_bytes: memory of a process for prefetched blocks; 0 prefetches nothing.
-        hedge: whether a request that is later than the 95th percentile is sent a second time.
+        hedge: whether a request later than 1.25 times the 95th percentile is sent a second time.
         redirects: which redirects of http(s), hf and ais servers are followed: "any", "same-host"
             (scheme, host and port stay the same) or "none". Another redirect is an error. Even with
             "any", headers and token of `config` go to the first host only, and https never leads to

@@ -12,7 +12,7 @@ from PIL import Image
 import shardwise as sw
 from shardwise.extensions.show.command import write_samples
 from tests.support.commands import document, run
-from tests.support.pages import write_shards
+from tests.support.pages import SHARD_SIZES, write_shards
 from tests.support.tars import write_tar
 
 
@@ -26,16 +26,16 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_samples_are_texts_where_nobody_draws(shards: Path) -> None:
     written = run("show", shards, "-n", 2, "--first", 3).stdout.splitlines()
     assert written == [
-        "000003", "  jpg: <uint8 [3, 48, 64]>", "  cls: 3", "  json: {'caption': 'picture 3'}",
-        "000004", "  jpg: <uint8 [3, 48, 64]>", "  cls: 4", "  json: {'caption': 'picture 4'}",
+        "0003", "  cls: 3", "  jpg: <uint8 [3, 48, 64]>", "  txt: a handwritten 3",
+        "0004", "  cls: 4", "  jpg: <uint8 [3, 48, 64]>", "  txt: a handwritten 4",
     ]  # fmt: skip
 
 
 def test_the_document_has_keys_and_values(shards: Path) -> None:
     found = document("show", shards, "-n", 1)
-    fields = {"jpg": "<uint8 [3, 48, 64]>", "cls": "0", "json": "{'caption': 'picture 0'}"}
-    assert found["samples"] == [{"key": "000000", "fields": fields}]
-    assert found["num_samples"] == 128
+    fields = {"cls": "0", "jpg": "<uint8 [3, 48, 64]>", "txt": "a handwritten 0"}
+    assert found["samples"] == [{"key": "0000", "fields": fields}]
+    assert found["num_samples"] == sum(SHARD_SIZES)
 
 
 def test_a_terminal_gets_pictures_in_half_blocks(
@@ -56,7 +56,7 @@ def test_a_terminal_gets_pictures_in_half_blocks(
     lines = terminal.getvalue().splitlines()
     # 64 x 48 pixels, halved: 12 lines of 32 blocks.
     assert [line.count("▀") for line in lines if "▀" in line] == [32] * 12
-    assert lines[0] == "000000"
+    assert lines[0] == "0000"
     assert not any("jpg" in line for line in lines)
 
 
@@ -83,7 +83,7 @@ def test_data_without_samples_are_shown_as_nothing(tmp_path: Path) -> None:
 
 def test_what_it_can_not_show_is_an_error(shards: Path, tmp_path: Path) -> None:
     for arguments, message in (
-        (("--first", 128), "--first=128"),
+        (("--first", sum(SHARD_SIZES)), f"--first={sum(SHARD_SIZES)}"),
         (("-o", tmp_path / "a.xyz"), "must end in .png"),
         (("-n", 0), "0 is not in the range"),
     ):

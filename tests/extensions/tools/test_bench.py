@@ -81,7 +81,7 @@ def test_images_are_decoded_to_the_size_that_is_asked_for(tmp_path, monkeypatch)
     assert bench(tmp_path / "shards", "--image-size", 8)["image_size"] == 8
     assert sizes == [8]
     written = run("bench", tmp_path / "shards", "--batches", 2, "--image-size", 9).stdout
-    assert "fields       jpg, cls, json, images of 9 x 9\n" in written
+    assert "fields       cls, jpg, txt, images of 9 x 9\n" in written
 
 
 def test_a_loop_beside_the_loader_is_measured_alone_and_beside(data, monkeypatch):
