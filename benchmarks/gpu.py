@@ -1,4 +1,4 @@
-"""What a GPU says of the loader: races, overlap, hand-over, waiting in training, decoding on it.
+r"""What a GPU says of the loader: races, overlap, hand-over, waiting in training, decoding on it.
 
 Makes its own JPEG shards from scikit-learn's pictures. Each line is printed as JSON, and written to
 the file, as soon as it is measured; each part ends with its table. A loader or a part that fails
@@ -14,16 +14,16 @@ measurement after them. Called again with the same file it measures the parts th
 A machine with a GPU and no package index needs torch, scikit-learn, opencv-python-headless, rich,
 click, cloudpickle and pyyaml, and wheels for its Python, made in a checkout elsewhere by
 
-    pip wheel --no-deps -w wheels . && pip download -q --no-deps --only-binary :all: -d wheels
-        --python-version 3.12 --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64
-        --platform manylinux2014_x86_64 bracex simplejpeg cykooz-resizer torchcodec webdataset
-        braceexpand
+    pip wheel --no-deps -w wheels . && pip download --no-deps --only-binary :all: -d wheels \
+      --python-version 3.12 --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+      --platform manylinux2014_x86_64 \
+      bracex simplejpeg cykooz-resizer torchcodec webdataset braceexpand
 
 With them in the checkout there, this command measures all parts if it is given twice, for 7 minutes
 each:
 
-    pip install -q --no-index --no-deps --target site wheels/*.whl && PYTHONPATH=site
-        timeout 540 python -m benchmarks.gpu --json lines.json --budget 420
+    pip install --no-index --no-deps --target site wheels/*.whl && PYTHONPATH=site \
+      timeout 540 python -m benchmarks.gpu --json lines.json --budget 420
 
 - races: batches of device= against the data, sample by sample, beside kernels that keep the device
   busy: 0 must be wrong
@@ -145,7 +145,12 @@ def write(row: Row, file: Path | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help=f"parts, separated by commas: {','.join(PARTS)}")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument(
+        "--device",
+        choices=["cuda", "cpu"],
+        default="cuda",
+        help="cpu: the parts that need no GPU, at toy sizes",
+    )
     parser.add_argument("--images", type=int, help="pictures to make: 12,000; 64 without a GPU")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--workers", type=int, help="threads or processes; cores less 2")
