@@ -1,15 +1,29 @@
-"""What a GPU says of the loader: races, overlap, hand-over, waiting in training, decoding on it.
+r"""What a GPU says of the loader: races, overlap, hand-over, waiting in training, decoding on it.
 
 Makes its own JPEG shards from scikit-learn's pictures. Each line is printed as JSON, and written to
 the file, as soon as it is measured; each part ends with its table. A loader or a part that fails
 does not stop the others. About 9 minutes with one GPU and 16 cores. Rivals and decoders that are
-not installed are said and left out.
+not installed are named and left out.
 
     python -m benchmarks.gpu [--only races,resnet50] [--json FILE] [--budget 540]
     python -m benchmarks.gpu --device cpu        # the parts that need no GPU, at toy sizes
 
 With `--budget S` it leaves out the parts that do not fit into so many seconds, and starts no
 measurement after them. Called again with the same file it measures the parts that this lacks.
+
+A machine with a GPU and no package index needs torch, scikit-learn, opencv-python-headless, rich,
+click, cloudpickle and pyyaml, and wheels for its Python, made in a checkout elsewhere by
+
+    pip wheel --no-deps -w wheels . && pip download --no-deps --only-binary :all: -d wheels \
+      --python-version 3.12 --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+      --platform manylinux2014_x86_64 \
+      bracex simplejpeg cykooz-resizer torchcodec webdataset braceexpand
+
+With them in the checkout there, this command measures all parts if it is given twice, for 7 minutes
+each:
+
+    pip install --no-index --no-deps --target site wheels/*.whl && PYTHONPATH=site \
+      timeout 540 python -m benchmarks.gpu --json lines.json --budget 420
 
 - races: batches of device= against the data, sample by sample, beside kernels that keep the device
   busy: 0 must be wrong
@@ -19,7 +33,8 @@ measurement after them. Called again with the same file it measures the parts th
 - resnet50, resnet18: images/s in training, by loader, beside synthetic batches; the share of the
   time that the GPU waits, and that the program's thread is in next()
 - scaling: images/s of the loader alone by threads and processes, beside decoding without a loader
-- nvjpeg: images/s of the loader alone with decode_on="device", and raw bytes without decoding
+- nvjpeg: images of decode_on="device" against the CPU's, beside kernels: 0 must be wrong; images/s
+  of the loader alone, and of raw bytes without decoding
 """
 
 from __future__ import annotations
@@ -36,6 +51,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -51,15 +67,15 @@ from benchmarks.gpu_training import nvjpeg, scaling, training
 PARTS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "races": races,
     "resnet50": partial(training, name="resnet50"),
+    "nvjpeg": nvjpeg,
     "overlap": overlap,
     "handover": handover,
     "scaling": scaling,
     "bubble": bubble,
-    "nvjpeg": nvjpeg,
     "resnet18": partial(training, name="resnet18"),
 }
 # About what they take, and what making the pictures does, with one GPU and 16 cores.
-SECONDS = dict(zip(PARTS, (40, 135, 20, 35, 110, 15, 45, 135), strict=True))
+SECONDS = dict(zip(PARTS, (40, 135, 60, 20, 35, 110, 15, 135), strict=True))
 PICTURES_S = 30
 _TOY = Setting(Path(), "cpu", batch_size=8, size=32, workers=2, seconds=0.2, is_toy=True)
 
@@ -102,6 +118,9 @@ def measured(part: str, setting: Setting) -> Iterator[Row]:
 def machine(setting: Setting) -> Row:
     name = torch.cuda.get_device_name() if setting.is_cuda else "no GPU, toy sizes"
     facts = {"torch": torch.__version__, "shardwise": sw.__version__, "date": time.strftime("%F")}
+    for package in ("torchcodec", "torchvision", "simplejpeg", "webdataset"):
+        with suppress(PackageNotFoundError):
+            facts[package] = version(package)
     cores = len(os.sched_getaffinity(0))
     return {"part": "machine", "what": name, "cores": cores, **facts, "os": platform.platform()}
 
@@ -126,7 +145,12 @@ def write(row: Row, file: Path | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help=f"parts, separated by commas: {','.join(PARTS)}")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument(
+        "--device",
+        choices=["cuda", "cpu"],
+        default="cuda",
+        help="cpu: the parts that need no GPU, at toy sizes",
+    )
     parser.add_argument("--images", type=int, help="pictures to make: 12,000; 64 without a GPU")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--workers", type=int, help="threads or processes; cores less 2")

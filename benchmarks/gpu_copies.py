@@ -99,7 +99,7 @@ def overlap(setting: Setting) -> Iterator[Row]:
         if event.device_type == torch.autograd.DeviceType.CUDA
     ]
     copies = [event for event in on_device if "memcpy htod" in event[0]]
-    kernels = [event for event in on_device if "mem" not in event[0]]
+    kernels = [event for event in on_device if not event[0].startswith(("memcpy", "memset"))]
     total = sum(end - start for _, start, end in copies)
     under = sum(
         max(0.0, min(end, until) - max(start, since))
@@ -174,7 +174,7 @@ def handover(setting: Setting) -> Iterator[Row]:
     if not setting.is_cuda:
         return
 
-    def copy_ms(copy: Callable[[], Any]) -> float:
+    def copy_ms(copy: Callable[[], Any]) -> Row:
         seconds = []
         for _ in range(20):
             torch.cuda.synchronize()
@@ -183,26 +183,29 @@ def handover(setting: Setting) -> Iterator[Row]:
             seconds.append(time.perf_counter() - began)
             torch.cuda.synchronize()
             del copied
-        return round(statistics.median(seconds) * 1e3, 3)
+        return {"main_thread_ms": round(statistics.median(seconds) * 1e3, 3)}
 
-    yield {
-        "what": "one copy, pageable",
-        "main_thread_ms": copy_ms(lambda: host.to("cuda", non_blocking=True)),
-    }
-    yield {
-        "what": "one copy, pin_memory().to",
-        "main_thread_ms": copy_ms(lambda: host.pin_memory().to("cuda", non_blocking=True)),
-    }
-    runtime: Any = torch.cuda.cudart()
-    began = time.perf_counter()
-    runtime.cudaHostRegister(host.data_ptr(), host.nbytes, 0)
-    once_ms = round((time.perf_counter() - began) * 1e3, 2)
-    yield {
-        "what": "one copy, memory registered once",
-        "once_ms": once_ms,
-        "main_thread_ms": copy_ms(lambda: host.to("cuda", non_blocking=True)),
-    }
-    runtime.cudaHostUnregister(host.data_ptr())
+    def registered_copy_ms() -> Row:
+        runtime: Any = torch.cuda.cudart()
+        began = time.perf_counter()
+        code = runtime.cudaHostRegister(host.data_ptr(), host.nbytes, 0)
+        once_ms = round((time.perf_counter() - began) * 1e3, 2)
+        if int(code):
+            raise RuntimeError(f"cudaHostRegister: {runtime.cudaGetErrorString(code)}")
+        try:
+            return {"once_ms": once_ms, **copy_ms(lambda: host.to("cuda", non_blocking=True))}
+        finally:
+            runtime.cudaHostUnregister(host.data_ptr())
+
+    def from_pageable() -> Row:
+        return copy_ms(lambda: host.to("cuda", non_blocking=True))
+
+    def from_pinned() -> Row:
+        return copy_ms(lambda: host.pin_memory().to("cuda", non_blocking=True))
+
+    yield setting.measure("one copy, pageable", from_pageable)
+    yield setting.measure("one copy, pin_memory().to", from_pinned)
+    yield setting.measure("one copy, memory registered once", registered_copy_ms)
 
 
 class Late:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -19,6 +19,8 @@ from benchmarks.gpu_models import resnet
 
 # Steps before the clock starts, and steps that are queued before the device is waited for.
 _WARM_UP, _QUEUED = 5, 2
+# Decoders differ by up to 2 levels of 255 in the mean; an image beside it by some 50.
+_MOST_LEVELS = 8
 
 
 def _layout(setting: Setting) -> torch.memory_format:
@@ -128,20 +130,16 @@ def floor(paths: list[str], size: int, seconds: float, first: int = 0, step: int
     return count / seconds
 
 
-def put_floor(queue: Any, *arguments: Any) -> None:
-    queue.put(floor(*arguments))
-
-
 def scaling(setting: Setting) -> Iterator[Row]:
-    paths = sorted(map(str, (setting.directory / "files").glob("*.jpg")))[:600]
     counts = sorted({n for n in (1, 2, 4, 8) if n < setting.workers} | {setting.workers})
     for count in counts:
-        yield setting.measure(f"{count} at a time", partial(_scale, setting, paths, count))
+        yield setting.measure(f"{count} at a time", partial(_scale, setting, count))
+        yield setting.measure(f"{count} without a loader", partial(_scale_floor, setting, count))
     yield setting.measure("shardwise, as it chooses", partial(_rate_of, setting))
 
 
-def _scale(setting: Setting, paths: list[str], count: int) -> Row:
-    """Images a second of so many threads and processes, of the loader and without one."""
+def _scale(setting: Setting, count: int) -> Row:
+    """Images a second of the loader by so many threads, and by so many processes."""
     row: Row = {}
     for name, options in (
         ("threads", {"num_threads": count, "num_workers": 0}),
@@ -149,29 +147,21 @@ def _scale(setting: Setting, paths: list[str], count: int) -> Row:
     ):
         with shardwise_loader(setting, **options) as loader:
             row[name] = rate(setting, loader)
-    found: list[float] = []
-    seconds = setting.seconds / 2
+    return row
 
-    def work(first: int) -> None:
-        found.append(floor(paths, setting.size, seconds, first, count))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    row["floor_threads"] = round(sum(found))
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    processes = [
-        context.Process(target=put_floor, args=(queue, paths, setting.size, seconds, number, count))
-        for number in range(count)
-    ]
-    for process in processes:
-        process.start()
-    row["floor_processes"] = round(sum(queue.get() for _ in processes))
-    for process in processes:
-        process.join()
+def _scale_floor(setting: Setting, count: int) -> Row:
+    """Images a second that so many threads and processes decode."""
+    paths = sorted(map(str, (setting.directory / "files").glob("*.jpg")))[:600]
+    spawning = partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("spawn"))
+    row: Row = {}
+    for name, make in (("threads", ThreadPoolExecutor), ("processes", spawning)):
+        with make(count) as pool:
+            found = [
+                pool.submit(floor, paths, setting.size, setting.seconds / 2, first, count)
+                for first in range(count)
+            ]
+            row[name] = round(sum(each.result() for each in found))
     return row
 
 
@@ -192,7 +182,32 @@ def _rate_of_bytes(setting: Setting) -> Row:
 
 def nvjpeg(setting: Setting) -> Iterator[Row]:
     device = setting.device if setting.is_cuda else None
+    for decode_on in ("device", "auto"):
+        compared = partial(_compare, setting, decode_on, device)
+        yield setting.measure(f"decode_on={decode_on!r} against the CPU", compared)
     for decode_on in ("cpu", "device", "auto"):
         measured = partial(_rate_of, setting, decode_on=decode_on, device=device)
         yield setting.measure(f"decode_on={decode_on!r}", measured)
     yield setting.measure("bytes, not decoded", partial(_rate_of_bytes, setting))
+
+
+def _compare(setting: Setting, decode_on: str, device: str | None) -> Row:
+    """Images that differ from the CPU's by more than decoders do, beside kernels."""
+    busy = torch.randn(*2 * [8 if setting.is_toy else 2048], device=setting.device)
+    differences: list[torch.Tensor] = []
+    given = {"crop": True, "device": device}
+    with (
+        shardwise_loader(setting, decode_on=decode_on, **given) as there,
+        shardwise_loader(setting, **given) as here,
+    ):
+        for one, other in zip(there, here, strict=True):
+            # The device is behind: the batch must live until it is read.
+            busy = torch.nn.functional.normalize(busy @ busy)
+            off = (one["jpg"].float() - other["jpg"].float()).abs()
+            differences.append(off.flatten(1).mean(1))
+            del one, other, off
+        counts = {k: v for k, v in there.stats().items() if k.startswith("decoded_on")}
+    every = torch.cat(differences)
+    facts = {"compared": len(every), "wrong": int((every > _MOST_LEVELS).sum())}
+    mean, most = round(every.mean().item(), 2), round(every.max().item(), 2)
+    return {**facts, "mean_levels": mean, "most_levels": most, **counts}

@@ -15,6 +15,8 @@ import torch
 from benchmarks import gpu, gpu_training
 from benchmarks.gpu_loaders import LOADERS, Setting, make_images
 from benchmarks.gpu_models import resnet
+from shardwise.extensions.device_images import decoding
+from tests.support.device_images import StandIn
 from tests.support.fake_cuda import FakeCuda, FakeStream
 from tests.support.ranks import Run, run_several
 
@@ -43,10 +45,34 @@ def test_training_measures_each_loader_and_says_which_is_left_out(setting, monke
 def test_the_loader_alone_is_measured(setting):
     rows = list(gpu.measured("nvjpeg", setting))
     assert [row["what"] for row in rows] == [
+        *(f"decode_on={decode_on!r} against the CPU" for decode_on in ("device", "auto")),
         *(f"decode_on={decode_on!r}" for decode_on in ("cpu", "device", "auto")),
         "bytes, not decoded",
     ]
     assert not any("error" in row for row in rows)
+    assert "device='cuda'" in rows[0]["skipped"]
+    assert (rows[1]["compared"], rows[1]["wrong"]) == (16, 0)
+
+
+def test_images_that_the_device_decodes_wrong_are_counted(setting, monkeypatch):
+    class OtherOrder(StandIn):
+        def decode(self, files, mode):
+            first, *rest = super().decode(files, mode)
+            return [255 - first, *rest]
+
+    monkeypatch.setattr(decoding, "find_decoder", lambda device: OtherOrder())
+    loader = partial(gpu_training.shardwise_loader, num_workers=0, num_threads=1)
+    monkeypatch.setattr(gpu_training, "shardwise_loader", loader)
+    row = gpu_training._compare(setting, "device", "cpu")
+    assert (row["compared"], row["wrong"], row["decoded_on_device"]) == (16, 4, 16)
+
+
+def test_a_floor_whose_libraries_are_missing_is_left_out(setting, monkeypatch):
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    monkeypatch.setattr(gpu_training, "_scale", lambda setting, count: {"threads": 1})
+    loader, floor, _ = gpu.measured("scaling", setting)
+    assert loader["threads"] == 1
+    assert "simplejpeg" in floor["skipped"]
 
 
 def test_a_part_that_fails_is_a_line_of_its_own(setting, monkeypatch):
@@ -69,12 +95,17 @@ def test_a_loader_that_fails_is_a_line_of_its_part(setting, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
         yield
 
-    loaders = {"synthetic": LOADERS["synthetic"], "large": exhaust, "again": fail}
+    def lack(setting):
+        raise AttributeError("no such method of a rival")
+        yield
+
+    loaders = {"synthetic": fail, "large": exhaust, "other": lack, "again": fail}
     monkeypatch.setattr(gpu_training, "LOADERS", loaders)
     rows = list(gpu.measured("resnet18", setting))
     assert [row["what"] for row in rows] == list(loaders)
     assert rows[1]["error"] == "OutOfMemoryError: CUDA out of memory"
-    assert rows[2]["images_s"] >= 0
+    assert "no such method" in rows[2]["error"]
+    assert rows[3]["images_s"] >= 0
 
 
 def test_no_measurement_starts_after_the_budget(setting):

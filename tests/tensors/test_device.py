@@ -273,6 +273,12 @@ def test_without_cuda_the_error_says_what_torch_sees(device):
         loader(device=device)
 
 
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has such a device")
+def test_a_device_that_torch_was_built_without_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"device='mps' can't be used here: [^\n]{,120}$"):
+        loader(device="mps")
+
+
 def test_a_device_is_for_tensors():
     with pytest.raises(ValueError, match=r"device='cpu'.*output='numpy'"):
         loader(device="cpu", output="numpy")

@@ -93,7 +93,9 @@ def checked_device(device: Any) -> torch.device:
         try:
             torch.empty(0, device=checked)
         except (RuntimeError, AssertionError) as error:
-            raise ValueError(f"device={device!r} can't be used here: {error}") from error
+            # 70 lines follow where torch was built without the device.
+            reason = str(error).partition(". ")[0]
+            raise ValueError(f"device={device!r} can't be used here: {reason}") from error
     return checked
 
 
