@@ -68,6 +68,7 @@ ROWS = (
     ("near", "write_once", "ours_once", None),
     ("near", "fill_cache", "ours_once", 0.85),
     ("near", "ours_from_peer", "fill_cache", None),
+    ("near", "ours_from_peer_tls", "ours_from_peer", None),
 )
 # Peers that read a form of their own, and where it lies in the bucket.
 FORMS = {"streaming": "mds", "litdata": "litdata"}

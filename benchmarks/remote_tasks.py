@@ -180,9 +180,23 @@ def ours_from_peer(job: Job) -> Result:
 
     In storage order two ranks read parts of nearly all blocks: the bytes are those that travel.
     """
+    return _from_peer(job, "tcp", {})
+
+
+def ours_from_peer_tls(job: Job) -> Result:
+    """The same by TLS."""
+    from tests.support.certificates import Authority
+
+    authority = Authority(Path(job["cache"]).parent)
+    cert, ca = authority.certificate("node"), authority.ca
+    return _from_peer(job, "tls", {"tls_cert": str(cert), "tls_ca": str(ca)})
+
+
+def _from_peer(job: Job, scheme: str, tls: dict[str, str]) -> Result:
     ports = [free_port() for _ in range(2)]
     make_token(f"{job['cache']}.token")
-    job |= {"peers": [f"tcp://127.0.0.1:{port}" for port in ports], "own": job["cache"]}
+    peers = [f"{scheme}://127.0.0.1:{port}" for port in ports]
+    job |= {"peers": peers, "own": job["cache"], "tls": tls}
     Path(sys.argv[2]).write_text(json.dumps(job))
     with subprocess.Popen(
         [sys.executable, "-m", "benchmarks.remote_tasks", "serve_blocks", sys.argv[2]],
@@ -218,9 +232,8 @@ def serve_blocks(job: Job) -> Result:
 def _shared(job: Job, folder: str) -> Any:
     import shardwise as sw
 
-    return sw.CacheSettings(
-        folder, share=True, peers=job["peers"], token_file=f"{job['cache']}.token"
-    )
+    token = f"{job['cache']}.token"
+    return sw.CacheSettings(folder, share=True, peers=job["peers"], token_file=token, **job["tls"])
 
 
 def _cached(job: Job, *, epochs: int) -> Result:
@@ -401,7 +414,7 @@ TASKS: dict[str, Callable[[Job], Result]] = {
         obstore_whole, obstore_members, obstore_random,
         ours, ours_processes, ours_window, ours_random, ours_local, ours_cached,
         ours_once, write_once, fill_cache, ours_first, ours_open,
-        ours_from_peer, serve_blocks,
+        ours_from_peer, ours_from_peer_tls, serve_blocks,
         webdataset, streaming, litdata, convert_streaming, convert_litdata,
     )
 }  # fmt: skip

@@ -116,6 +116,31 @@ def test_a_server_that_never_answers_is_given_up_at_the_budget():
     assert client.num_ended == client.num_asked
 
 
+def test_after_a_request_without_an_answer_others_get_one_attempt_until_the_store_answers(
+    virtual_time,
+):
+    client = Scripted("stall")
+    options = StorageOptions(request_timeout_s=300, attempt_timeout_s=20, hedge=False)
+
+    async def work():
+        requests = RetryingClient(client, options, asyncio.Semaphore(4))
+
+        async def seconds_of_failure(text):
+            began = virtual_time.now
+            with pytest.raises(StorageError, match=text):
+                await requests.get("s3://b/k", "k", 0, 10, "", is_known=True)
+            return virtual_time.now - began
+
+        assert await seconds_of_failure("the bound is request_timeout_s=300") == 300
+        assert await seconds_of_failure("request_timeout_s=300, .* attempt_timeout_s=20") == 20
+        client.steps.append("ok")
+        await requests.get("s3://b/k", "k", 0, 10, "")
+        client.steps.append("stall")
+        assert await seconds_of_failure("the bound is request_timeout_s=300") == 300
+
+    asyncio.run(work())
+
+
 def test_a_late_request_gets_a_second_one_and_the_first_is_ended():
     client = Scripted("stall", "ok")
     with counted_io() as counts:

@@ -43,11 +43,17 @@ _MAX_BROKEN_STREAMS = 2
 
 
 class _Purpose(NamedTuple):
-    """The description of a request in errors, and whether its object was seen before."""
+    """The description of a request in errors, and what decides its time.
+
+    Attributes:
+        is_known: whether its object was seen before.
+        is_given_up: whether the store had used up the time of a request when this one started.
+    """
 
     url: str
     verb: str
     is_known: bool = False
+    is_given_up: bool = False
 
 
 class RetryingClient:
@@ -60,6 +66,8 @@ class RetryingClient:
         self._outage = Outage()
         # Whether the store has ever answered this process, even with an error.
         self._has_answered = False
+        # Whether a request used up its time, and none has succeeded since.
+        self._is_given_up = False
         self._slots = slots
         self._num_batches = 0
         # The number of the GetBatch after which a key's version was last requested.
@@ -223,6 +231,8 @@ class RetryingClient:
         async with self._slots:
             # Waiting for a slot does not count: the request's time starts here.
             began = time.monotonic()
+            if self._is_given_up:
+                purpose = purpose._replace(is_given_up=True)
             try:
                 while True:
                     attempt += 1
@@ -239,6 +249,7 @@ class RetryingClient:
                         failed = AttemptError("no answer in time", "passing")
                     else:
                         self._has_answered = is_back = True
+                        self._is_given_up = False
                         return reply
                     pause_s = self._pause_s(failed, purpose, attempt, began)
                     if not is_out:
@@ -254,6 +265,9 @@ class RetryingClient:
     def _bound_s(self, purpose: _Purpose) -> float:
         """Seconds that a request may take in all."""
         patience_s = self._options.request_timeout_s
+        if purpose.is_given_up:
+            # The engine requests again what failed, to know whose error it is.
+            return min(patience_s, self._options.attempt_timeout_s)
         is_known = self._has_answered or purpose.is_known
         return patience_s if is_known else min(patience_s, _UNKNOWN_HOST_S)
 
@@ -267,6 +281,7 @@ class RetryingClient:
         if is_moving:
             bound_s = min(bound_s, _MOVING_S)
         elif failed.kind != "passing":
+            self._is_given_up = False
             raise library_error(failed, purpose.url, verb=purpose.verb)
         pause_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * float(2 ** min(attempt - 1, 10)))
         pause_s *= self._random.uniform(0.5, 1.0)
@@ -275,9 +290,15 @@ class RetryingClient:
             bound = f"the bound is max_attempts={most}"
         elif took_s + pause_s < bound_s:
             return pause_s
+        elif purpose.is_given_up:
+            bound = (
+                f"one before used up request_timeout_s={patience_s:g}, and others get "
+                f"attempt_timeout_s={self._options.attempt_timeout_s:g} until the store answers"
+            )
         elif bound_s < patience_s and not is_moving:
             bound = f"a host that has never answered gets {bound_s:g} s: is its name right?"
         else:
             bound = f"the bound is request_timeout_s={patience_s:g}"
+            self._is_given_up = True
         tries = f" ({attempt} attempts in {took_s:.1f} s; {bound})"
         raise library_error(failed, purpose.url, verb=purpose.verb, tries=tries)
