@@ -135,6 +135,25 @@ def test_an_item_that_raises_is_named(kind):
         assert (error.url, error.key, error.index) == (f"wrap:{kind.__name__}", "5", 1)
 
 
+def test_an_item_whose_exception_has_no_message_is_named_and_skipped():
+    class Unspeakable(Exception):
+        def __str__(self):
+            raise TypeError("no words")
+
+    class Bad(Squares):
+        def __getitem__(self, index):
+            if index == 5:
+                raise Unspeakable
+            return super().__getitem__(index)
+
+    with pytest.raises(DataError, match=r"Bad\[5\] raised Unspeakable: <its message can't be had"):
+        sw.wrap(Bad())[5]
+    options = {"rank": 0, "world_size": 1, "output": "numpy", "executor": "inline"}
+    loader = sw.DataLoader(sw.wrap(Bad()), 4, on_error="skip", **options)
+    assert 5 not in [i for batch in loader for i in batch["__index__"]]
+    assert loader.stats()["skipped"] == 1
+
+
 def test_columns_are_the_objects_themselves():
     items = [{"x": object()} for _ in range(3)]
     columns = sw.wrap(items).load(np.array([2, 0]))

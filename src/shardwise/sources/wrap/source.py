@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.columns import Columns, key_text
-from shardwise.base.errors import DataError, MissingExtraError, StorageError
+from shardwise.base.errors import DataError, MissingExtraError, StorageError, message_of
 from shardwise.base.foreign_bytes import is_signal
 from shardwise.base.hints import call_for
 from shardwise.sources.manifest import Manifest, Shard
@@ -128,7 +128,7 @@ class WrapSource:
         except BaseException as exc:  # the dataset is the user's code: anything may come
             if is_signal(exc):
                 raise
-            message = f"{self._kind}[{i}] raised {type(exc).__name__}: {exc}"
+            message = f"{self._kind}[{i}] raised {type(exc).__name__}: {message_of(exc)}"
             raise self._error(i, message) from exc
 
     def _name_fields(self, i: int, item: Any) -> tuple[str, dict[str, Any]]:
