@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 from importlib import import_module
 
@@ -19,10 +20,11 @@ MODULES = (
 
 
 def missing_docstrings(value: object, name: str) -> list[str]:
-    """Names below `value` without a docstring, those of a base class included."""
+    """Names below `value` without a docstring, those of a base class included, but of built-ins."""
     if not (inspect.isclass(value) or inspect.isfunction(value)):
         return []
-    missing = [] if inspect.getdoc(value) else [name]
+    built_in = {inspect.getdoc(base) for base in vars(builtins).values() if inspect.isclass(base)}
+    missing = [] if inspect.getdoc(value) not in {None, *built_in} else [name]
     if inspect.isclass(value):
         for method, member in vars(value).items():
             documented = isinstance(member, property | classmethod) or inspect.isfunction(member)

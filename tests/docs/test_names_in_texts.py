@@ -1,4 +1,4 @@
-"""Names and arguments of the library in the texts' code, run or not, are there; so are defaults."""
+"""Texts name what the library has: names, arguments, options and defaults, also in code not run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import inspect
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 import shardwise as sw
-from shardwise.cli import COMMANDS
+from shardwise.cli import COMMANDS, cli
 from tests.support.pages import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +67,22 @@ def test_a_name_and_an_argument_that_are_gone_are_found() -> None:
     assert _faults("sw.nothing(1)", "a.md")
     assert _faults("sw.CacheSettings('d', size=1)", "a.md")
     assert not _faults("sw.CacheSettings('d', max_bytes=1)", "a.md")
+
+
+def _options(command: str) -> set[str]:
+    found = cli.get_command(click.Context(cli), command)
+    assert found is not None
+    return {name for parameter in found.params for name in parameter.opts} | {"--help"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_options_of_the_command_in_texts_are_there(command: str) -> None:
+    lines = re.compile(rf"shardwise {command}( [^`|\n#]*)")
+    given = [line for text in TEXTS for line in lines.findall(text.read_text())]
+    section = (DOCS / "commands.md").read_text().split(f"\n## {command}\n")[1].split("\n## ")[0]
+    given += re.findall(r"`(--[^`]+)`", section)
+    names = {name for line in given for name in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)}
+    assert names <= _options(command)
 
 
 def test_the_table_of_storage_options_has_their_defaults() -> None:

@@ -13,7 +13,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.mark.parametrize(
-    ("page", "heading"), [("performance.md", "What `stats()` tells"), ("remote.md", "Counts")]
+    ("page", "heading"), [("performance.md", "What `stats()` counts"), ("remote.md", "Counts")]
 )
 def test_the_table_names_keys_of_stats(page: str, heading: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")

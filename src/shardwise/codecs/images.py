@@ -38,9 +38,8 @@ def image(
     """Decode JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF and HEIC files.
 
     Args:
-        mode: "rgb" (3 channels), "gray" (1) or "rgba" (4). Alpha is dropped, not blended, for
-            "rgb" and "gray"; images without alpha are opaque in "rgba". Palettes are resolved;
-            1-bit samples give 0 and 255.
+        mode: "rgb" (3 channels), "gray" (1) or "rgba" (4). Alpha is dropped for "rgb" and "gray";
+            images without alpha are opaque in "rgba".
         size: the exact size of the output, one number or (height, width); None keeps the image's.
         fit: "stretch" the whole image to the size, or "crop" its centre and keep the aspect (the
             shorter side fits).
@@ -68,9 +67,8 @@ def image(
             copy: on a GPU, normalise there.
         crop: "random" cuts a part out before resizing it to the size, as torchvision's
             RandomResizedCrop does: another one for each (seed, epoch, sample), the same one in
-            every run. A JPEG is then decoded at its full size, so that the cut is exact to the
-            pixel, and down to the last row of the part: a file that is cut is an error, damage
-            that shows only below that row is not seen.
+            every run. A JPEG is decoded at its full size, down to the last row of the part: damage
+            that shows only below it is not seen.
         scale: the least and the largest share of the area, of a random crop; None for (0.08, 1).
         ratio: the least and the largest width / height before resizing; None for (3/4, 4/3).
         flip: the probability that a random crop is mirrored left to right; None for 0.5.

@@ -112,8 +112,8 @@ def files(
             remote.
         root: the directory that the paths in a list are relative to, and may not leave; None for
             the list's own.
-        path: the column of a list that has the paths; None for "path", "file_name", "filename" or
-            "file".
+        path: the column of a list that has the paths; None for "path", "file_name", "filename",
+            "file" or "audio_filepath".
         suffixes: of the files that count: `(".jpg", ".png")`; None for all.
         field: the name of the field with the bytes; None for the kind of the files.
         pairs: files of a directory that differ in their suffix alone are one sample: `a.jpg` has

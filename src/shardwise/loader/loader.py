@@ -277,7 +277,7 @@ class DataLoader(Questions[B], FrameworkAttributes[B]):
         )
 
     def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = None) -> None:
-        """Go on where a state was taken, with any world size, batch size or executor.
+        """Continue where a state was taken, with any world size, batch size or executor.
 
         With grown="next_epoch", shards may have come after the state's: the epoch under way ends
         without them. A `StateError` names any other difference: data, seed or order.

@@ -28,10 +28,12 @@ Stats = TypedDict("Stats", {  # noqa: UP013 - a class has one line per key
     "decoded_on_device": int, "decoded_on_cpu": int, "slowest_shards": list[dict[str, Any]],
     "executor": str, "executor_reason": str, "next_executor": str | None,
     "num_workers": int, "num_threads": int, "totals": dict[str, Any],
-    "sources": NotRequired[dict[str, int]], "service": NotRequired[dict[str, Any]],
+    "sources": NotRequired[dict[str, dict[str, float]]], "service": NotRequired[dict[str, Any]],
 })  # fmt: skip
+Stats.__doc__ = "Counts and seconds of `DataLoader.stats`: docs/performance.md has the keys."
 Certificate = TypedDict("Certificate", {
     "epoch": int, "count": int, "word": str, "expected": str, "ok": bool, "from": int, "to": int,
     "num_samples": int, "skipped": int, "replaced": int, "padded": int, "dropped": int,
     "left_out": int, "removed": int, "given": int, "ranks": int, "verdict": str,
 })  # fmt: skip
+Certificate.__doc__ = "The proof of `loader.certificate()`: docs/certificate.md has its keys."

@@ -45,7 +45,7 @@ class EpochLoader(Protocol):
         """The position, as JSON."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken."""
+        """Continue where a state was taken."""
 
     def _pad(self, *, only_default: bool) -> None:
         """Fill the last batch where it would be uneven, for frameworks that gather equal ones."""

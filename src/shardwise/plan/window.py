@@ -112,10 +112,9 @@ class WindowSampler:
         window: samples of a lane that are shuffled among each other.
         lanes: places of the line that are read at a time; None for `default_lanes`.
 
-    Up to `lanes * window` samples are one lane with one window, a full shuffle: reading them in
-    sequence would hold them all in memory, too. `self.lanes` and `self.window` have the effective
-    values. A large window reads long runs in sequence; many lanes mix well.
-    docs/shuffling.md has the measurements behind the defaults.
+    Up to `lanes * window` samples are one lane with one window, a full shuffle. `self.lanes` and
+    `self.window` have the effective values. A large window reads long runs in sequence; many lanes
+    mix well: docs/shuffling.md has the measurements.
     """
 
     def __init__(

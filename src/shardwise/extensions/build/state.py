@@ -22,6 +22,7 @@ BuildReport = TypedDict("BuildReport", {
     "in": int, "out": int, "filtered": int, "failed": dict[str, int], "shards": int, "bytes": int,
     "seconds": float, "manifest": str | None, "errors": str | None,
 })  # fmt: skip
+BuildReport.__doc__ = "The counts and paths that `shardwise.build` returns."
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def pack(
     Raises:
         ValueError: a length is negative, there are not as many as documents, or one fits in no
             pack by `long`; the field does not exist; a pack has more than `max_documents`.
-            TypeError: lengths or dtype are not whole numbers.
+        TypeError: lengths or dtype are not whole numbers.
         DataError: a document is damaged or not a row of whole numbers. Also when packs are read: a
             document has another length than the one that was packed.
 

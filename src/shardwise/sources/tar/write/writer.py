@@ -75,10 +75,9 @@ class TarWriter:
             name without the number ("out/train-{shard:06d}.tar" gives "out/train.swm"). An
             exception leaves none; it lists this writer's shards only.
 
-    A remote shard is collected in a temporary file without a name (in `tempfile`'s directory: it
-    needs room for one shard) and goes up when it is finished, in parts above 512 MiB; its index
-    follows. What exists is looked for before, not while a shard goes up: two programs that write
-    the same name at once are not kept apart there.
+    A remote shard is collected in a temporary file without a name, in `tempfile`'s directory, and
+    uploaded when it is finished, in parts above 512 MiB; its index follows. Two programs that
+    upload the same name at once are not kept apart.
 
     Attributes:
         shards: the paths or URLs of the finished shards.
