@@ -35,7 +35,7 @@ from shardwise.extensions.tools.bench_beside import measure_beside
 BATCH, SIZE, NUM_IMAGES = 64, 224, 2_000
 LOADERS: dict[str, dict[str, int]] = {
     **{f"{n} threads": {"num_threads": n, "num_workers": 0} for n in (1, 2, 4, 8)},
-    **{f"{n} processes": {"num_workers": n} for n in (1, 2, 4)},
+    **{f"{n} processes": {"num_workers": n} for n in (1, 2, 4, 8)},
     "default": {},
 }
 

@@ -203,6 +203,38 @@ def test_an_image_of_the_row_size_is_decoded_into_a_channels_last_row(monkeypatc
     assert np.shares_memory(out, pixels)
 
 
+def _write_never(self, pixels, out):
+    raise AssertionError("pixels were copied into the row that they could be decoded into")
+
+
+@pytest.mark.parametrize("layout", ["HWC", "channels_last"])
+@pytest.mark.parametrize("mode", ["rgb", "gray"])
+@pytest.mark.parametrize("height", [20, 80, 47])
+def test_no_row_with_its_channels_last_is_copied(monkeypatch, layout, mode, height):
+    # Of the row's size, a quarter of which is decoded, and resized.
+    data = encode(picture(height, 30 * height // 20), "JPEG")
+    options = {"size": (20, 30), "layout": layout, "interpolation": "linear"}
+    expected = image(mode, **{**options, "layout": "CHW"})(data)
+    decoder = image(mode, **options)
+    monkeypatch.setattr(type(decoder), "_write", _write_never)
+    pixels = decoder(data)
+    planes = pixels if layout == "channels_last" else pixels.transpose(2, 0, 1)
+    assert np.array_equal(planes, expected)
+    decoder = image(mode, crop="random", scale=(1, 1), ratio=(1.5, 1.5), flip=1, **options)
+    mirrored = decoder(data, np.random.default_rng(0))
+    assert mirrored.shape == pixels.shape
+
+
+def test_no_row_is_compared_with_the_memory_of_its_pixels(monkeypatch):
+    # numpy's comparison gives the GIL up, and may get it back late.
+    def compare(*arrays):
+        raise AssertionError("np.may_share_memory was called")
+
+    monkeypatch.setattr(np, "may_share_memory", compare)
+    data = encode(picture(20, 30), "JPEG")
+    image(size=(20, 30), layout="channels_last")(data)
+
+
 @given(
     height=st.integers(1, 90),
     width=st.integers(1, 90),

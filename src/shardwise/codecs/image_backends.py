@@ -82,21 +82,28 @@ def read_pixels(
     decoded into where the package can; the result need not be it. With another dtype than "uint8",
     a PNG or TIFF of more than 8 bits gives uint16 or float32, not scaled; every other file uint8.
     """
-    reader, package = _first_reader(header.format)
     expected = (-(-header.height // shrink), -(-header.width // shrink), CHANNELS[mode])
     pixels: Pixels | None = None
     if dtype != "uint8" and _is_deep(data, header):
         pixels = _read_deep(data, header, mode, dtype)
-    if reader == "simplejpeg":
-        pixels = _read_simplejpeg(package, data, mode, expected, out)
-        if pixels is None:
-            reader, package = _first_reader("jpeg", start=1)
-    if pixels is None and reader == "cv2":
-        pixels = _read_opencv(package, data, header, mode, shrink)
-    elif pixels is None:
-        if header.format == "jpeg" and find_package("simplejpeg") is None:
-            _say_slow()
-        pixels = _read_pillow(package, data, header, mode, shrink)
+    for name in _READERS[header.format]:
+        if pixels is not None:
+            break
+        package = find_package(name)  # later ones are not imported
+        if package is None:
+            continue
+        if name == "simplejpeg":
+            pixels = _read_simplejpeg(package, data, mode, expected, out)
+        elif name == "cv2":
+            pixels = _read_opencv(package, data, header, mode, shrink)
+        else:
+            if header.format == "jpeg" and find_package("simplejpeg") is None:
+                _say_slow()
+            pixels = _read_pillow(package, data, header, mode, shrink)
+    if pixels is None:
+        raise MissingExtraError(
+            f"no package that decodes {header.format} images is installed", extra="image"
+        )
     if pixels.shape != expected:
         raise ValueError(
             f"the {header.format} header promises {expected} (height, width, channels), "
@@ -105,26 +112,16 @@ def read_pixels(
     return pixels
 
 
-def _first_reader(image_format: str, *, start: int = 0) -> tuple[str, Any]:
-    """The first package that decodes a format; later ones are not imported."""
-    for name in _READERS[image_format][start:]:
-        package = find_package(name)
-        if package is not None:
-            return name, package
-    raise MissingExtraError(
-        f"no package that decodes {image_format} images is installed", extra="image"
-    )
-
-
 def _read_simplejpeg(
     package: Any, data: memoryview, mode: str, expected: tuple[int, int, int], out: Pixels | None
 ) -> Pixels | None:
     """Decode a JPEG; None for another package: TurboJPEG has no name for its subsampling."""
     height, width, _ = expected
+    into = out if out is not None and out.shape == expected else None
     try:
         # The least height and width pick the scale; strict (the default) makes cut files errors.
         pixels: Pixels = package.decode_jpeg(
-            data, mode.upper(), min_height=height, min_width=width, buffer=out
+            data, mode.upper(), min_height=height, min_width=width, buffer=into
         )
     except ValueError as exc:
         others = _READERS["jpeg"][1:]
@@ -133,7 +130,7 @@ def _read_simplejpeg(
         raise ValueError(
             f"simplejpeg could not decode the jpeg of {len(data)} bytes: {exc}"
         ) from exc
-    return pixels
+    return pixels if into is None or pixels.shape != expected else into
 
 
 def _is_deep(data: memoryview, header: ImageHeader) -> bool:
@@ -264,9 +261,10 @@ def mirror_pixels(pixels: Pixels, *, out: Pixels | None = None) -> Pixels:
     cv2 = find_package("cv2")
     if cv2 is None:
         return np.ascontiguousarray(pixels[:, ::-1])
+    into: Pixels = np.empty(pixels.shape, pixels.dtype) if out is None else out
     # Ten times as fast as a reversed copy.
-    mirrored: Pixels = cv2.flip(pixels, 1, dst=out)
-    return mirrored.reshape(pixels.shape)
+    cv2.flip(pixels, 1, dst=into)
+    return into
 
 
 def write_planes(pixels: Pixels, planes: Pixels) -> None:

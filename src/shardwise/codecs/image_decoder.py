@@ -112,6 +112,16 @@ class Image:
             return None
         return self._shape(*self.size), np.dtype(self.dtype)
 
+    @cached_property
+    def _written_strides(self) -> tuple[int, ...] | None:
+        """The strides of rows that the packages write; None if another dtype or layout is made."""
+        if self.size is None or self.dtype != "uint8" or self.layout == "CHW":
+            return None
+        # OpenCV requires these strides if an axis has one entry, too.
+        channels = CHANNELS[self.mode]
+        across = channels * self.size[1]
+        return (across, channels, 1) if self.layout == "HWC" else (1, across, channels)
+
     def __call__(self, data: bytes | memoryview) -> NDArray[Any]:
         if self.row is None:
             pixels = self._upright(memoryview(data))
@@ -164,8 +174,7 @@ class Image:
         assert self.size is not None
         header, orientation = self._measure(memoryview(data))
         shrink = self._shrink(header, turned=orientation >= 5)
-        stored = -(-header.height // shrink), -(-header.width // shrink)
-        size = _upright(stored, orientation)
+        size = _upright((-(-header.height // shrink), -(-header.width // shrink)), orientation)
         box = centre(size, *self.size) if self.fit == "crop" else CropBox(0, 0, *size)
         return ImagePart(header, orientation, box, shrink=shrink)
 
@@ -176,42 +185,31 @@ class Image:
         assert self.size is not None
         header, orientation, box, may_end_early, shrink = drawn
         data, place = memoryview(data), None
-        if self.dtype == "uint8" and self.layout != "CHW":
-            # Rows with their channels last in memory are what the packages write themselves.
-            last = out if self.layout == "HWC" else out.transpose(1, 2, 0)
-            _, width, channels = last.shape
-            # OpenCV requires these strides if an axis has one entry, too.
-            place = last if last.strides == (width * channels, channels, 1) else None
+        if out.strides == self._written_strides:
+            place = out if self.layout == "HWC" else out.transpose(1, 2, 0)
         pixels = read_part(data, header, box, mode=self.mode) if may_end_early else None
         if pixels is None:
-            exact = (
-                place is not None
-                and not box.is_mirrored
-                and orientation == 1
-                and header[1:3] == self.size == box[2:4]
-            )
+            # A file that fits is decoded into its row.
+            is_row = orientation == 1 and box[2:] == (*self.size, False)
             pixels = read_pixels(
                 data,
                 header,
                 mode=self.mode,
                 shrink=shrink,
                 dtype=self.dtype,
-                out=place if exact else None,
+                out=place if is_row else None,
             )
+            if pixels is place:
+                return
             if orientation != 1:
                 pixels = turn_pixels(pixels, orientation)
             if pixels.shape[:2] != box[2:4]:
                 pixels = box.cut(pixels)
-        if pixels.shape[:2] != self.size:
-            pixels = resize_pixels(
-                pixels,
-                *self.size,
-                interpolation=self.interpolation,
-                out=None if box.is_mirrored else place,
-            )
+        into = None if box.is_mirrored else place
+        pixels = resize_pixels(pixels, *self.size, interpolation=self.interpolation, out=into)
         if box.is_mirrored:
             pixels = mirror_pixels(pixels, out=place)
-        if pixels is not place and (place is None or not np.may_share_memory(pixels, place)):
+        if pixels is not place:
             self._write(pixels, out)
 
     def _shrink(self, header: ImageHeader, *, turned: bool) -> int:

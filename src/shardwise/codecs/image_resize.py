@@ -41,11 +41,19 @@ def resize_pixels(
         if resizer is not None:
             return _convolve(resizer, pixels, size, interpolation)
     elif (cv2 := find_package("cv2")) is not None:
-        if interpolation == "nearest":
-            return _resize_into(cv2, pixels, size, cv2.INTER_NEAREST_EXACT, out)
+        how = cv2.INTER_NEAREST_EXACT if interpolation == "nearest" else cv2.INTER_LINEAR
         if interpolation == "area" and shrinks:
-            return _resize_into(cv2, pixels, size, cv2.INTER_AREA, out)
-        return _halve(cv2, pixels, size, out)
+            how = cv2.INTER_AREA
+        elif how == cv2.INTER_LINEAR:
+            # Average two by two pixels while both sides are twice too large; the rest is linear.
+            while pixels.shape[0] >= 2 * height and pixels.shape[1] >= 2 * width:
+                half = pixels.shape[0] // 2, pixels.shape[1] // 2
+                pixels = pixels[: 2 * half[0], : 2 * half[1]]
+                if half == size:
+                    how = cv2.INTER_AREA
+                    break
+                pixels = _resize_into(cv2, pixels, half, cv2.INTER_AREA, None)
+        return _resize_into(cv2, pixels, size, how, out)
     pillow = find_package("PIL.Image")
     if pillow is None:
         raise MissingExtraError(
@@ -70,9 +78,12 @@ def _convolve(package: Any, pixels: Pixels, size: tuple[int, int], interpolation
         band = pixels[at : at + rows]
         wide = make(width, len(band))
         resize(make(stored_width, len(band), pixels=band.tobytes()), wide)
-        bands.append(wide.get_buffer())
+        bands.append(wide)
+    if len(bands) > 1:
+        joined = b"".join(band.get_buffer() for band in bands)
+        wide = make(width, stored_height, pixels=joined)
     made = make(width, height)
-    resize(make(width, stored_height, pixels=b"".join(bands)), made)
+    resize(wide, made)
     return np.frombuffer(made.get_buffer(), pixels.dtype).reshape(height, width, channels)
 
 
@@ -83,18 +94,6 @@ def _options(package: Any, interpolation: str) -> Any:
     np.empty(_KEPT_BYTES // 2, np.uint8)
     how = package.ResizeAlg.convolution(package.FilterType[_FILTERS[interpolation]])
     return package.ResizeOptions(resize_alg=how, use_alpha=False)
-
-
-def _halve(cv2: Any, pixels: Pixels, size: tuple[int, int], out: Pixels | None) -> Pixels:
-    """Average two by two pixels while both sides are twice too large; the rest is linear."""
-    height, width = size
-    while pixels.shape[0] >= 2 * height and pixels.shape[1] >= 2 * width:
-        half = pixels.shape[0] // 2, pixels.shape[1] // 2
-        even = pixels[: 2 * half[0], : 2 * half[1]]
-        pixels = _resize_into(cv2, even, half, cv2.INTER_AREA, out if half == size else None)
-    if pixels.shape[:2] == size:
-        return pixels
-    return _resize_into(cv2, pixels, size, cv2.INTER_LINEAR, out)
 
 
 def _resize_into(
