@@ -204,7 +204,7 @@ def test_nvjpeg_decodes_one_by_one_where_a_list_fails_and_says_so_once(caplog):
             raise RuntimeError("unsupported subsampling")
         return [torch.zeros(3, 1, 1) for _ in files]
 
-    decoder = NvJpegDecoder(decode)
+    decoder = NvJpegDecoder(decode, {"RGB": "RGB"})
     files = [torch.zeros(n, dtype=torch.uint8) for n in (2, 3, 4)]
     with caplog.at_level(logging.WARNING, "shardwise"):
         for _ in range(2):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwise.codecs import image
 from shardwise.extensions.device_images import decoding as device_images
@@ -73,3 +74,31 @@ def _sizes(pixels):
     rows = np.empty(len(pixels), [("height", np.int32), ("width", np.int32)])
     rows[:] = [each.shape[:2] for each in pixels]
     return rows
+
+
+class HostSizes(TorchDispatchMode):
+    """Notes how large the tensors are that operations make in host memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.device.type == "cpu":
+            self.sizes.append(made.numel())
+        return made
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_nothing_of_the_size_of_images_is_made_in_host_memory(interpolation):
+    """The device "meta" stands for one; a host takes milliseconds for the weights of an image."""
+    decoder = image(size=(224, 224), interpolation=interpolation, decode_on="device")
+    data = encode(picture(90, 120), "JPEG")
+    packing = PackingImage(decoder)
+    packed = packing.pack_column([packing(data, np.random.default_rng(0))] * 8)
+    pixels = [torch.empty(3, 90, 120, dtype=torch.uint8, device="meta")] * 8
+    with HostSizes() as host:
+        there = resized(decoder, packed.rows, pixels)
+    assert (there.device.type, there.shape) == ("meta", (8, 3, 224, 224))
+    assert max(host.sizes) <= 8

@@ -61,8 +61,13 @@ class PackedImages(Sequence["PackedImages"]):
     def payload(self) -> NDArray[np.uint8]:
         """The bytes of the first file, or of its pixels."""
         assert self.buffer is not None
-        start, length = self.rows[["start", "length"]][0].tolist()
+        start, length, *_ = self.rows[0].item()
         return self.buffer[start : start + length]
+
+
+def join_rows(column: Sequence[PackedImages]) -> NDArray[Any]:
+    """The rows of all images of a column, of one dtype, which numpy need not look for in each."""
+    return np.concatenate([np.empty(0, _ROW), *(each.rows for each in column)], dtype=_ROW)
 
 
 class DeviceShare:
@@ -167,15 +172,14 @@ def _fits_device(data: memoryview, header: ImageHeader) -> bool:
     try:
         check_complete(data, header)
         components = data[at + 5]
-        if not (data[at - 3] in _HUFFMAN and data[at] == 8 and components in (1, 3)):
-            return False
         is_rgb = bytes(data[at + 6 : at + 6 + 3 * components : 3]) == b"RGB"
-        is_turned = False
+        if is_rgb or data[at - 3] not in _HUFFMAN or data[at] != 8 or components not in (1, 3):
+            return False
         for marker, start in jpeg_segments(data):
-            if marker == _APP1:
-                is_turned = find_orientation(data, header.format)[0] != 1
-            elif marker == _APP14 and bytes(data[start : start + 5]) == b"Adobe":
-                is_rgb = is_rgb or not data[start + 11]
+            if marker == _APP14 and bytes(data[start : start + 5]) == b"Adobe":
+                is_rgb = not data[start + 11]
+            if is_rgb or (marker == _APP1 and find_orientation(data, header.format)[0] != 1):
+                return False
     except (IndexError, ValueError):
         return False  # the CPU's decoder raises the error, if any
-    return header.format == "jpeg" and not is_rgb and not is_turned
+    return header.format == "jpeg"
