@@ -22,6 +22,7 @@ from shardwise.extensions.device_images.decoding import DeviceImages, NvJpegDeco
 from shardwise.extensions.device_images.packing import DeviceShare
 from tests.codecs.samples import encode, oriented, picture
 from tests.support.device_images import StandIn, damaged, jpeg
+from tests.support.forks import in_child
 from tests.support.memory_source import MemorySource
 
 FILES = [jpeg(number, subsampling=number % 3) for number in range(20)]
@@ -398,6 +399,19 @@ def test_a_loop_that_is_left_does_not_wait_for_a_decoder_that_hangs(stand_in, mo
             thread.join(60)
         assert not any(thread.is_alive() for thread in own)
         assert len(list(there)) == 5
+
+
+@EXECUTORS
+def test_a_forked_child_leaves_the_iterator_with_its_parent_and_starts_its_own(stand_in, executor):
+    with loader(batch_size=4, **executor) as there:
+        batches = iter(there)
+        labels = [next(batches)["cls"].tolist()]
+        with pytest.raises(sw.WorkerError, match="was forked from process .* decode"):
+            in_child(lambda: next(batches))
+        followed = in_child(lambda: [batch["cls"].tolist() for batch in there])
+        labels += [batch["cls"].tolist() for batch in batches]
+    assert labels == [[*range(i, i + 4)] for i in range(0, 20, 4)]
+    assert followed == labels[1:]
 
 
 def test_on_cuda_a_field_is_decoded_on_a_stream_and_kept_for_the_programs(stand_in, monkeypatch):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shardwise.base.errors import WorkerError
 from shardwise.codecs.image_decoder import Image
 from shardwise.engine.request import Batch, BatchRequest
 from shardwise.extensions.device_images.packing import PackedImages, decode_packed_into, join_rows
@@ -177,22 +179,31 @@ class DeviceImages:
             threading.Thread(target=work, args=(s,), daemon=True, name="shardwise-images")
             for s in self._streams
         ]
+        pid = os.getpid()
         for thread in threads:
             thread.start()
         try:
-            while (future := ready.get()) is not None:
+            while True:
+                if pid != os.getpid():
+                    raise WorkerError(
+                        f"process {os.getpid()} was forked from process {pid}, whose threads "
+                        "decode the images of this iterator: begin a new one here"
+                    )
+                if (future := ready.get()) is None:
+                    return
                 batch = future.result()
                 batch.is_next_ready = is_next_ready
                 room.release()
                 del future
                 yield batch
         finally:
-            is_over.set()
-            room.release(_NUM_THREADS)
-            deadline = time.monotonic() + _END_TIMEOUT_S
-            # Garbage that has this iterator may be collected in one of them.
-            for thread in {*threads} - {threading.current_thread()}:
-                thread.join(max(0.0, deadline - time.monotonic()))
+            if pid == os.getpid():
+                is_over.set()
+                room.release(_NUM_THREADS)
+                deadline = time.monotonic() + _END_TIMEOUT_S
+                # Garbage that has this iterator may be collected in one of them.
+                for thread in {*threads} - {threading.current_thread()}:
+                    thread.join(max(0.0, deadline - time.monotonic()))
 
     def keep(self, data: Mapping[str, Any]) -> None:
         """Let the memory of images be used again only after the caller's stream has read them.
