@@ -86,6 +86,15 @@ def test_an_own_argument_goes_before_those_of_other_libraries():
         opened("a.tar", xyz=1)
 
 
+def test_a_stream_of_another_library_is_answered_with_the_source_that_reads_its_files():
+    class StreamingDataset:
+        def __iter__(self):
+            return iter(())
+
+    with pytest.raises(TypeError, match=r"order of its own.*use sw\.mds\(url\)"):
+        sw.DataLoader(StreamingDataset())
+
+
 def test_an_attribute_that_nobody_has_is_named():
     with pytest.raises(AttributeError, match="'Dataset' object has no attribute 'shufle'"):
         PICTURES.shufle
