@@ -42,6 +42,7 @@ def test_a_method_of_other_libraries_is_answered_with_lines_that_run(name):
         ),
         (lambda: PICTURES + PICTURES, r"ds = sw\.concat\(\[a, b\]\)"),
         (lambda: PICTURES["cls"], r"ds\.column\('cls'\)"),
+        (lambda: PICTURES.subset(slice(9)), r"indices are integers, such as range\(100\)"),
         (lambda: PICTURES.filter("cls < 3"), r"not 'cls < 3': use filter\(lambda columns: "),
         (lambda: sw.Dataset("x.tar"), r"use sw\.tar\('x\.tar'\)"),
         (lambda: sw.Dataset(Path("t.parquet")), r"use sw\.parquet\('t\.parquet'\)"),
