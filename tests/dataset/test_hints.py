@@ -42,6 +42,7 @@ def test_a_method_of_other_libraries_is_answered_with_lines_that_run(name):
         ),
         (lambda: PICTURES + PICTURES, r"ds = sw\.concat\(\[a, b\]\)"),
         (lambda: PICTURES["cls"], r"ds\.column\('cls'\)"),
+        (lambda: PICTURES.subset(slice(9)), r"indices are integers, such as range\(100\)"),
         (lambda: PICTURES.filter("cls < 3"), r"not 'cls < 3': use filter\(lambda columns: "),
         (lambda: sw.Dataset("x.tar"), r"use sw\.tar\('x\.tar'\)"),
         (lambda: sw.Dataset(Path("t.parquet")), r"use sw\.parquet\('t\.parquet'\)"),
@@ -84,6 +85,15 @@ def test_an_own_argument_goes_before_those_of_other_libraries():
         opened("a.tar", transforms=1)
     with pytest.raises(TypeError, match=r"has no argument xyz=1: it has url=, transform=$"):
         opened("a.tar", xyz=1)
+
+
+def test_a_stream_of_another_library_is_answered_with_the_source_that_reads_its_files():
+    class StreamingDataset:
+        def __iter__(self):
+            return iter(())
+
+    with pytest.raises(TypeError, match=r"order of its own.*use sw\.mds\(url\)"):
+        sw.DataLoader(StreamingDataset())
 
 
 def test_an_attribute_that_nobody_has_is_named():

@@ -206,3 +206,8 @@ def test_nothing_takes_over_where_threads_are_asked_for_or_rows_differ(shards, m
         stats = loader.stats()
         assert stats["next_executor"] is None
         assert (stats["executor_reason"] == "asked for") == bool(options)
+
+
+def test_the_reason_for_threads_is_the_property_that_decided(shards):
+    with made_by(sw.tar(shards).decode(jpg=sw.image(), cls=int)) as loader:
+        assert loader.stats()["executor_reason"] == "no decoder fills rows of a fixed shape"

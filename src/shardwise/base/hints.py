@@ -119,6 +119,11 @@ ARGUMENTS: dict[str, str] = {
     **dict.fromkeys(
         ("transform", "transforms"), "use ds.map(function), or ds.decode(jpg=function)"
     ),
+    **dict.fromkeys(
+        ("seq_len", "seq_length", "context_length"), "use length= of sw.pack, block= of sw.tokens"
+    ),
+    "tokenizer": "use ds.map(tokenize), which returns a dict with 'tokens', or sw.build once",
+    **dict.fromkeys(("maxcount", "maxsize"), "use max_samples= and max_bytes="),
     "remote": "the first argument is a path or a URL",
     "repo_id": "the first argument is a directory or 'hf://datasets/ORG/NAME'",
     "delta_timestamps": "use deltas=, of seconds",

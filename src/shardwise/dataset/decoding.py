@@ -197,7 +197,7 @@ def _missing(rows: RawRows, row: int, field: Field) -> DataError:
     if field.required:
         lack = (
             f"no field {field.name!r}, which select(), decode() or a table's columns= names: leave "
-            "the field out there"
+            "the field out there, decode it by sw.optional(decoder)"
         )
     else:  # an array, in all batches without a null
         lack = f"no value of {field.name!r}, and an array can't hold a null: leave the field out"

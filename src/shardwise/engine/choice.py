@@ -284,9 +284,14 @@ def explain_choice(executor: Executor, builder: BatchBuilder, options: ExecutorO
         return "decoders of rows: threads at first, processes after a second of work"
     if name == "processes":
         return "functions of yours hold the GIL" if cost.runs_python else "decode_timeout="
-    if cost.one_thread_suffices:
-        return "samples are only read, by one thread until reads have to wait"
-    return "one core, reads that threads share, or no decoder that fills rows of a fixed shape"
+    reasons = {
+        "samples are only read, by one thread until reads have to wait": cost.one_thread_suffices,
+        "one core, or functions that can't be pickled": cost.runs_python,
+        "one core": cost.decodes_rows,
+        "no decoder fills rows of a fixed shape": not builder.layout,
+        "reads that threads share": True,
+    }
+    return next(reason for reason, holds in reasons.items() if holds)
 
 
 def _processes(

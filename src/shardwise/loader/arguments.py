@@ -16,7 +16,7 @@ from shardwise.base.abilities import having
 from shardwise.base.arguments import check_flag, check_function
 from shardwise.base.collate import named
 from shardwise.base.columns import mask_of
-from shardwise.base.hints import call_for
+from shardwise.base.hints import CLASSES, call_for
 from shardwise.codecs.image_decoder import Image
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.padding import Padding
@@ -25,6 +25,8 @@ from shardwise.loader.frameworks import FrameworkAttributes
 from shardwise.loader.returned_types import B
 from shardwise.plan import Remainder
 from shardwise.sources.samples import MixedSamples, Samples, TransformedSamples
+
+_PIPELINE = "for a WebDataset pipeline there is sw.from_webdataset(pipeline)"
 
 
 class TorchArguments(TypedDict, Generic[B], total=False):
@@ -180,7 +182,7 @@ def as_dataset(data: Any) -> Samples:
             f"sw.DataLoader({kind.__name__}): its samples come in an order of its own, so no rank "
             "can tell which are its, and none can resume. Give a dataset with __len__ and "
             "__getitem__, or write the samples to shards with sw.TarWriter and open these with "
-            "sw.tar(...); for a WebDataset pipeline there is sw.from_webdataset(pipeline)"
+            f"sw.tar(...); {CLASSES.get(kind.__name__, _PIPELINE)}"
         )
     from shardwise.dataset.formats import wrap
 

@@ -107,7 +107,7 @@ def certificate_of(
 def _verdict(c: dict[str, Any], *, is_once: bool, has_all: bool) -> str:
     """The verdict of a certificate without a fault."""
     first, last, num_samples = c["from"], c["to"], c["num_samples"]
-    noun = "samples" if is_once else "places of the order"
+    noun = "samples" if is_once else "positions of the order"
     if not has_all:
         return f"this rank's {c['count']} {noun} between positions {first} and {last}, exactly once"
     lacks = any(c[name] for name in ("skipped", "replaced", "dropped", "left_out"))

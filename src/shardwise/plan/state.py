@@ -121,8 +121,8 @@ class LoaderState:
             _differences(self.order, past),
             f"the state was taken after {num_samples} samples, and the order of these is not this "
             "loader's",
-            "a change of the order must begin behind the state: load it into a loader with the "
-            "state's values up to there, or start without it",
+            "weights and datasets may change from the state's position on only: keep its values up "
+            "to there, or start without the state",
         )
 
 

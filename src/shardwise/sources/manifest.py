@@ -226,7 +226,7 @@ def checked_ids(
     ids = np.asarray(indices)
     if ids.dtype.kind not in "iu" and ids.size:
         hint = ": take samples by a mask with subset()" if ids.dtype == np.bool_ else ""
-        raise TypeError(f"indices are integers, not {ids.dtype}{hint}")
+        raise TypeError(f"indices are integers, such as range(100), not {ids.dtype}{hint}")
     if ids.ndim != 1:
         raise ValueError(f"indices of shape {ids.shape}: give one dimension")
     if not len(ids):

@@ -35,13 +35,14 @@ def judge(
     cpu_s=18.0,
     requests=0,
     hits=0,
+    num_bytes=10**8,
     outage_s=0.0,
     pin_memory=False,
     **seconds,
 ):
     """The verdict on ten seconds in which 20 seconds of two threads were to be had."""
     seconds = {name.replace("_", " "): value for name, value in seconds.items()}
-    stats = {"batches": 50, "samples": 5000, "bytes": 10**8, "wall_s": 10.0}
+    stats = {"batches": 50, "samples": 5000, "bytes": num_bytes, "wall_s": 10.0}
     stats |= {"requests": requests, "hits": hits, "misses": 0, "outage_s": outage_s}
     stats |= {"wait_s": wait_s, "cpu_s": cpu_s, "seconds": seconds}
     return find_bottleneck(stats, concurrency=hands, num_cores=num_cores, pin_memory=pin_memory)
@@ -116,6 +117,8 @@ def test_less_than_two_batches_are_too_little():
         ({"read": 19.0, "cpu_s": 5.0, "requests": 4900, "hits": 9}, "10.0 MB/s came in"),
         ({"read": 19.0, "cpu_s": 5.0, "requests": 300}, "10.0 MB/s came in"),
         ({"read": 19.0, "cpu_s": 18.0}, "they hardly wait for storage"),
+        ({"read": 19.0, "num_bytes": 0, "num_cores": 8}, "num_workers=8 would help where these"),
+        ({"read": 29.0, "num_bytes": 0, "hands": PROCESSES}, "0.0 MB/s came in"),
         ({"decode": 9.0, "hands": INLINE}, "nothing is made ahead"),
         ({"collate": 9.0}, "num_workers"),
         ({"hand_over": 9.0, "pin_memory": True}, "pin_memory copies each batch here"),

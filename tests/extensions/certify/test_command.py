@@ -121,9 +121,12 @@ def mixed(weights: dict[Any, Any] | None = None, **options: Any) -> Sampler:
 @pytest.mark.parametrize(
     ("later", "text"),
     [
-        (mixed({96: {"b": 1}}), "144 places of the order exactly once, from position 48 of 192 on"),
-        (mixed(until=300), "252 places of the order exactly once, from position 48 of 300 on"),
-        (mixed(until=40), "32 places of the order exactly once, from position 8 of 40 on"),
+        (
+            mixed({96: {"b": 1}}),
+            "144 positions of the order exactly once, from position 48 of 192 on",
+        ),
+        (mixed(until=300), "252 positions of the order exactly once, from position 48 of 300 on"),
+        (mixed(until=40), "32 positions of the order exactly once, from position 8 of 40 on"),
     ],
     ids=["weights", "longer", "shorter"],
 )
@@ -135,7 +138,9 @@ def test_a_mixture_that_changed_at_a_resume_goes_on_from_the_order_before(
     epoch, start = divmod(48, later.num_samples)
     Ranks(tmp_path, DATA, later, world_size=3, batch_size=8, shared="two").epoch(epoch, start)
     output = run("certify", tmp_path).stdout
-    assert "epoch 0: 48 places of the order exactly once, up to position 48 of 192 so far" in output
+    assert (
+        "epoch 0: 48 positions of the order exactly once, up to position 48 of 192 so far" in output
+    )
     assert f"epoch {epoch}: {text}" in output
     assert "2 lines of work that was undone" in output
 

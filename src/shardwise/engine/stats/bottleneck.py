@@ -157,6 +157,9 @@ def _advice(
         advice = f"the trainer waited {_percent(waited)} of it: {needed} servers would keep up"
     elif concurrency.executor == "inline":
         advice = "nothing is made ahead: leave out executor='inline' or num_threads=0"
+    elif stage == "read" and not stats["bytes"] and not concurrency.num_workers:
+        # A dataset of the user's is read by its own functions; all others count bytes.
+        advice = f"num_workers={max(2, num_cores)} would help where these functions hold the GIL"
     elif stage == "read" and _cpu_share(stats) > _ON_CORE:
         advice = (
             "they hardly wait for storage: fewer fields (select), larger samples or more cores "

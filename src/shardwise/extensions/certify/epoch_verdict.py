@@ -45,7 +45,7 @@ class EpochVerdict:
     @property
     def text(self) -> str:
         """The verdict in words."""
-        noun = "samples" if self.is_once else "places of the order"
+        noun = "samples" if self.is_once else "positions of the order"
         count, total = format_count(self.counted.handed_out.count), format_count(self.num_samples)
         if self.faults:
             return f"epoch {self.epoch}: NOT every one of {total} {noun} exactly once"

@@ -258,7 +258,10 @@ class _Count:
         tokens = np.asarray(sample[self.field])
         if tokens.ndim != 1 or (tokens.dtype.kind not in "iub" and tokens.size):
             form = f"{tokens.dtype} of shape {list(tokens.shape)}"
-            raise DataError(f"tokens are one row of whole numbers, and this is {form}")
+            raise DataError(
+                f"tokens are one row of whole numbers, and this is {form}; ds.map(tokenize) makes "
+                "some of texts"
+            )
         return len(tokens)
 
 

@@ -240,6 +240,8 @@ def shape(document, text: str) -> None:
         ("mds", lambda d: d["shards"][1].update(column_names=[*"abcdefghijk"]), "sw.concat"),
         ("mds", lambda d: d["shards"][0].pop("raw_data"), "raw_data"),
         ("litdata", lambda d: d.pop("config"), "no index of LitData"),
+        ("litdata", lambda d: d.update(config=0, version=2, shards=[]), "sw.mds reads this one"),
+        ("mds", lambda d: d.update(config={}, chunks=[], version=1), "sw.litdata reads this one"),
         ("litdata", lambda d: d["config"].update(data_spec="[1"), "no tree"),
         ("litdata", lambda d: d["config"].update(data_spec="[2, {}]"), "version 2"),
         ("litdata", lambda d: d["config"].update(data_format=["int"]), "leaves"),

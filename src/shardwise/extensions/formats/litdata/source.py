@@ -29,7 +29,12 @@ from shardwise.extensions.formats.litdata.frames import open_frames
 from shardwise.extensions.formats.litdata.serializers import form_of
 from shardwise.extensions.formats.litdata.tree import Node, fields_of, parse
 from shardwise.extensions.formats.records.forms import VALUES, BadRowError, Form, column_of
-from shardwise.extensions.formats.records.index_json import index_urls, integer, read_index
+from shardwise.extensions.formats.records.index_json import (
+    index_urls,
+    integer,
+    name_reader,
+    read_index,
+)
 from shardwise.extensions.formats.records.layout import cut_records, open_content, open_file_records
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.extensions.formats.records.unzip import unzip
@@ -73,7 +78,10 @@ class LitDataSource(RecordSource):
         document = read_index(self._pool, self.url)
         config, chunks = document.get("config"), document.get("chunks")
         if not isinstance(config, dict) or not isinstance(chunks, list):
-            raise DataError("no index of LitData: it has no config or no chunks", url=self.url)
+            reader = name_reader(document)
+            raise DataError(
+                f"no index of LitData: it has no config or no chunks{reader}", url=self.url
+            )
         with as_data_error("the index can't be used", url=self.url):
             index = self._parse(config, chunks)
             refuse_repeats((chunk.url for chunk in index.chunks), in_index=True)

@@ -29,7 +29,12 @@ from shardwise.extensions.formats.records.forms import (
     little_endian,
     raw_picture,
 )
-from shardwise.extensions.formats.records.index_json import index_urls, integer, read_index
+from shardwise.extensions.formats.records.index_json import (
+    index_urls,
+    integer,
+    name_reader,
+    read_index,
+)
 from shardwise.extensions.formats.records.layout import cut_records, open_content, open_file_records
 from shardwise.extensions.formats.records.source import RecordFields, RecordShard, RecordSource
 from shardwise.extensions.formats.records.unzip import unzip
@@ -165,7 +170,8 @@ class MdsSource(RecordSource):
             first = len(shards)
             if document.get("version") != 2 or not isinstance(document.get("shards"), list):
                 raise DataError(
-                    f"no MDS index: version {document.get('version')!r}, and version 2 is read",
+                    f"no MDS index: version {document.get('version')!r}, and version 2 is read"
+                    f"{name_reader(document)}",
                     url=url,
                 )
             for number, entry in enumerate(document["shards"]):

@@ -45,8 +45,16 @@ def kind_of_index(url: str) -> str | None:
     except (ShardwiseError, ValueError, RecursionError):
         # An index that can't be read raises an error when it is opened.
         return None
-    if not isinstance(document, dict):
-        return None
+    return _kind(document) if isinstance(document, dict) else None
+
+
+def name_reader(document: dict[str, Any]) -> str:
+    """Name the function that reads an index, as the end of a message; "" if none does."""
+    kind = _kind(document)
+    return "" if kind is None else f"; sw.{kind} reads this one"
+
+
+def _kind(document: dict[str, Any]) -> str | None:
     config = document.get("config")
     if isinstance(config, dict) and "chunks" in document:
         return "tokens" if config.get("item_loader") == "TokensLoader" else "litdata"
