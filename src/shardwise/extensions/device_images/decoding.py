@@ -184,11 +184,7 @@ class DeviceImages:
             thread.start()
         try:
             while True:
-                if pid != os.getpid():
-                    raise WorkerError(
-                        f"process {os.getpid()} was forked from process {pid}, whose threads "
-                        "decode the images of this iterator: begin a new one here"
-                    )
+                _require_process(pid)
                 if (future := ready.get()) is None:
                     return
                 batch = future.result()
@@ -295,6 +291,15 @@ class DeviceImages:
 _MAX_NUMBERS = 1 << 26
 
 _Rows = NDArray[Any]
+
+
+def _require_process(pid: int) -> None:
+    """Raise in a forked child of the process that made an iterator."""
+    if pid != os.getpid():
+        raise WorkerError(
+            f"process {os.getpid()} was forked from process {pid}, whose threads decode the images "
+            "of this iterator: begin a new one here"
+        )
 
 
 def resized(image: Image, rows: _Rows, pixels: Sequence[torch.Tensor]) -> torch.Tensor:
