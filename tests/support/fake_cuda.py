@@ -63,7 +63,7 @@ class FakeCuda:
         monkeypatch.setattr(torch, "ones", self.ones)
         monkeypatch.setattr(torch.Tensor, "to", method(self.to))
         monkeypatch.setattr(torch.Tensor, "pin_memory", method(self.pin_memory))
-        monkeypatch.setattr(torch.Tensor, "record_stream", lambda t, stream: None)
+        monkeypatch.setattr(torch.Tensor, "record_stream", method(self.record_stream))
         return self
 
     # Of the runtime.
@@ -105,8 +105,14 @@ class FakeCuda:
         at = tensor.data_ptr()
         return any(start <= at < start + size for start, size in self.registered.items())
 
+    def record_stream(self, tensor, stream):
+        if is_several(tensor):
+            raise NotImplementedError("aten::record_stream has no kernel for sparse tensors")
+
     def pin_memory(self, tensor):
         self.threads.add(threading.current_thread())
+        if is_several(tensor):
+            return tensor
         if self.is_registered(tensor) or getattr(tensor, "is_fake_pinned", False):
             return tensor
         self.pinned += 1
@@ -115,6 +121,9 @@ class FakeCuda:
         return copied
 
     def to(self, tensor, *args, **options):
+        if is_several(tensor):
+            self.notes.append("move a tensor of several")
+            return tensor
         if not options.get("non_blocking"):
             return self._to(tensor, *args, **options)
         is_pinned = getattr(tensor, "is_fake_pinned", False)
@@ -173,6 +182,10 @@ class FakeStream:
 
     def wait_event(self, event):
         pass
+
+
+def is_several(tensor):
+    return tensor.layout is not torch.strided or tensor.is_nested
 
 
 def _bytes_at(tensor):

@@ -9,6 +9,7 @@ import gc
 import itertools
 import os
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -216,6 +217,29 @@ def test_objects_that_move_themselves_do_so_in_the_callers_stream(cuda):
     assert notes == []
     copier.end(begun)
     assert notes == ["to cuda:0"]
+
+
+def tensors_of_several():
+    parts = [torch.zeros(2), torch.zeros(3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # beta, says torch
+        return {
+            "coo": torch.eye(3).to_sparse(),
+            "csr": torch.eye(3).to_sparse_csr(),
+            "jagged": torch.nested.nested_tensor(parts, layout=torch.jagged),
+            "nested": torch.nested.nested_tensor(parts),
+        }
+
+
+@pytest.mark.parametrize("kind", ["coo", "csr", "jagged", "nested"])
+def test_tensors_of_several_move_in_the_callers_stream(cuda, kind):
+    """torch has no `record_stream` for sparse ones, which copies on another stream would need."""
+    tensor = tensors_of_several()[kind]
+    copier = StreamCopier(CUDA)
+    begun = copier.begin(copier.prepare({"a": tensor}, None))
+    assert cuda.notes == []
+    assert copier.end(begun)["a"] is tensor
+    assert cuda.notes == ["move a tensor of several"]
 
 
 def test_a_batch_prepared_by_the_executor_is_not_prepared_again():

@@ -215,17 +215,19 @@ class StreamCopier:
         tensors: list[torch.Tensor] = []
         objects: list[Any] = []
 
-        def move(tensor: torch.Tensor) -> torch.Tensor:
+        def leave(value: Any) -> Any:
+            objects.append(value)
+            return value
+
+        def move(tensor: torch.Tensor) -> Any:
             if tensor.device == self.device:
                 return tensor
+            if tensor.layout is not torch.strided or tensor.is_nested:
+                return leave(tensor)  # of several tensors, and without a `record_stream`
             copied = tensor.to(self.device, non_blocking=True)
             sources.append(tensor)
             tensors.append(copied)
             return copied
-
-        def leave(value: Any) -> Any:
-            objects.append(value)
-            return value
 
         with torch.cuda.stream(self._stream):
             try:
@@ -248,12 +250,8 @@ class StreamCopier:
         if not begun.has_objects:
             return begun.data
         # On the caller's stream: which memory they take on another one is not known.
-        return change_tensors(
-            begun.data,
-            lambda tensor: tensor,
-            method="to",
-            change_object=partial(moved_object, device=self.device),
-        )
+        move = partial(moved_object, device=self.device)
+        return change_tensors(begun.data, move, method="to", change_object=move)
 
     def _release(self) -> None:
         """Let go of the sources whose copies are done."""

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,11 @@ def test_bytes_are_those_of_arrays_bytes_and_text_at_any_depth():
     assert num_bytes(["x" * 1000] * 1000) == pytest.approx(1_000_000, rel=0.1)
     assert num_bytes([{"a": [np.zeros(100)]}] * 200) == 160_000
     assert num_bytes(({"a": np.zeros(3, np.uint8)}, [])) == 3
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_a_sparse_tensor_has_a_size(layout):
+    assert num_bytes({"a": getattr(torch.eye(3), layout)()}) > 0
 
 
 def bound_of(known, max_bytes):

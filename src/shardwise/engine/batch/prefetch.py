@@ -275,7 +275,10 @@ def num_bytes(value: Any) -> int:
     """About how much memory a batch or a part of it takes: exact for arrays, bytes and text."""
     if isinstance(value, str | bytes | bytearray):  # first: a batch's keys are most of its values
         return sys.getsizeof(value)
-    size = getattr(value, "nbytes", None)
+    try:
+        size = getattr(value, "nbytes", None)
+    except RuntimeError:
+        size = None  # torch's sparse tensors refuse
     if isinstance(size, int):
         return size
     if isinstance(value, Mapping):

@@ -58,7 +58,7 @@ class NvJpegDecoder:
         Both refuse an empty file before they touch the device, by another message without nvJPEG.
         """
         try:
-            self._decode_jpeg([torch.empty(0, dtype=torch.uint8)], mode=self._modes["RGB"])
+            self._decode_jpeg([torch.from_numpy(np.empty(0, np.uint8))], mode=self._modes["RGB"])
         except RuntimeError as error:
             return "nvJPEG" not in str(error)
         return True
@@ -202,10 +202,7 @@ class DeviceImages:
                     thread.join(max(0.0, deadline - time.monotonic()))
 
     def keep(self, data: Mapping[str, Any]) -> None:
-        """Let the memory of images be used again only after the caller's stream has read them.
-
-        Also of those that the CPU decoded: their rows lie in memory of a decoding stream, too.
-        """
+        """Let memory of images, whoever decoded them, be used again after the caller's stream."""
         if self._device.type == "cuda":
             for name in self._images:
                 data[name].record_stream(torch.cuda.current_stream(self._device))
@@ -213,8 +210,7 @@ class DeviceImages:
     def _decode(self, batch: Batch, request: BatchRequest, stream: Any) -> Batch:
         """Decode the images of a batch; build it again on the CPU if a file is damaged."""
         began = time.perf_counter()
-        is_whole = all(self._decode_on(stream, batch, *each) for each in self._images.items())
-        if not is_whole:
+        if not all(self._decode_on(stream, batch, *each) for each in self._images.items()):
             batch = self._rebuild(request)
             batch.num_on_cpu = batch.num_rows * len(self._images)
         batch.stages.add("device decode", time.perf_counter() - began)
