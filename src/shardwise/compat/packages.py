@@ -70,7 +70,7 @@ class _Versions(metadata.DistributionFinder):
         if name not in PACKAGES:
             return None
         install()
-        # Of a module that is there, the import would take its own spec, and load it once more.
+        # The import would find the own spec of a module that is there, and load it once more.
         return ModuleSpec(name, _Loader(sys.modules.pop(name)))
 
     def find_distributions(
