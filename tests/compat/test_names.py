@@ -198,7 +198,10 @@ assert version("numpy")
 
 def test_worker_processes_find_the_installed_packages(tmp_path):
     (tmp_path / "library.py").write_text(
-        "import webdataset as wds\n"
+        "import webdataset.filters, webdataset as wds, wids\n"
+        "from importlib.metadata import version\n"
+        "assert wds.filters.__spec__.name == wds.__spec__.name + '.filters'\n"
+        "assert version('wids') == wids.__version__\n"
         "def double(sample):\n"
         "    return {**sample, 'n': 2 * sample['n'], 'name': wds.__name__}\n"
     )
@@ -210,8 +213,18 @@ data = sw.wrap([{"n": n} for n in range(4)]).map(double)
 with sw.DataLoader(data, batch_size=4, num_workers=1, output="numpy") as loader:
     [batch] = loader
 print(batch["n"].tolist(), batch["name"][0])
+
+def needs_none(sample):
+    import sys
+    return {**sample, "torch": "torch" in sys.modules}
+
+data = sw.wrap([{"n": n} for n in range(4)]).map(needs_none)
+with sw.DataLoader(data, batch_size=4, num_workers=1, output="numpy") as loader:
+    [batch] = loader
+print(batch["torch"].any())
 """
-    assert "[0, 2, 4, 6] shardwise.compat.webdataset" in run_forked(tmp_path, code)
+    said = run_forked(tmp_path, code)
+    assert "[0, 2, 4, 6] shardwise.compat.webdataset\nFalse" in said
 
 
 def test_install_refuses_to_mix_with_the_other_package(tmp_path):

@@ -36,7 +36,7 @@ def make_segments(
     rows = rows if cut_field is None else [cut_field]
     if cut_field is None and "duration" not in fields:
         raise ValueError(
-            f"segments({field!r}): no field 'duration' says how long each is: give cuts=, as "
+            f"segments({field!r}): no field 'duration' has the seconds of each: give cuts=, as "
             f"'json.segments'; decode({field}=sw.audio(seconds=5)) takes one part of each sound"
         )
     transforms.check("segments", [field, *rows], fields)
