@@ -18,7 +18,7 @@ from tests.support.pages import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-TEXTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+TEXTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
 STANDS_FOR = {"sw": sw, "ds": sw.Dataset, "loader": sw.DataLoader}
 # Pages of other libraries' programs have loaders of theirs.
 FOREIGN = {("from-webdataset.md", "loader")}
