@@ -13,11 +13,12 @@ import pytest
 
 import shardwise as sw
 from shardwise.cli import COMMANDS, cli
+from shardwise.sources import protocol
 from tests.support.pages import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-TEXTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+TEXTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
 STANDS_FOR = {"sw": sw, "ds": sw.Dataset, "loader": sw.DataLoader}
 # Pages of other libraries' programs have loaders of theirs.
 FOREIGN = {("from-webdataset.md", "loader")}
@@ -94,6 +95,20 @@ def test_the_table_of_storage_options_has_their_defaults() -> None:
     for name, default in rows:
         shown = default.strip("` ")
         assert (units[shown] if shown in units else ast.literal_eval(shown)) == defaults[name], name
+
+
+def test_the_tables_of_a_source_have_its_traits_and_abilities() -> None:
+    traits, abilities = (
+        (DOCS / "architecture.md").read_text().split(head)[1].split("\n\n")[0]
+        for head in ("| trait | meaning |", "| method | what it does |")
+    )
+    names = {field.name for field in dataclasses.fields(protocol.SourceTraits)}
+    assert set(re.findall(r"^\| `(\w+)` \|", traits, re.M)) == names
+    members = {
+        name for each in vars(protocol).values() if inspect.isclass(each) for name in vars(each)
+    }
+    cells = [row.split(" | ")[0] for row in abilities.splitlines()]
+    assert {name for cell in cells for name in re.findall(r"`(\w+)", cell)} <= members
 
 
 def test_the_table_of_commands_has_them_all() -> None:

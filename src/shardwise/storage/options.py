@@ -28,9 +28,8 @@ class CacheSettings:
 
     Args:
         directory: of the cache; created at the first use. `~` is expanded.
-        max_bytes: disk space of the cache, including blocks in flight. Blocks that no loader
-            expects are evicted first, then those whose next use is farthest. Each process applies
-            its own setting.
+        max_bytes: disk space of the cache, including blocks in flight; each process applies its own
+            setting. Blocks that no loader expects, or that are used last, are evicted first.
         block_bytes: files are cached in blocks of this size. It is halved until 32 blocks fit in
             `max_bytes`, but not below 16 KiB. Small random reads fetch whole blocks too: for them,
             a smaller one is better.
