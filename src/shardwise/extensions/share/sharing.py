@@ -109,9 +109,9 @@ class Sharing(Peers):
                 is_done.set()
 
         thread = threading.Thread(target=fill, name="shardwise-homes", daemon=True)
+        thread.start()
         # In C++ code of the store, it would abort the process as the interpreter ends.
         weakref.finalize(thread, _wait_for, is_done, os.getpid())
-        thread.start()
         return [homes]
 
     def _place(

@@ -116,14 +116,12 @@ def test_a_server_that_never_answers_is_given_up_at_the_budget():
     assert client.num_ended == client.num_asked
 
 
-def test_after_a_request_without_an_answer_others_get_one_attempt_until_the_store_answers(
-    virtual_time,
-):
-    client = Scripted("stall")
+def test_requests_right_after_one_that_used_up_its_time_get_an_attempts_time(virtual_time):
+    """The engine requests again what failed: an error should not come twice that late."""
     options = StorageOptions(request_timeout_s=300, attempt_timeout_s=20, hedge=False)
 
     async def work():
-        requests = RetryingClient(client, options, asyncio.Semaphore(4))
+        requests = RetryingClient(Scripted("stall"), options, asyncio.Semaphore(4))
 
         async def seconds_of_failure(text):
             began = virtual_time.now
@@ -132,10 +130,8 @@ def test_after_a_request_without_an_answer_others_get_one_attempt_until_the_stor
             return virtual_time.now - began
 
         assert await seconds_of_failure("the bound is request_timeout_s=300") == 300
-        assert await seconds_of_failure("request_timeout_s=300, .* attempt_timeout_s=20") == 20
-        client.steps.append("ok")
-        await requests.get("s3://b/k", "k", 0, 10, "")
-        client.steps.append("stall")
+        assert await seconds_of_failure("after a request that used up request_timeout_s=300") == 20
+        # A program that catches the error and reads again is as patient as before.
         assert await seconds_of_failure("the bound is request_timeout_s=300") == 300
 
     asyncio.run(work())

@@ -7,6 +7,7 @@ within `request_timeout_s`. Runs in the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -47,13 +48,13 @@ class _Purpose(NamedTuple):
 
     Attributes:
         is_known: whether its object was seen before.
-        is_given_up: whether the store had used up the time of a request when this one started.
+        is_again: whether a request has just used up its time.
     """
 
     url: str
     verb: str
     is_known: bool = False
-    is_given_up: bool = False
+    is_again: bool = False
 
 
 class RetryingClient:
@@ -66,8 +67,8 @@ class RetryingClient:
         self._outage = Outage()
         # Whether the store has ever answered this process, even with an error.
         self._has_answered = False
-        # Whether a request used up its time, and none has succeeded since.
-        self._is_given_up = False
+        # When a request last used up its time.
+        self._given_up_at = -math.inf
         self._slots = slots
         self._num_batches = 0
         # The number of the GetBatch after which a key's version was last requested.
@@ -231,8 +232,8 @@ class RetryingClient:
         async with self._slots:
             # Waiting for a slot does not count: the request's time starts here.
             began = time.monotonic()
-            if self._is_given_up:
-                purpose = purpose._replace(is_given_up=True)
+            if began - self._given_up_at < self._options.attempt_timeout_s:
+                purpose = purpose._replace(is_again=True)
             try:
                 while True:
                     attempt += 1
@@ -249,7 +250,6 @@ class RetryingClient:
                         failed = AttemptError("no answer in time", "passing")
                     else:
                         self._has_answered = is_back = True
-                        self._is_given_up = False
                         return reply
                     pause_s = self._pause_s(failed, purpose, attempt, began)
                     if not is_out:
@@ -265,7 +265,7 @@ class RetryingClient:
     def _bound_s(self, purpose: _Purpose) -> float:
         """Seconds that a request may take in all."""
         patience_s = self._options.request_timeout_s
-        if purpose.is_given_up:
+        if purpose.is_again:
             # The engine requests again what failed, to know whose error it is.
             return min(patience_s, self._options.attempt_timeout_s)
         is_known = self._has_answered or purpose.is_known
@@ -281,7 +281,6 @@ class RetryingClient:
         if is_moving:
             bound_s = min(bound_s, _MOVING_S)
         elif failed.kind != "passing":
-            self._is_given_up = False
             raise library_error(failed, purpose.url, verb=purpose.verb)
         pause_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * float(2 ** min(attempt - 1, 10)))
         pause_s *= self._random.uniform(0.5, 1.0)
@@ -290,15 +289,12 @@ class RetryingClient:
             bound = f"the bound is max_attempts={most}"
         elif took_s + pause_s < bound_s:
             return pause_s
-        elif purpose.is_given_up:
-            bound = (
-                f"one before used up request_timeout_s={patience_s:g}, and others get "
-                f"attempt_timeout_s={self._options.attempt_timeout_s:g} until the store answers"
-            )
+        elif purpose.is_again:
+            bound = f"after a request that used up request_timeout_s={patience_s:g}"
         elif bound_s < patience_s and not is_moving:
             bound = f"a host that has never answered gets {bound_s:g} s: is its name right?"
         else:
             bound = f"the bound is request_timeout_s={patience_s:g}"
-            self._is_given_up = True
+            self._given_up_at = time.monotonic()
         tries = f" ({attempt} attempts in {took_s:.1f} s; {bound})"
         raise library_error(failed, purpose.url, verb=purpose.verb, tries=tries)
