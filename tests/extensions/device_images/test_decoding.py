@@ -361,9 +361,7 @@ def test_a_forked_child_leaves_the_iterator_with_its_parent_and_starts_its_own(s
     with loader(batch_size=4, **executor) as there:
         batches = iter(there)
         labels = [next(batches)["cls"].tolist()]
-        with pytest.raises(
-            sw.WorkerError, match="was forked from process .* decode"
-        ):
+        with pytest.raises(sw.WorkerError, match="was forked from process .* decode"):
             in_child(lambda: next(batches))
         followed = in_child(lambda: [batch["cls"].tolist() for batch in there])
         labels += [batch["cls"].tolist() for batch in batches]
