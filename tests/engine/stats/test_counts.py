@@ -315,6 +315,8 @@ def test_stats_of_another_loader_are_refused():
             other.stats(since=made.stats())
         with pytest.raises(ValueError, match="no earlier stats"):
             made.stats(since={"batches": 3})
+        with pytest.raises(TypeError, match="since=3.*give earlier stats"):
+            made.stats(since=3)
 
 
 def test_the_time_between_two_iterators_and_of_handing_out_the_first_batch_is_nobodys():

@@ -85,6 +85,19 @@ def test_of_many_ranks_the_straggler_stands_out(tmp_path):
     assert "No loader had coverage=" in text
 
 
+def test_a_run_before_its_first_state_has_a_page_that_says_so(tmp_path):
+    options = {"rank": 0, "world_size": 1, "num_threads": 0, "output": "numpy"}
+    folders = {"metrics": tmp_path / "m", "coverage": tmp_path / "c"}
+    with sw.DataLoader(sw.wrap(range(20)), batch_size=5, **options, **folders) as loader:
+        next(iter(loader))
+    (tmp_path / "c").mkdir(exist_ok=True)
+    out = tmp_path / "run.html"
+    assert document("report", tmp_path / "m", "-o", out)["coverage"] is None
+    assert "at state_dict() and at an epoch&#x27;s end" in out.read_text()
+    named = ("--coverage", tmp_path / "c")
+    assert "no coverage" in run("report", tmp_path / "m", "-o", out, *named, exit_code=1).stderr
+
+
 def test_names_from_lines_are_no_markup(tmp_path):
     changes = {"bound_by": "<script>1</script>"}
     changes["slowest_shards"] = [{"url": "a/<script>.tar", "seconds_a_sample": 1.0}]

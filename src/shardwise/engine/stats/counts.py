@@ -196,6 +196,8 @@ class Counts:
 
 def _seen(since: Mapping[str, Any], totals: Mapping[str, Any]) -> Mapping[str, Any]:
     """The sums up to earlier stats, which are {} or this loader's."""
+    if not isinstance(since, Mapping):
+        raise TypeError(f"since={since!r:.80}: give earlier stats() of this loader, or {{}}")
     seen: Mapping[str, Any] = since.get("totals", {})
     if (since and not seen) or seen.get("batches", 0) > totals["batches"]:
         raise ValueError(

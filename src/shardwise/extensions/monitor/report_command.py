@@ -15,7 +15,7 @@ from typing import Any
 import click
 import numpy as np
 
-from shardwise.base.errors import imports_of
+from shardwise.base.errors import StorageError, imports_of
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.base.shown import base_name
 from shardwise.cli.options import PathType, common_options, complete_files
@@ -135,14 +135,22 @@ def report(directory: str, output: str, coverage: str | None) -> None:
     files, notes = read_lines(Path(directory))
     run = overview(files, notes, num_lines=0, now=time.time())
     plans = _read_plans(list(files), run["world_size"])
-    coverage = coverage or next((plan["coverage"] for plan in plans if plan["coverage"]), None)
-    proof = None if coverage is None else certified(Path(coverage))
+    named = coverage or next((plan["coverage"] for plan in plans if plan["coverage"]), None)
+    proof, verdict = None, "No loader had coverage="
+    if named is not None:
+        try:
+            proof = certified(Path(named))
+            verdict = _text(show_verdict, proof)
+        except StorageError as error:  # the loaders have no line of it before their first state
+            if coverage is not None:
+                raise
+            verdict = escape(clean(str(error)))
     page = _PAGE.format(
         name=escape(clean(directory)),
         data=escape(clean(plans[0]["data"])) if plans else "",
         ranks=_text(show_ranks, run),
         charts=draw_charts(files, run["ranks"], plans),
-        verdict="No loader had coverage=" if proof is None else _text(show_verdict, proof),
+        verdict=verdict,
     )
     with atomic_write(output, "w") as file:
         file.write(page)
