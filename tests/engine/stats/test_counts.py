@@ -315,7 +315,7 @@ def test_stats_of_another_loader_are_refused():
             other.stats(since=made.stats())
         with pytest.raises(ValueError, match="no earlier stats"):
             made.stats(since={"batches": 3})
-        with pytest.raises(TypeError, match="since=3.*give earlier stats"):
+        with pytest.raises(TypeError, match=r"since=3.*give earlier stats"):
             made.stats(since=3)
 
 
