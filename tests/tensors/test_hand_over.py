@@ -219,6 +219,32 @@ def test_objects_that_move_themselves_do_so_in_the_callers_stream(cuda):
     assert notes == ["to cuda:0"]
 
 
+def test_two_threads_let_go_of_no_source_whose_copy_is_under_way(cuda):
+    copier, is_second_here = StreamCopier(CUDA), threading.Event()
+    other = threading.Thread(target=copier._release)
+
+    class Done:
+        def query(self):
+            if threading.current_thread() is other:
+                is_second_here.set()
+            else:
+                other.start()
+                # The second thread is here, or waits for this one.
+                is_second_here.wait(0.2)
+            return True
+
+    class UnderWay:
+        def query(self):
+            return False
+
+    under_way = UnderWay(), [torch.zeros(1)]
+    copier._sources.extend([(Done(), []), under_way])
+    copier._release()
+    other.join()
+    assert [*copier._sources] == [under_way]
+    copier._sources.clear()
+
+
 def tensors_of_several():
     parts = [torch.zeros(2), torch.zeros(3)]
     with warnings.catch_warnings():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import threading
 import time
 import weakref
 from collections import deque
@@ -197,6 +198,7 @@ class StreamCopier:
         self._locks = PageLocks(self.device)
         # Sources of copies under way, in the order of the stream.
         self._sources: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
+        self._lock = threading.Lock()
         # A copier that is dropped must not let go of them early; at the end of the interpreter
         # nothing does.
         weakref.finalize(self, _drain, os.getpid(), self._sources).atexit = False
@@ -255,8 +257,10 @@ class StreamCopier:
 
     def _release(self) -> None:
         """Let go of the sources whose copies are done."""
-        while self._sources and self._sources[0][0].query():  # type: ignore[no-untyped-call]
-            self._sources.popleft()
+        # `batch_at` may copy in another thread than the loop.
+        with self._lock:
+            while self._sources and self._sources[0][0].query():  # type: ignore[no-untyped-call]
+                self._sources.popleft()
 
 
 def _drain(pid: int, sources: deque[tuple[torch.cuda.Event, list[torch.Tensor]]]) -> None:
