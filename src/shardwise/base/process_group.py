@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,16 +41,26 @@ def default_group() -> object:
     return getattr(group, "WORLD", None)
 
 
+def group_reference() -> Callable[[], object]:
+    """Return a weak reference to the process group.
+
+    A group that is held lives on after `destroy_process_group`, and its threads with it, one of
+    which may abort the process as the interpreter ends.
+    """
+    group = default_group()
+    return (lambda: None) if group is None else weakref.ref(group)
+
+
 def watch_group(changed: Callable[[], None]) -> Callable[[], None]:
     """Return a check, which calls `changed` if there is another group than before."""
-    seen = default_group()
+    seen = group_reference()
 
     def check() -> None:
         nonlocal seen
         found = default_group()
-        if found is not seen and found is not None:
+        if found is not seen() and found is not None:
             changed()
-            seen = found
+            seen = group_reference()
 
     return check
 

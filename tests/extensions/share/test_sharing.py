@@ -280,7 +280,7 @@ def test_a_program_that_ends_while_ranks_are_missing_leaves_no_thread_in_the_gro
     """In C++ code of torch, it would abort the process: 8 of 10 runs of a thread that polls."""
     printed = printed_by(
         """
-        import atexit, json, sys, threading
+        import atexit, json, sys, threading, weakref
 
         # The first to be registered runs last.
         atexit.register(lambda: print([t.name for t in threading.enumerate()]))
@@ -297,7 +297,10 @@ def test_a_program_that_ends_while_ranks_are_missing_leaves_no_thread_in_the_gro
         batches = iter(sw.DataLoader(data, batch_size=8, rank=0, world_size=2, num_threads=1))
         next(batches)
         assert "shardwise-homes" in [t.name for t in threading.enumerate()]
+        # Nothing of the loader keeps the group's threads.
+        group = weakref.ref(dist.group.WORLD)
         dist.destroy_process_group()
+        assert group() is None
         """,
         json.dumps([str(tmp_path), put_indexed_shards(s3, "ends", SIZES), s3.unhedged]),
     )

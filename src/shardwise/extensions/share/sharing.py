@@ -23,6 +23,7 @@ from shardwise.base.process_group import (
     NO_STORE,
     default_group,
     group_rank_and_size,
+    group_reference,
     group_store,
     shared_name,
 )
@@ -63,7 +64,7 @@ class Sharing(Peers):
         super().__init__(cache)
         self._cache, self._joining = cache, threading.Lock()
         # Facts of the nodes, by the data set, the rank and the world size of loaders.
-        self._group: object = None
+        self._group = group_reference()
         self._jobs: dict[tuple[str, int, int], dict[str, Any]] = {}
         self._server: BlockServer | None = None
         # The token, and the arguments of `_address` for others.
@@ -154,8 +155,8 @@ class Sharing(Peers):
         """The facts of the nodes of a job; empty if its loader ends before all are there."""
         job = samples.fingerprint, rank, plan.world_size
         with self._joining:  # ranks may be threads of one process
-            if self._group is not default_group():
-                self._group, self._jobs = default_group(), {}
+            if self._group() is not default_group():
+                self._group, self._jobs = group_reference(), {}
             is_new = job not in self._jobs
             facts = self._jobs.setdefault(job, {"epoch": plan.epoch})
             if "addresses" in facts:
@@ -271,15 +272,14 @@ def _gather(key: str, homes: LoaderFile, world_size: int) -> list[list[Any]]:
     """Node, room, warmth and address of each rank; none if the loader ends before all are there."""
     store, late_at, pause_s = group_store(), time.monotonic() + JOIN_S, 2e-3
     # Waiting in the store would keep other threads from it.
-    while _is_running() and homes.is_open and not store.check([f"{key}/all"]):
+    while (is_open := homes.is_open and _is_running()) and not store.check([f"{key}/all"]):
         if time.monotonic() > late_at:
             late_at = math.inf
             text = "share=True: not all %d ranks iterate: reading without other nodes until they do"
             _logger.warning(text, world_size)
         time.sleep(pause_s)
         pause_s = min(1.5 * pause_s, 0.25)
-    is_there = _is_running() and homes.is_open
-    keys = [f"{key}/{rank}" for rank in range(world_size)] if is_there else []
+    keys = [f"{key}/{rank}" for rank in range(world_size)] if is_open else []
     get = store.multi_get if store.has_extended_api() else partial(map, store.get)
     return [_parse_fact(bytes(fact)) for fact in get(keys)]
 
