@@ -176,7 +176,7 @@ class Image:
         shrink = self._shrink(header, turned=orientation >= 5)
         size = _upright((-(-header.height // shrink), -(-header.width // shrink)), orientation)
         box = centre(size, *self.size) if self.fit == "crop" else CropBox(0, 0, *size)
-        return ImagePart(header, orientation, box, shrink=shrink)
+        return ImagePart(header, orientation, box, False, shrink)
 
     def decode_drawn_into(
         self, data: bytes | memoryview, out: NDArray[Any], drawn: ImagePart

@@ -155,9 +155,9 @@ class Reader:
         shard_of, offsets, sizes, keys = (
             self._locate_by_shard(ids, names) if table is None else table.locate(ids, keyed=keyed)
         )
-        plan = plan_reads(
-            np.broadcast_to(shard_of, sizes.shape).ravel(), offsets.ravel(), sizes.ravel()
-        )
+        files = np.empty_like(sizes)
+        files[:] = shard_of
+        plan = plan_reads(files.ravel(), offsets.ravel(), sizes.ravel())
         return _Request(ids, names, keys, shard_of, offsets, sizes, plan)
 
     def _locate_by_shard(

@@ -9,7 +9,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import cast
 
 import numpy as np
@@ -52,12 +52,11 @@ class ReadPlan:
     def by_url(self, urls: Sequence[str]) -> list[UrlRanges]:
         """The reads as `read_files` takes them; `urls` are those of the files, by number."""
         offsets, ends = self.offsets.tolist(), self.ends.tolist()
-        last = (np.flatnonzero(np.diff(self.files, append=-1)) + 1).tolist()
         reads: list[UrlRanges] = []
         first = begin = 0
-        for stop in last:
-            url = urls[int(self.files[first])]
-            reads.append((url, offsets[first:stop], ends[first:stop], begin))
+        for file, group in groupby(self.files.tolist()):
+            stop = first + len(list(group))
+            reads.append((urls[file], offsets[first:stop], ends[first:stop], begin))
             first, begin = stop, ends[stop - 1]
         return reads
 
@@ -93,14 +92,15 @@ def plan_reads(
         rows, begins, sizes = rows[order], begins[order], sizes[order]
     # Payloads may overlap: the same sample may be requested twice.
     reach = np.maximum.accumulate(begins + sizes)
-    is_first = np.ones(len(begins), np.bool_)
-    is_first[1:] = begins[1:] > reach[:-1] + GAP_BYTES
+    # True where a read starts, and at the end.
+    is_first = np.ones(len(begins) + 1, np.bool_)
+    is_first[1:-1] = begins[1:] > reach[:-1] + GAP_BYTES
     firsts = np.flatnonzero(is_first)
-    starts = begins[firsts]
-    lengths = reach[np.append(firsts[1:], len(begins)) - 1] - starts
+    starts = begins[firsts[:-1]]
+    lengths = reach[firsts[1:] - 1] - starts
     ends = np.cumsum(lengths)
     shift = ends - lengths - starts
-    payload_starts[rows] = begins + shift[np.cumsum(is_first) - 1]
+    payload_starts[rows] = begins + shift[np.cumsum(is_first[:-1]) - 1]
     return ReadPlan(starts >> bits, starts & ((1 << bits) - 1), ends, payload_starts)
 
 
