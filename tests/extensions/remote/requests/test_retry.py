@@ -116,27 +116,6 @@ def test_a_server_that_never_answers_is_given_up_at_the_budget():
     assert client.num_ended == client.num_asked
 
 
-def test_requests_right_after_one_that_used_up_its_time_get_an_attempts_time(virtual_time):
-    """The engine requests again what failed: an error should not come twice that late."""
-    options = StorageOptions(request_timeout_s=300, attempt_timeout_s=20, hedge=False)
-
-    async def work():
-        requests = RetryingClient(Scripted("stall"), options, asyncio.Semaphore(4))
-
-        async def seconds_of_failure(text):
-            began = virtual_time.now
-            with pytest.raises(StorageError, match=text):
-                await requests.get("s3://b/k", "k", 0, 10, "", is_known=True)
-            return virtual_time.now - began
-
-        assert await seconds_of_failure("the bound is request_timeout_s=300") == 300
-        assert await seconds_of_failure("after a request that used up request_timeout_s=300") == 20
-        # A program that catches the error and reads again is as patient as before.
-        assert await seconds_of_failure("the bound is request_timeout_s=300") == 300
-
-    asyncio.run(work())
-
-
 def test_a_late_request_gets_a_second_one_and_the_first_is_ended():
     client = Scripted("stall", "ok")
     with counted_io() as counts:

@@ -7,7 +7,6 @@ within `request_timeout_s`. Runs in the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -44,17 +43,11 @@ _MAX_BROKEN_STREAMS = 2
 
 
 class _Purpose(NamedTuple):
-    """The description of a request in errors, and what decides its time.
-
-    Attributes:
-        is_known: whether its object was seen before.
-        is_again: whether a request has just used up its time.
-    """
+    """The description of a request in errors, and whether its object was seen before."""
 
     url: str
     verb: str
     is_known: bool = False
-    is_again: bool = False
 
 
 class RetryingClient:
@@ -67,8 +60,6 @@ class RetryingClient:
         self._outage = Outage()
         # Whether the store has ever answered this process, even with an error.
         self._has_answered = False
-        # When a request last used up its time.
-        self._given_up_at = -math.inf
         self._slots = slots
         self._num_batches = 0
         # The number of the GetBatch after which a key's version was last requested.
@@ -232,8 +223,6 @@ class RetryingClient:
         async with self._slots:
             # Waiting for a slot does not count: the request's time starts here.
             began = time.monotonic()
-            if began - self._given_up_at < self._options.attempt_timeout_s:
-                purpose = purpose._replace(is_again=True)
             try:
                 while True:
                     attempt += 1
@@ -265,9 +254,6 @@ class RetryingClient:
     def _bound_s(self, purpose: _Purpose) -> float:
         """Seconds that a request may take in all."""
         patience_s = self._options.request_timeout_s
-        if purpose.is_again:
-            # The engine requests again what failed, to know whose error it is.
-            return min(patience_s, self._options.attempt_timeout_s)
         is_known = self._has_answered or purpose.is_known
         return patience_s if is_known else min(patience_s, _UNKNOWN_HOST_S)
 
@@ -289,12 +275,9 @@ class RetryingClient:
             bound = f"the bound is max_attempts={most}"
         elif took_s + pause_s < bound_s:
             return pause_s
-        elif purpose.is_again:
-            bound = f"after a request that used up request_timeout_s={patience_s:g}"
         elif bound_s < patience_s and not is_moving:
             bound = f"a host that has never answered gets {bound_s:g} s: is its name right?"
         else:
             bound = f"the bound is request_timeout_s={patience_s:g}"
-            self._given_up_at = time.monotonic()
         tries = f" ({attempt} attempts in {took_s:.1f} s; {bound})"
         raise library_error(failed, purpose.url, verb=purpose.verb, tries=tries)
