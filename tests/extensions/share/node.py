@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import shardwise as sw
 from shardwise.base.ranks import discover
-from shardwise.extensions.share import peers
+from shardwise.extensions.share import block_server, peers, sharing
 from tests.support.hosts import enter_host
 from tests.support.remote_shards import body
 from tests.support.servers import HttpServer
@@ -54,7 +54,8 @@ def main(options: dict) -> None:
     number = options["nodes"][rank] if "nodes" in options else rank
     if not {"kill", "pause"} & options.keys():
         # On a busy machine a node that answers late is not one that failed.
-        peers.CONNECT_S = peers._ANSWER_S = peers._HOLDER_S = 60.0
+        peers.CONNECT_S = sharing.CONNECT_S = peers._ANSWER_S = peers._HOLDER_S = 60.0
+        block_server._FETCH_S = 50.0
     if "hosts" in options:
         enter_host(options["hosts"][number])
     if not dist.is_initialized():

@@ -20,7 +20,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.extensions.service import frames
-from shardwise.extensions.share import peers
+from shardwise.extensions.share import block_server, peers, sharing
 from shardwise.extensions.share.block_server import BlockServer
 from tests.extensions.share.nodes import nodes, read_epoch, sent
 from tests.support.certificates import Authority
@@ -41,6 +41,8 @@ def patient_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a node that answers late is not one that failed."""
     for name in ("CONNECT_S", "_ANSWER_S", "_HOLDER_S"):
         monkeypatch.setattr(peers, name, 60.0)
+    monkeypatch.setattr(sharing, "CONNECT_S", 60.0)
+    monkeypatch.setattr(block_server, "_FETCH_S", 50.0)
 
 
 def ratios(s3: S3Server, prefix: str, folder: Path, num_nodes: int = 3, **options: Any) -> list:
