@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 
 import numpy as np
@@ -94,7 +95,7 @@ def test_what_a_rank_publishes_is_a_node_or_nothing_is_shared(monkeypatch, text:
     monkeypatch.setattr(sharing, "group_store", lambda: store)
     with suppress(DataError):
         for name, room, is_warm, address in sharing._gather(
-            "key", SimpleNamespace(is_open=True), world_size=2
+            "key", SimpleNamespace(is_open=True), 2, Event()
         ):
             assert len(name) < 5000
             assert 0 <= room < MOST

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -289,7 +291,7 @@ def test_a_program_that_ends_while_ranks_are_missing_leaves_no_thread_in_the_gro
         import torch.distributed as dist
 
         import shardwise as sw
-        from shardwise.extensions.share import peers
+        from shardwise.extensions.share import peers, sharing
 
         peers.JOIN_S = 0.1
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -308,3 +310,61 @@ def test_a_program_that_ends_while_ranks_are_missing_leaves_no_thread_in_the_gro
     )
     assert "shardwise-homes" not in printed
     assert "MainThread" in printed
+
+
+def test_a_program_whose_main_function_has_ended_shares_as_long_as_its_threads_train(
+    s3, tmp_path
+) -> None:
+    printed = printed_by(
+        """
+        import json, logging, sys, threading
+
+        import torch.distributed as dist
+
+        import shardwise as sw
+        from shardwise.extensions.share import peers, sharing
+
+        peers.JOIN_S = sharing.JOIN_S = 0.1
+        said = threading.Event()
+        logging.getLogger("shardwise").addFilter(lambda _: said.set() or True)
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        folder, urls, storage = json.loads(sys.argv[1])
+        data = sw.tar(urls, storage=storage, cache=sw.CacheSettings(folder, share=True))
+        loader = sw.DataLoader(data, batch_size=8, rank=0, world_size=2, num_threads=0)
+
+        def train():
+            threading.main_thread().join()
+            said.clear()
+            batches = iter(loader)
+            next(batches)
+            print("waits for the other rank:", said.wait(20))
+            dist.destroy_process_group()
+
+        threading.Thread(target=train).start()
+        """,
+        json.dumps([str(tmp_path), put_indexed_shards(s3, "threads", SIZES), s3.unhedged]),
+    )
+    assert "waits for the other rank: True" in printed
+
+
+def test_the_interpreters_end_waits_once_for_all_threads_in_a_store_that_hangs(monkeypatch) -> None:
+    now, ending = 100.0, threading.Event()
+
+    class Hanging(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            nonlocal now
+            assert timeout is not None
+            now += max(0.0, timeout)
+            return False
+
+    monkeypatch.setattr(sharing.time, "monotonic", lambda: now)
+    monkeypatch.setattr(sharing, "_end_at", functools.cache(sharing._end_at.__wrapped__))
+    left = threading.Event()
+    left.set()
+    sharing._wait_for(left, ending, os.getpid())
+    sharing._wait_for(Hanging(), ending, os.getppid())
+    assert not ending.is_set()
+    for _ in range(3):
+        sharing._wait_for(Hanging(), ending, os.getpid())
+    assert ending.is_set()
+    assert now == 105

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ _logger = logging.getLogger("shardwise")
 
 # A rank's facts in the group's store: the names of a node and of its host.
 _MAX_FACT_BYTES = 4096
-# The interpreter's end waits so long for a thread that uses the group's store.
+# The interpreter's end waits so long for threads that use the group's store.
 _END_S = 5.0
 
 
@@ -63,6 +63,8 @@ class Sharing(Peers):
     def __init__(self, cache: Cache) -> None:
         super().__init__(cache)
         self._cache, self._joining = cache, threading.Lock()
+        # Set where the interpreter ends while a thread uses the group's store.
+        self._is_ending = threading.Event()
         # Facts of the nodes, by the data set, the rank and the world size of loaders.
         self._group = group_reference()
         self._jobs: dict[tuple[str, int, int], dict[str, Any]] = {}
@@ -90,7 +92,7 @@ class Sharing(Peers):
 
         It is filled beside the program; reads of missing blocks wait for it, up to `JOIN_S`.
         """
-        is_done = threading.Event()
+        has_left_store = threading.Event()
         try:
             homes = LoaderFile(self._cache.folder, "homes", self._cache.usage_file().lock)
         except OSError:
@@ -100,19 +102,22 @@ class Sharing(Peers):
             try:
                 urls, opener = samples.source.manifest.urls, weakref.ref(pool)
                 self._files |= {text_digest(url): (url, opener) for url in urls}
-                if facts := self._join(homes, samples, rank, plan):
+                facts = self._join(homes, samples, rank, plan)
+                has_left_store.set()
+                if facts:
                     self._place(homes, samples, facts, plan, first_step)
             except (DataError, OSError, ServiceError, *NO_STORE) as error:
                 _logger.warning("the cache in %r is not shared: %s", self._cache.folder, error)
             finally:
+                has_left_store.set()
                 if not homes.is_filled:
                     homes.close()
-                is_done.set()
 
         thread = threading.Thread(target=fill, name="shardwise-homes", daemon=True)
         thread.start()
-        # In C++ code of the store, it would abort the process as the interpreter ends.
-        weakref.finalize(thread, _wait_for, is_done, os.getpid())
+        if self._settings.peers is None:
+            # In C++ code of the store, it would abort the process as the interpreter ends.
+            weakref.finalize(thread, _wait_for, has_left_store, self._is_ending, os.getpid())
         return [homes]
 
     def _place(
@@ -171,7 +176,9 @@ class Sharing(Peers):
                 self._settings.peers, rank, plan, JOIN_S if is_new else CONNECT_S
             )
         else:  # without a key, an earlier pass has logged the reason
-            every = _gather(facts["key"], homes, plan.world_size) if "key" in facts else []
+            every = []
+            if "key" in facts:
+                every = _gather(facts["key"], homes, plan.world_size, self._is_ending)
         of_node: dict[str, list[list[Any]]] = {}
         for each in every:
             of_node.setdefault(each[0], []).append(each)
@@ -217,7 +224,7 @@ class Sharing(Peers):
         with suppress(OSError):  # another rank of this node serves
             self._serve(host_and_port(peers[nodes[rank]])[1], token)
         rooms: dict[str, int] = {}
-        while (missing := {*peers} - {*rooms}) and time.monotonic() < until and _is_running():
+        while (missing := {*peers} - {*rooms}) and time.monotonic() < until:
             for each in missing:
                 with suppress(*FAILURES):
                     soon = time.monotonic() + CONNECT_S
@@ -252,14 +259,17 @@ class Sharing(Peers):
         self._served = token, [scheme, host, socket.gethostname(), port]
 
 
-def _is_running() -> bool:
-    """Whether the interpreter has not begun to end."""
-    return threading.main_thread().is_alive()
+def _wait_for(has_left: threading.Event, is_ending: threading.Event, pid: int) -> None:
+    """Let a thread leave the group's store as the interpreter ends; a forked child has none."""
+    if pid == os.getpid() and not has_left.is_set():
+        is_ending.set()
+        has_left.wait(_end_at() - time.monotonic())
 
 
-def _wait_for(is_done: threading.Event, pid: int) -> None:
-    if pid == os.getpid():  # a forked child does not have the thread
-        is_done.wait(_END_S)
+@cache
+def _end_at() -> float:
+    """The time up to which the interpreter's end waits for all threads together."""
+    return time.monotonic() + _END_S
 
 
 def _address(scheme: str, host: str, name: str, port: int) -> str:
@@ -268,20 +278,24 @@ def _address(scheme: str, host: str, name: str, port: int) -> str:
     return with_scheme(scheme, tcp_address(name if is_far else host, port))
 
 
-def _gather(key: str, homes: LoaderFile, world_size: int) -> list[list[Any]]:
-    """Node, room, warmth and address of each rank; none if the loader ends before all are there."""
+def _gather(
+    key: str, homes: LoaderFile, world_size: int, is_ending: threading.Event
+) -> list[list[Any]]:
+    """Node, room, warmth and address of each rank; none if the loader ends before."""
     store, late_at, pause_s = group_store(), time.monotonic() + JOIN_S, 2e-3
     # Waiting in the store would keep other threads from it.
-    while (is_open := homes.is_open and _is_running()) and not store.check([f"{key}/all"]):
+    while homes.is_open and not is_ending.is_set():
+        if store.check([f"{key}/all"]):
+            keys = [f"{key}/{rank}" for rank in range(world_size)]
+            get = store.multi_get if store.has_extended_api() else partial(map, store.get)
+            return [_parse_fact(bytes(fact)) for fact in get(keys)]
         if time.monotonic() > late_at:
             late_at = math.inf
-            text = "share=True: not all %d ranks iterate: reading without other nodes until they do"
+            text = "share=True: reading without other nodes until all %d ranks iterate"
             _logger.warning(text, world_size)
-        time.sleep(pause_s)
+        is_ending.wait(pause_s)
         pause_s = min(1.5 * pause_s, 0.25)
-    keys = [f"{key}/{rank}" for rank in range(world_size)] if is_open else []
-    get = store.multi_get if store.has_extended_api() else partial(map, store.get)
-    return [_parse_fact(bytes(fact)) for fact in get(keys)]
+    return []
 
 
 def _parse_fact(text: bytes) -> list[Any]:
