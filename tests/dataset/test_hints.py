@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
 import pickle
 import re
 from pathlib import Path
@@ -72,8 +74,64 @@ def test_an_argument_of_other_libraries_is_answered_with_what_to_write(name):
     def opened(urls, *, columns=None, fill=None):
         pass
 
-    with pytest.raises(TypeError, match=rf"has no argument {name}=1: {re.escape(ARGUMENTS[name])}"):
+    said = re.escape(ARGUMENTS[name])
+    with pytest.raises(TypeError, match=rf"has no argument {name}=1: {said}"):
         opened("a.tar", **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("called", "name", "known"),
+    [
+        (sw.WeightedSampler, "probabilities", "weights"),
+        (sw.lance, "where", "filter"),
+        (sw.build, "where", "filter"),
+        (sw.build, "transform", "map"),
+        (sw.build, "tokenizer", "map"),
+        (sw.pack, "seq_len", "length"),
+        (sw.tokens, "context_length", "block"),
+        (sw.TarWriter, "maxcount", "max_samples"),
+        (sw.CacheSettings, "maxsize", "max_bytes"),
+        (sw.lerobot, "delta_timestamps", "deltas"),
+    ],
+)
+def test_an_argument_that_means_the_same_is_named_by_the_function_that_has_it(called, name, known):
+    with pytest.raises(TypeError, match=rf"no argument {name}=1; did you mean {known}=\?$"):
+        called(**{name: 1})
+
+
+@pytest.mark.parametrize("name", ["cache_dir", "transform", "weights", "tokenizer", "filters"])
+def test_the_loader_answers_arguments_of_other_libraries_too(name):
+    with pytest.raises(TypeError, match=re.escape(f"{name}=1: {ARGUMENTS[name]}")):
+        sw.DataLoader(PICTURES, batch_size=4, **{name: 1})
+
+
+def calls_in(text):
+    """The texts of the calls of this library's functions in a hint, the outermost ones."""
+    while found := re.search(r"\b(?:sw|ds)\.\w+\(", text):
+        end, depth = found.end(), 1
+        while depth:
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        yield text[found.start() : end]
+        text = text[end:]
+
+
+@pytest.mark.parametrize("text", [*ARGUMENTS.values(), *CLASSES.values()])
+def test_hints_call_functions_with_arguments_that_they_have(text):
+    """A hint is said of every function: `until=` alone would be wrong for all but one."""
+    rest = text
+    for called in calls_in(text):
+        rest = rest.replace(called, "")
+        for call in ast.walk(ast.parse(called)):
+            if isinstance(call, ast.Call):
+                owner, name = call.func.value.id, call.func.attr
+                given = [None] * (len(call.args) + (owner == "ds"))
+                function = getattr(sw if owner == "sw" else sw.Dataset, name)
+                inspect.signature(function).bind(*given, **{each.arg: 0 for each in call.keywords})
+    for argument, name, other in re.findall(r"(\w+)=(?: of sw\.(\w+)(?: or sw\.(\w+))?)?", rest):
+        for each in filter(None, (name, other)):
+            assert argument in inspect.signature(getattr(sw, each)).parameters
+        assert name, f"{argument}= of no function"
 
 
 def test_an_own_argument_goes_before_those_of_other_libraries():

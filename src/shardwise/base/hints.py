@@ -109,13 +109,15 @@ ARGUMENTS: dict[str, str] = {
         "the loader makes order and batches: sw.DataLoader(ds, batch_size=64, shuffle=True)",
     ),
     **dict.fromkeys(
-        ("local", "cache_dir", "cache_limit", "max_cache_size"),
-        "a cache is cache=sw.CacheSettings(directory, max_bytes=500 * 10**9)",
+        ("cache", "local", "cache_dir", "cache_limit", "max_cache_size"),
+        "use sw.tar(urls, cache=sw.CacheSettings(directory, max_bytes=500 * 10**9))",
     ),
     **dict.fromkeys(
-        ("filter", "filters", "where", "episodes"),
+        ("filter", "filters", "where"),
         "use ds.filter(lambda columns: columns['cls'] < 3, columns=['cls'])",
     ),
+    "episodes": "use ds.filter(lambda columns: columns['episode_index'] < 3, "
+    "columns=['episode_index'])",
     **dict.fromkeys(
         ("transform", "transforms"), "use ds.map(function), or ds.decode(jpg=function)"
     ),
@@ -123,12 +125,25 @@ ARGUMENTS: dict[str, str] = {
         ("seq_len", "seq_length", "context_length"), "use length= of sw.pack, block= of sw.tokens"
     ),
     "tokenizer": "use ds.map(tokenize), which returns a dict with 'tokens', or sw.build once",
-    **dict.fromkeys(("maxcount", "maxsize"), "use max_samples= and max_bytes="),
-    "remote": "the first argument is a path or a URL",
-    "repo_id": "the first argument is a directory or 'hf://datasets/ORG/NAME'",
-    "delta_timestamps": "use deltas=, of seconds",
-    "stopping_strategy": "use until='first', 'all' or a number of samples",
+    "maxcount": "use max_samples= of sw.TarWriter",
+    "maxsize": "use max_bytes= of sw.TarWriter",
+    "remote": "a path or a URL is the first argument, as in sw.tar(url)",
+    "repo_id": "the first argument has it, as in sw.lerobot('hf://datasets/ORG/NAME')",
+    "delta_timestamps": "use deltas= of sw.lerobot or sw.windows, in seconds",
+    "stopping_strategy": "use until= of sw.mix: 'first', 'all' or a number of samples",
 }
+# Of functions with such an argument, the names of others that mean it.
+_SAME = {
+    "weights": ("probabilities", "proportion"),
+    "filter": ("where",),
+    "map": ("transform", "transforms", "tokenizer"),
+    "length": ("seq_len", "seq_length", "context_length"),
+    "block": ("seq_len", "seq_length", "context_length"),
+    "max_samples": ("maxcount",),
+    "max_bytes": ("maxsize",),
+    "deltas": ("delta_timestamps",),
+}
+_MAX_KNOWN = 20
 # For `ds.decode("rgb")`.
 DECODE_HINT = """decode() takes field=decoder, so that each field has its own. Write
     ds = ds.select('jpg', 'cls')
@@ -155,11 +170,15 @@ def hint_for(name: str) -> str | None:
 def hint_for_argument(name: str, known: Sequence[str]) -> str:
     """A clause on what to write for an argument that a function does not have."""
     similar = get_close_matches(name, known, n=3, cutoff=0.8)
+    similar = similar or [each for each in known if name in _SAME.get(each, ())]
     if not similar and name in ARGUMENTS:
         return f": {ARGUMENTS[name]}"
     similar = similar or get_close_matches(name, known, n=3)
-    names = [f"{each}=" for each in similar or known]
-    return f"; did you mean {' or '.join(names)}?" if similar else f": it has {', '.join(names)}"
+    if similar:
+        return f"; did you mean {' or '.join(f'{each}=' for each in similar)}?"
+    # Many would hide the message.
+    is_few = len(known) <= _MAX_KNOWN
+    return f": it has {', '.join(f'{each}=' for each in known)}" if is_few else ""
 
 
 def hint_for_name(name: str, public: Sequence[str], *, package: str = "sw") -> str:

@@ -8,7 +8,6 @@ any other value is an error that names the replacement.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import chain
 from typing import Any, Generic, Literal, NamedTuple, TypedDict, cast
 
@@ -16,7 +15,7 @@ from shardwise.base.abilities import having
 from shardwise.base.arguments import check_flag, check_function
 from shardwise.base.collate import named
 from shardwise.base.columns import mask_of
-from shardwise.base.hints import CLASSES, call_for
+from shardwise.base.hints import CLASSES, call_for, hint_for_argument
 from shardwise.codecs.image_decoder import Image
 from shardwise.dataset import Dataset
 from shardwise.engine.batch.padding import Padding
@@ -111,9 +110,8 @@ def translate(
     for name, value in arguments.items():
         argument = TORCH_ARGUMENTS.get(name)
         if argument is None:
-            similar = get_close_matches(name, [*options, *TORCH_ARGUMENTS], n=3)
-            meant = f"; did you mean {' or '.join(f'{s}=' for s in similar)}?" if similar else ""
-            raise TypeError(f"DataLoader() has no argument {name}={value!r:.80}{meant}")
+            hint = hint_for_argument(name, [*options, *TORCH_ARGUMENTS])
+            raise TypeError(f"DataLoader() has no argument {name}={value!r:.80}{hint}")
         if argument.accepted is not None and _plain(value) not in argument.accepted:
             remedy = (
                 f"use {argument.ours} instead" if argument.ours != "nothing" else "leave it out"
