@@ -9,6 +9,7 @@ from shardwise.extensions.remote.requests.failures import (
     from_obstore,
     kind_of_status,
     library_error,
+    s3_error_texts,
 )
 from shardwise.storage.client import AttemptError
 
@@ -26,6 +27,14 @@ def test_of_a_servers_reply_only_its_code_and_message_are_told():
     failed = from_obstore(OSError(text))
     assert failed.kind == "denied"
     assert failed.cause == "HTTP 403 Forbidden: SignatureDoesNotMatch: It doesn't match."
+
+
+def test_a_servers_message_can_not_steer_a_terminal_or_start_a_line_of_a_log():
+    message = "a &lt;b&gt; &amp; c&#10;ERROR root: \x1b[31mred"
+    assert s3_error_texts(f"<Code>No&#10;</Code><Message>{message}</Message>") == [
+        "No",
+        r"a <b> & c\nERROR root: \x1b[31mred",
+    ]
 
 
 def test_a_query_of_an_unknown_error_is_not_told():

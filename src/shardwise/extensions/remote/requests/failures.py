@@ -10,7 +10,7 @@ import re
 from html import unescape
 
 from shardwise.base.errors import DataError, MissingShardError, StaleIndexError, StorageError
-from shardwise.base.shown import shown_in
+from shardwise.base.shown import escaped, shown_in
 from shardwise.storage.client import AttemptError, Kind
 
 _STATUS = re.compile(r"status(?: code)?: (\d{3})\b ?([A-Za-z ]*)")
@@ -86,7 +86,7 @@ def kind_of_status(status: int) -> Kind:
 def s3_error_texts(text: str) -> list[str]:
     """Code and message in the XML of an S3 error; [] if it has neither."""
     found = (_CODE.search(text), _MESSAGE.search(text))
-    return [unescape(each[1]).strip() for each in found if each]
+    return [escaped(unescape(each[1]).strip()) for each in found if each]
 
 
 def from_obstore(error: Exception) -> AttemptError:
