@@ -153,6 +153,9 @@ class WorkerPool:
 
         A worker that was stopped comes among them, after its answers.
         """
+        if not wait:
+            # A dead worker shows, too, though answers of the others may never let it wait.
+            self._watch(0.0)
         while True:
             self._flush()
             self._receive()
@@ -160,9 +163,8 @@ class WorkerPool:
             if self._arrived:
                 arrived, self._arrived = self._arrived, []
                 return arrived
-            # Without waiting, too, a dead worker shows: there may never be a wait.
             next_s = None if self._deadlines is None else self._deadlines.next_s()
-            if self._watch(next_s if wait else 0.0) or not wait:
+            if not wait or self._watch(next_s):
                 return []
 
     def _stop_overdue(self) -> None:
