@@ -27,13 +27,11 @@ def install() -> None:
         ImportError: the other package of that name was imported already, or torch is missing.
     """
     from shardwise.compat.finder import find_packages
-    from shardwise.engine.processes.pickling import prepare_by
 
     import_torch()
     find_packages()
     for name in _PACKAGES:
         import_module(name)
-    prepare_by(find_packages)
 
 
 def __getattr__(name: str) -> Any:

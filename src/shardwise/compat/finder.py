@@ -37,7 +37,10 @@ def find_packages() -> None:
 
 
 class _Finder(metadata.DistributionFinder):
-    """Finds and loads the packages, and their distributions."""
+    """Finds and loads the packages, and their distributions, here and where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return find_packages, ()
 
     def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
         return ModuleSpec(name, self) if name in VERSIONS else None  # type: ignore[arg-type]
