@@ -227,6 +227,23 @@ print(batch["torch"].any())
     assert "[0, 2, 4, 6] shardwise.compat.webdataset\nFalse" in said
 
 
+def test_worker_processes_that_import_none_of_the_packages_do_not_import_torch(tmp_path):
+    code = """
+import sys
+import shardwise as sw
+sw.compat.install()
+from importlib.metadata import entry_points, version
+def look(sample):
+    entry_points(group="shardwise.sources")
+    return {**sample, "has_torch": "torch" in sys.modules, "version": version("wids")}
+data = sw.wrap([{"n": n} for n in range(4)]).map(look)
+with sw.DataLoader(data, batch_size=4, num_workers=1, output="numpy") as loader:
+    [batch] = loader
+print(batch["has_torch"].any(), batch["version"][0])
+"""
+    assert "False 0.1.11" in run_forked(tmp_path, code)
+
+
 def test_install_refuses_to_mix_with_the_other_package(tmp_path):
     (tmp_path / "webdataset.py").write_text("")
     code = "import webdataset, shardwise.compat; shardwise.compat.install()"

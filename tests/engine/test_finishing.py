@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise.base.errors import StallError
+from shardwise.base.errors import StallError, WorkerError
 from shardwise.engine.batch.builder import BatchBuilder, InlineExecutor
 from shardwise.engine.processes import run as run_module
 from shardwise.engine.processes import session as session_module
@@ -169,10 +169,10 @@ def test_an_error_that_is_told_once_is_raised_after_the_batches_before_it(monkey
     # A worker says once why it could not go on; afterwards only that it ended would be known.
     answers, told = WorkerPool.answers, [sw.WorkerError("worker 0 could not go on")]
 
-    def tell(pool, timeout):
+    def tell(pool, *, wait):
         if has_first.is_set():
             raise told.pop() if told else sw.WorkerError("ended")
-        return answers(pool, timeout)
+        return answers(pool, wait=wait)
 
     has_first = threading.Event()
     monkeypatch.setattr(WorkerPool, "answers", tell)
@@ -251,6 +251,27 @@ def test_a_slow_sampler_holds_no_batch_back_that_workers_have_finished():
             has_first.set()
             given = given or len(asked)
         assert given < 15
+
+
+def test_a_worker_that_dies_is_reported_between_two_ids_of_a_sampler():
+    asked = []
+
+    def killing():
+        for request in requests(15, size=1):
+            asked.append(request)
+            if len(asked) == 3:
+                # It is a child of this process, which alone can end its entry.
+                process = executor._session.pool._processes[0]
+                process.kill()
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            yield request
+
+    with closing(processes(BatchBuilder(DATA))) as executor:
+        assert sum(1 for _ in executor.run(requests(3))) == 3  # the size of a batch is known
+        executor.num_prefetch = 15
+        with pytest.raises(WorkerError, match="worker process 0"):
+            list(executor.run(killing()))
+    assert len(asked) == 3
 
 
 def test_an_error_of_the_sampler_outlives_the_end_of_what_is_read_ahead():

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.base.arguments import check_function, suggest_names
-from shardwise.base.columns import Layout
+from shardwise.base.columns import Layout, values_of
 from shardwise.base.foreign_bytes import as_data_error
 from shardwise.codecs.protocol import has_mask
 
@@ -67,8 +67,9 @@ class OptionalDecoder:
             if out is not None:
                 out[...] = 0
             elif self.row is not None:
-                value = np.zeros(tuple(self.row[0]), self.row[1])
-            return value, np.zeros(shape, dtype)
+                # A number is of the type that it has in other samples.
+                [value] = values_of(np.zeros((1, *self.row[0]), self.row[1]))
+            return value, np.zeros(shape, dtype)[()]
         if out is None:
             out = self(data, **rng)
         elif hasattr(decoder, "decode_into"):

@@ -9,7 +9,9 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -249,16 +251,35 @@ def test_tasks_that_a_stopped_worker_took_along_are_loaded_again(numbers, monkey
     answers = WorkerPool.answers
     calls = []
 
-    def with_a_loss(pool, timeout):
-        calls.append(timeout)
+    def with_a_loss(pool, *, wait):
+        calls.append(wait)
         # As if all workers were idle, though chunks are missing.
-        return [Stopped({}, is_idle=True)] if len(calls) == 2 else answers(pool, timeout)
+        return [Stopped({}, is_idle=True)] if len(calls) == 2 else answers(pool, wait=wait)
 
     monkeypatch.setattr(WorkerPool, "answers", with_a_loss)
     executor = ProcessExecutor(builder, num_workers=2, timeout=120, decode_timeout=600)
     batches = [batch.data["n"][:, 0].tolist() for batch in executor.run(iter(requests))]
     executor.close()
     assert batches == [list(range(50))] * 4
+
+
+def test_workers_that_worked_between_two_looks_have_lost_nothing(monkeypatch):
+    status = WorkerStatus.create(1, 1)
+    deadlines = DecodeDeadlines(status, 1e-9)
+    status.begin(0, 0, batch=0, start=0)
+    DecodeProgress(status.record(0, 0)).begin(7, "k7", 0)
+    while not deadlines.overdue():
+        pass
+    deadlines.stopped(0)
+    status.end(0, 0)
+    clock, found = SimpleNamespace(), []
+    monkeypatch.setattr(decode_deadlines, "time", clock)
+    # A task was sent; its answer came, and another task was sent, while nobody looked.
+    for at, num_messages in [(3e9, 1), (5e9, 3), (5.5e9, 3), (6e9, 3)]:
+        clock.monotonic_ns = partial(int, at)
+        found.append(deadlines.has_lost(num_messages))
+    assert found == [False, False, False, True]
+    status.close()
 
 
 def test_a_decoder_that_goes_on_just_then_is_not_to_blame(monkeypatch):
@@ -269,7 +290,7 @@ def test_a_decoder_that_goes_on_just_then_is_not_to_blame(monkeypatch):
         for thread in range(2):
             status.end(worker, thread)
     assert deadlines.overdue() == []
-    assert not deadlines.has_lost()  # nobody was stopped
+    assert not deadlines.has_lost(0)  # nobody was stopped
     status.begin(1, 0, batch=4, start=16)
     status.begin(1, 1, batch=5, start=32)
     one, other = (DecodeProgress(status.record(1, thread)) for thread in range(2))
@@ -283,11 +304,11 @@ def test_a_decoder_that_goes_on_just_then_is_not_to_blame(monkeypatch):
     assert stopped[4, 16][1:] == (17, 2, "k17", "")
     assert stopped[5, 32] is None
     # The next one has not begun: the queue may hold its tasks.
-    assert not deadlines.has_lost()
+    assert not deadlines.has_lost(0)
     assert status.decoding(1) == [None, None]
     for thread in range(2):
         status.end(1, thread)
-    assert deadlines.has_lost()
+    assert deadlines.has_lost(0)
     status.close()
 
 

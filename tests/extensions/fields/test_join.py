@@ -161,6 +161,16 @@ def test_values_of_one_form_are_zeros_with_a_mask_where_they_are_missing(tmp_pat
     assert "vector.mask" not in batch
 
 
+def test_a_map_finds_zeros_of_the_type_of_the_values_that_are_there(tmp_path):
+    data = sw.join(pictures(tmp_path), embeddings(tmp_path), how="left", by=("cls", "id"))
+    samples = list(data)
+    for name in ("score", "score.mask", "vector.mask"):
+        assert len({type(sample[name]) for sample in samples}) == 1
+    with loader(data, 7) as it, loader(data.map(dict), 7) as mapped:
+        for batch, one in zip(it, mapped, strict=True):
+            assert_batches_equal(one, batch)
+
+
 @pytest.mark.parametrize("is_decoded", [False, True])
 def test_a_map_finds_each_field_of_a_left_join_and_keeps_it_in_each_batch(tmp_path, is_decoded):
     left, right = pictures(tmp_path), captions(tmp_path).select("txt")

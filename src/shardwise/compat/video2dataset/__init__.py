@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardwise.compat.finder import VERSIONS
 from shardwise.compat.video2dataset.dataloader import get_video_dataset
 
 __all__ = ["get_video_dataset"]
 
-__version__ = "1.3.0"
+__version__ = VERSIONS["video2dataset"]
 
 
 def __getattr__(name: str) -> Any:

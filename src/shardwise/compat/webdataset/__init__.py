@@ -15,10 +15,11 @@ import warnings
 from importlib import import_module
 from typing import Any
 
+from shardwise.compat.finder import VERSIONS
 from shardwise.compat.webdataset import old_names
 from shardwise.compat.webdataset.compat import WebDataset
 
-__version__ = "1.0.2"
+__version__ = VERSIONS["webdataset"]
 
 # WebDataset's modules, and the names that the package has from each.
 _NAMES = {

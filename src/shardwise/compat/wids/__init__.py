@@ -14,6 +14,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from shardwise.compat.finder import VERSIONS
+
 if TYPE_CHECKING:
     from shardwise.compat.wids.wids import (
         ChunkedSampler,
@@ -32,7 +34,7 @@ __all__ = [
 ]
 
 # The version whose API this is.
-__version__ = "0.1.11"
+__version__ = VERSIONS["wids"]
 
 # wids' own modules are there under their names.
 _MODULES = frozenset(module.name for module in iter_modules(__path__))

@@ -27,27 +27,20 @@ from shardwise.base.errors import WorkerError, message_of
 from shardwise.storage.column_file import map_array, place_of
 
 _NO_FILE = "<dynamic-code>"
+_PACKAGE = "shardwise."
 _MIN_APART_BYTES = 1 << 16
 # cloudpickle has one registry of modules for all threads.
 _REGISTRY = threading.RLock()
-# Calls that another process makes before it unpickles a value: what they prepare belongs to the
-# process, as `sys.modules` does. It only grows.
-_PREPARATIONS: dict[Callable[[], None], None] = {}
 
 
-def prepare_by(call: Callable[[], None]) -> None:
-    """Let every process that gets a value by `pickle_by_value` make this call first."""
-    _PREPARATIONS[call] = None
+class _Last:
+    """The last of some values, in a process that has unpickled those before it."""
 
-
-class _Call:
-    """A call that is made where it is unpickled, after those among its arguments."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self._parts = function, arguments
+    def __init__(self, *values: Any) -> None:
+        self._values = values
 
     def __reduce__(self) -> Any:
-        return self._parts
+        return itemgetter(-1), (self._values,)
 
 
 def pickle_by_value(value: Any, apart: list[Any] | None = None) -> bytes:
@@ -82,7 +75,7 @@ def _message(value: Any, error: Exception) -> str:
 
 def _is_users(value: Any) -> bool:
     """Whether it is a function of the user's, or an object that is called as one."""
-    return callable(value) and not type(value).__module__.startswith("shardwise.")
+    return callable(value) and not type(value).__module__.startswith(_PACKAGE)
 
 
 def _path(value: Any) -> list[tuple[str, Any]]:
@@ -163,9 +156,9 @@ def _pickle_value(value: Any, apart: list[Any] | None = None) -> bytes:
         for module in made_here:
             cloudpickle.register_pickle_by_value(module)
         try:
-            if _PREPARATIONS:
-                value = _Call(itemgetter(-1), [*map(_Call, _PREPARATIONS), value])
-            Pickler(file, buffer_callback=is_in_band).dump(value)
+            # A process finds modules as this one does.
+            finders = [each for each in sys.meta_path if type(each).__module__.startswith(_PACKAGE)]
+            Pickler(file, buffer_callback=is_in_band).dump(_Last(*finders, value))
         finally:
             for module in made_here:
                 cloudpickle.unregister_pickle_by_value(module)

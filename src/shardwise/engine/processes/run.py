@@ -162,7 +162,7 @@ class Run:
                     self._requests.raise_error()
                     return
                 # A slow sampler holds no batch back that workers have finished.
-                self._receive(self._pool.answers(None if is_full else 0))
+                self._receive(self._pool.answers(wait=is_full))
         except BaseException as error:  # noqa: BLE001 - raised where the batch is awaited
             self._errors.append(error)
         finally:

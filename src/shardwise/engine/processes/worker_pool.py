@@ -73,6 +73,8 @@ class WorkerPool:
         self._lent: set[tuple[int, int]] = set()
         self._max_lent = _max_descriptors() // 2
         self._is_refused = False
+        # Sent or received.
+        self._num_messages = 0
         self._arrived: list[Answer | Stopped] = []
         self._maps: list[None] = []
         self._slots = SlotPool(max_idle=0)
@@ -146,12 +148,14 @@ class WorkerPool:
         """Let the thread that waits for answers look around; any thread may call it."""
         os.eventfd_write(self._wakes, 1)
 
-    def answers(self, timeout: float | None) -> list[Answer | Stopped]:
-        """Wait for answers: all that have arrived, none after `timeout` seconds or if woken.
+    def answers(self, *, wait: bool) -> list[Answer | Stopped]:
+        """All answers that have arrived; with `wait`, none only if woken.
 
         A worker that was stopped comes among them, after its answers.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        if not wait:
+            # A dead worker shows, too, though answers of the others may never let it wait.
+            self._watch(0.0)
         while True:
             self._flush()
             self._receive()
@@ -159,13 +163,8 @@ class WorkerPool:
             if self._arrived:
                 arrived, self._arrived = self._arrived, []
                 return arrived
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return []
-            if self._deadlines is not None:
-                next_s = self._deadlines.next_s()
-                left = next_s if left is None else min(left, next_s)
-            if self._watch(left):
+            next_s = None if self._deadlines is None else self._deadlines.next_s()
+            if not wait or self._watch(next_s):
                 return []
 
     def _stop_overdue(self) -> None:
@@ -188,7 +187,7 @@ class WorkerPool:
             self._arrived.append(Stopped(self._deadlines.stopped(number)))
             with _explain_errors(len(self._processes)):
                 self._start(number)
-        if not self._arrived and not self._unsent and self._deadlines.has_lost():
+        if not self._unsent and self._deadlines.has_lost(self._num_messages):
             self._arrived.append(Stopped({}, is_idle=True))
 
     def _watch(self, timeout: float | None) -> bool:
@@ -229,6 +228,7 @@ class WorkerPool:
                     f"fresh interpreter ({type(error).__name__}: {message_of(error)})"
                 )
                 raise WorkerError(f"worker {answer.worker} could not {why}") from error
+            self._num_messages += 1
             self._lent.discard((answer.batch, answer.start))
             self._arrived.append(answer)
 
@@ -251,6 +251,7 @@ class WorkerPool:
                 self._receive()
                 raise self._death() from None
             self._unsent.popleft()
+            self._num_messages += 1
             if packed.descriptor is not None:
                 self._lent.add((task.batch, task.start))
 

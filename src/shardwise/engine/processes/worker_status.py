@@ -180,7 +180,8 @@ class DecodeDeadlines:
         self._next_ns = 0
         self._overdue: dict[int, list[Decoding | None]] = {}
         self._has_stopped = False
-        self._idle_since: int | None = None
+        # The number of messages, and when it was seen.
+        self._idle_since: tuple[int, int] | None = None
 
     def next_s(self) -> float:
         """Seconds until the next look."""
@@ -223,18 +224,19 @@ class DecodeDeadlines:
         self._idle_since = None
         return chunks
 
-    def has_lost(self) -> bool:
+    def has_lost(self, num_messages: int) -> bool:
         """Whether all workers have been idle for a second since one was stopped.
 
-        Asked only while answers are missing, none has arrived, and all tasks were sent.
+        Asked only while all tasks were sent. Another number of messages, sent or received, starts
+        the second again: between two looks, workers may have been busy.
         """
         if not self._has_stopped or not self._status.all_idle:
             self._idle_since = None
             return False
         now = time.monotonic_ns()
-        if self._idle_since is None:
-            self._idle_since = now
-        if now - self._idle_since < _IDLE_NS:
+        if self._idle_since is None or self._idle_since[0] != num_messages:
+            self._idle_since = num_messages, now
+        if now - self._idle_since[1] < _IDLE_NS:
             return False
         self._idle_since = None
         return True
