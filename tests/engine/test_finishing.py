@@ -232,7 +232,8 @@ def test_an_error_of_the_sampler_is_raised_after_the_batches_before_it(make):
     assert seen == [*range(0, 28, 4)] * 2
 
 
-def test_a_slow_sampler_holds_no_batch_back_that_workers_have_finished():
+@pytest.mark.parametrize("make", [threads, processes])
+def test_a_slow_sampler_holds_no_batch_back_that_is_finished(make):
     asked, has_first = [], threading.Event()
 
     def slow():
@@ -243,8 +244,8 @@ def test_a_slow_sampler_holds_no_batch_back_that_workers_have_finished():
                 has_first.wait(2)
             yield request
 
-    with closing(processes(BatchBuilder(DATA))) as executor:
-        assert sum(1 for _ in executor.run(requests(3))) == 3  # the processes have started
+    with closing(make(BatchBuilder(DATA))) as executor:
+        assert sum(1 for _ in executor.run(requests(3))) == 3  # threads or processes have started
         executor.num_prefetch = 15
         given = 0
         for _ in executor.run(slow()):

@@ -227,13 +227,18 @@ class ThreadExecutor:
         *,
         leave: int,
     ) -> None:
-        """Start batches up to the prefetch depth; `leave` less, unless bytes bound it."""
+        """Start batches up to the prefetch depth; `leave` less, unless bytes bound it.
+
+        One at least; a slow sampler then holds no batch back that is finished.
+        """
         while len(pending) < self._bound.depth(self._num_prefetch, leave=leave):
             request = next(requests, None)
             if request is None:
                 return
             pending.append(self._submit(request, finisher))
             self._bound.begun(pending[-1].partial)
+            if pending[0].whole.done():
+                return
 
     def _grow(self, pending: deque[_Pending]) -> None:
         if pending and len(pending) >= self._bound.depth(self._num_prefetch, leave=1):
