@@ -240,10 +240,12 @@ class FilesSource:
         except DataError:
             raise
         except FileNotFoundError:
-            hint = near_names(self.url)
-            if has_magic(self.url):
-                hint = ", and patterns are not expanded: name the directory, and its files by "
-                hint += "suffixes=('.jpg',)"
+            hint = (
+                ", and patterns are not expanded: name the directory, and its files by "
+                "suffixes=('.jpg',)"
+                if has_magic(self.url)
+                else near_names(self.url)
+            )
             raise StorageError(f"no directory {self.url!r}{hint}") from None
         except OSError as error:
             raise StorageError(
